@@ -14,7 +14,7 @@ import re
 import secrets
 import select
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
 from supervisord_py.api.auth import admit_bearer, admit_peer
-from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext
-from supervisord_py.api.live import Live
+from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
@@ -65,30 +64,28 @@ class MethodNotAllowedError(
     """The path is there, the method is not; `allow` lists those that are."""
 
 
-async def serve(context: ApiContext, *listeners: socket.socket | None, drain_seconds: float = 5.0) -> web.AppRunner:
+async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.AppRunner:
     """Serve every route of the table on sockets that are bound, until the runner that is returned is cleaned up.
 
-    `drain_seconds`: how long requests under way may take then. A client that goes away cancels its request.
+    Requests under way then have the `drain_seconds` of the context. A client that goes away cancels its request.
     """
-    live = Live()
-    most = context.config.max_body_bytes
-    app = web.Application(middlewares=[_answer_every_failure(context.config, live)], client_max_size=most)
+    live, config = Live(), context.config
+    app = web.Application(middlewares=[_answer_every_failure(config, live)], client_max_size=config.max_body_bytes)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
-    async def counting(_: web.Application) -> AsyncIterator[None]:
-        context.events.listeners.add(live.count)
-        yield
+    async def end_streams(_: web.Application) -> None:
+        live.end_streams(config.drain_seconds)
+
+    async def finish(_: web.Application) -> None:
         context.events.listeners.discard(live.count)
         await live.finish()
 
-    async def end_streams(_: web.Application) -> None:
-        live.end_streams(context.config.drain_seconds)
-
+    context.events.listeners.add(live.count)
     app.on_response_prepare.append(_stamp)
-    app.cleanup_ctx.append(counting)
     app.on_shutdown.append(end_streams)
-    runner = _Runner(app, shutdown_timeout=drain_seconds)
+    app.on_cleanup.append(finish)
+    runner = _Runner(app, shutdown_timeout=config.drain_seconds)
     await runner.setup()
     for listener in listeners:
         if listener is not None:  # serving calls listen(2) again, which sets the backlog anew
@@ -97,8 +94,6 @@ async def serve(context: ApiContext, *listeners: socket.socket | None, drain_sec
 
 
 class _Runner(web.AppRunner):
-    """An AppRunner whose connections are ours."""
-
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
 
@@ -161,8 +156,6 @@ def routed_path(path: str, *, is_tcp: bool) -> str:
 
 
 def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
-    """Let requests in, and answer whatever goes wrong with one."""
-
     @web.middleware
     async def answer(request: web.Request, handler: Any) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id")
@@ -199,7 +192,6 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
     begins = "begins" in rules or (method != "GET" and "always" not in rules)
 
     def respond(found: Answer) -> web.StreamResponse:
-        """Make a response of the document that a handler returns, with another status if that is not the usual one."""
         if isinstance(found, web.StreamResponse):
             return found
         status, document = found if isinstance(found, tuple) else (usual, found)
@@ -223,7 +215,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
             from supervisord_py.api.idempotency import answer_once  # which few ask for
 
             work = answer_once(call, key, begin, respond, streams="streams" in rules)
-        found = await (live.outlive_client(work) if "outlives" in rules else work)
+        found = await (asyncio.shield(live.detach(work)) if "outlives" in rules else work)
         return found if isinstance(found, web.StreamResponse) else respond(found)
 
     return endpoint
@@ -272,7 +264,6 @@ def _too_large(config: ApiConfig) -> TooLargeError:
 
 
 def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> PxError:
-    """Turn aiohttp's own refusals into ours."""
     if isinstance(refusal, web.HTTPNotFound):
         return UnknownRouteError(f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json")
     if isinstance(refusal, web.HTTPMethodNotAllowed):

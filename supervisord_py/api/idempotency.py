@@ -98,26 +98,21 @@ async def answer_once(
     digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
     if (known := await claim(ledger, key, name, digest)) is not None:
         return _again(known, digest)
-    sql = _KEEP
-    outcome: tuple[Any, ...] = ()
+    sql, outcome = _KEEP, tuple[Any, ...]()
     try:
         response = respond(await begin())
         body = response.body if isinstance(response, web.Response) and not streams else None
+        outcome = response.status, _NOT_KEPT, b""
         if isinstance(body, bytes | bytearray) and len(body) <= _KEPT_BYTES:
             outcome = response.status, response.content_type, bytes(body)
-        else:
-            outcome = response.status, _NOT_KEPT, b""
         return response
     except BaseException as error:
-        failure: PxError = InternalError("The first request with this key failed by a bug.")
-        if isinstance(error, PxError):
-            failure = error
-        elif isinstance(error, asyncio.CancelledError | ConnectionError):
+        failure = error if isinstance(error, PxError) else InternalError("The first request failed by a bug.")
+        if isinstance(error, asyncio.CancelledError | ConnectionError):
             failure = CancelledRunError("The client of the first request with this Idempotency-Key went away.")
+        outcome = failure.status, PROBLEM, json_bytes(failure.problem())
         if failure.kind in NOTHING_BEGUN:
-            sql = _FORGET
-        else:
-            outcome = failure.status, PROBLEM, json_bytes(failure.problem())
+            sql, outcome = _FORGET, ()
         raise
     finally:
         await ledger.write(methodcaller("execute", sql, (*outcome, key, name)))
@@ -128,15 +123,14 @@ def _again(known: Known, digest: str) -> web.Response:
     if known.digest != digest:
         detail = "This Idempotency-Key was used for another request."
         raise InvalidInputError(detail, hint="use a new key for a new request", errors=[])
+    first = "the first request with this Idempotency-Key"
     if known.status is None:
-        detail = "A request with this Idempotency-Key is still under way."
-        raise ConflictError(detail, hint="wait for it, then ask again")
+        raise ConflictError(f"Still under way: {first}.", hint="wait for it, then ask again")
     if known.status == CUT_OFF:
-        detail = "The daemon was interrupted during the first request with this Idempotency-Key"
-        hint = "look with: pxctl status, pxctl events; then use a new key"
-        raise UnknownOutcomeError(f"{detail}; whether it took effect is not known.", hint=hint)
+        detail = f"The daemon was interrupted during {first}; whether it took effect is not known."
+        raise UnknownOutcomeError(detail, hint="look with: pxctl status, pxctl events; then use a new key")
     if known.content_type == _NOT_KEPT:
-        detail = f"The first request with this Idempotency-Key was answered with {known.status}"
-        raise ConflictError(f"{detail}; streams and long answers are not kept.", hint="use a new key to do it again")
+        detail = f"{known.status} was the answer to {first}; streams and long answers are not kept."
+        raise ConflictError(detail, hint="use a new key to do it again")
     headers = {"Idempotent-Replayed": "true", "Content-Type": known.content_type or ""}
     return web.Response(status=known.status, body=known.body or b"", headers=headers)

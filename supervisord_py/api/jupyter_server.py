@@ -26,9 +26,8 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.live import cancel_and_wait
 from supervisord_py.api.schemas import JupyterKernel
-from supervisord_py.api.streams import rfc3339, until_closing
+from supervisord_py.api.streams import cancel_and_wait, rfc3339, until_closing
 from supervisord_py.api.units import stop_kernel
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
 from supervisord_py.kernels.live_session import SessionView

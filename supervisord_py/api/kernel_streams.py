@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec.structs import asdict
 
-from supervisord_py.api.context import ApiCall
-from supervisord_py.api.live import Document, HeldCall
+from supervisord_py.api.context import ApiCall, Document, HeldCall
 from supervisord_py.api.schemas import refuse_value
 from supervisord_py.api.streams import JSON, SSE, Decoder, feed, frame, json_answer
 from supervisord_py.errors import UnknownUnitError

@@ -20,9 +20,8 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.auth import instance_of_peer
-from supervisord_py.api.context import ApiCall
+from supervisord_py.api.context import ApiCall, HeldCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
-from supervisord_py.api.live import HeldCall
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure

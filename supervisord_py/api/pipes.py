@@ -20,11 +20,11 @@ from msgspec import Meta
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.live import cancel_and_wait
 from supervisord_py.api.streams import (
     NDJSON,
     SSE,
     Decoder,
+    cancel_and_wait,
     choose,
     feed,
     frame,

@@ -131,10 +131,9 @@ def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str
     for name in given:
         every = given.getall(name)
         values[name] = every if name in lists or len(every) > 1 else every[0]
-    try:
-        return msgspec.structs.asdict(msgspec.convert(values, kind, strict=False))
-    except msgspec.ValidationError:
-        _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
+    query, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
+    if query is not None:
+        return msgspec.structs.asdict(query)
     name = problems[0].pointer.split("/")[1][:_SHOWN]
     message = f"Query parameter {name!r}: {problems[0].message}."
     raise BadRequestError(message, hint="see: GET /api/openapi.json", parameter=name)

@@ -11,17 +11,7 @@ from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import pick, until_closing
-from supervisord_py.api.units import (
-    PipeUnit,
-    UnitView,
-    all_units,
-    change_unit,
-    cold,
-    measured,
-    unit_named,
-    units_named,
-    within,
-)
+from supervisord_py.api.units import PipeUnit, UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 
 _DEFAULT_WAIT_SECONDS = 60.0
@@ -57,18 +47,18 @@ async def change(
     if not unit:
         raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
     views = units_named(call, unit)
-    answers = await asyncio.gather(*(_act(call, verb, view, timeout, wait) for view in views), return_exceptions=True)
-    results: list[dict[str, Any]] = []
-    for view, answer in zip(views, answers, strict=True):
-        if isinstance(answer, BaseException) and not isinstance(answer, PxError):
-            raise answer
-        problem = answer.problem() if isinstance(answer, PxError) else None
-        results.append({"unit": view.unit, "answer": None if problem else answer, "problem": problem})
-    return {"results": results}
+
+    async def result(view: UnitView) -> dict[str, Any]:
+        try:
+            return {"unit": view.unit, "answer": await _act(call, verb, view, timeout, wait), "problem": None}
+        except PxError as error:
+            return {"unit": view.unit, "answer": None, "problem": error.problem()}
+
+    return {"results": await asyncio.gather(*map(result, views))}
 
 
 async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, wait: bool | None) -> dict[str, Any]:
-    """Start, stop or restart one unit. A stop within a restart is always waited for."""
+    """Do it to one unit. A stop within a restart is always waited for."""
     if view.kind == "pipe":
         if verb == "start":
             [queued] = await call.context.pipes.run(view.name)
@@ -101,34 +91,28 @@ async def wait(
     `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
     error of the request. 504 when the time is over.
     """
-    unit = unit_named(call).unit
-    try:
-        async with asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout):
-            view, ok = await _until(call, unit, for_)
-    except TimeoutError as error:
-        state = (all_units(call.context).get(unit) or cold(unit)).state
-        raise TimedOutError(
-            f"{unit} is {state}, not {for_}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
-        ) from error
-    return {**pick(view, "unit", "state", "reason"), "ok": ok}
-
-
-async def _until(call: ApiCall, unit: str, goal: str) -> tuple[UnitView, bool]:
-    """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
+    unit, began = unit_named(call).unit, False
+    # Subscribe first, then read the state, then wait: nothing can happen unseen in between.
+    events = call.context.events.subscribe(unit=unit)
     beat_seconds = call.context.config.stream_heartbeat_seconds
-    began, events = False, call.context.events.subscribe(unit=unit)
-    async with aclosing(until_closing(events, call.live.closing, beat_seconds)) as news:
-        while True:
-            view = all_units(call.context).get(unit) or cold(unit)
-            verdict = reached(goal, view, began=began)
-            if verdict is not None:
-                return view, verdict
-            began = began or view.state in _UNDER_WAY
-            if await anext(news, False) is False:
-                raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
+    try:
+        async with (
+            asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout),
+            aclosing(until_closing(events, call.live.closing, beat_seconds)) as news,
+        ):
+            while True:
+                view = view_of(call.context, unit)
+                if (ok := _reached(for_, view, began=began)) is not None:
+                    return {**pick(view, "unit", "state", "reason"), "ok": ok}
+                began = began or view.state in _UNDER_WAY
+                if await anext(news, False) is False:
+                    raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
+    except TimeoutError as error:
+        detail = f"{unit} is {view_of(call.context, unit).state}, not {for_}, when the time was over."
+        raise TimedOutError(detail, hint=f"pxctl why {unit}", unit=unit) from error
 
 
-def reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
+def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
     """Say whether a goal is reached, or out of reach (False), or may still come (None).
 
     A cold unit, or a kernel that is stopped, may still be started by someone else, unless it was seen starting before:

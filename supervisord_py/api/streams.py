@@ -21,7 +21,6 @@ import msgspec
 from aiohttp import web
 
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.live import cancel_and_wait
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -47,7 +46,6 @@ def rfc3339(moment: float | None) -> str | None:
 
 
 def uptime_seconds(started_at: float) -> float:
-    """Return for how long something has run that began at these Unix seconds, to the millisecond."""
     return round(max(0.0, time.time() - started_at), 3)
 
 
@@ -78,10 +76,9 @@ def json_answer(document: Any, *, status: int = 200) -> web.Response:
 def raw_answer(page: Any, **more: Any) -> web.Response:
     """Return a page of output (`data`, `offset`, `total_bytes`, `complete`) as bytes that no browser interprets."""
     facts = {"X-Offset": page.offset, "X-Total-Bytes": page.total_bytes, "X-Complete": page.complete, **more}
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return web.Response(
-        body=page.data, content_type=RAW, headers={**headers, **{name: str(it).lower() for name, it in facts.items()}}
-    )
+    headers = {name: str(it).lower() for name, it in facts.items()}
+    headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=page.data, content_type=RAW, headers=headers)
 
 
 def choose(call: ApiCall, *offered: str) -> str:
@@ -148,6 +145,14 @@ async def until_closing(
             await cancel_and_wait(upcoming)
         if isinstance(source, AsyncGenerator):
             await source.aclose()
+
+
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
 
 
 class Decoder:

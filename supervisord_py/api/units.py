@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -19,13 +18,8 @@ import msgspec
 
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
-from supervisord_py.errors import (
-    AmbiguousNameError,
-    PxError,
-    SurvivorsError,
-    TimedOutError,
-    UnknownUnitError,
-)
+from supervisord_py.config.documents import nearest
+from supervisord_py.errors import AmbiguousNameError, PxError, SurvivorsError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipe_executions import Status
@@ -35,8 +29,6 @@ from supervisord_py.tools.status import ToolState
 
 T = TypeVar("T")
 U = TypeVar("U", bound="UnitView")
-
-_GLOB_SIGNS = frozenset("*?[")
 
 
 class UnitView(msgspec.Struct, kw_only=True):
@@ -97,6 +89,12 @@ def all_units(context: ApiContext) -> dict[str, UnitView]:
     found += [_kernel_unit(view) for view in context.kernels.snapshot()]
     found += [pipe_unit(view) for view in context.pipes.snapshot()]
     return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
+
+
+def view_of(context: ApiContext, unit: str) -> UnitView:
+    """Return one of them by its full name; one that nobody knows any more is cold."""
+    kind, _, name = unit.partition(":")
+    return all_units(context).get(unit) or UnitView(unit=unit, kind=kind, name=name)
 
 
 def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
@@ -160,7 +158,7 @@ def units_named(call: ApiCall, patterns: Sequence[str]) -> list[UnitView]:
 
 def is_glob(pattern: str) -> bool:
     """Say whether a name is to be read as a glob, unless a unit is called exactly that."""
-    return not _GLOB_SIGNS.isdisjoint(pattern)
+    return any(sign in pattern for sign in "*?[")
 
 
 def _names(unit: str, second: str | None) -> set[str]:
@@ -192,8 +190,8 @@ def resolve(
             # Kinds do not count as likeness, or `tool:` alone would make any two tools look alike.
             ordered.sort(key=lambda unit: unit.startswith(kind + colon))
             bare = {unit.partition(":")[2]: unit for unit in ordered}
-            close = get_close_matches(rest, bare, n=1, cutoff=0.5)
-            hint = f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
+            near = nearest(rest, bare, 0.5)
+            hint = f"did you mean {bare[near]!r}?" if near else "see: pxctl status"
             raise UnknownUnitError(f"{what} {pattern!r}.", hint=hint)
         found.update(dict.fromkeys(named))
     return tuple(found)
@@ -258,7 +256,7 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
         await work()
     else:
         await within(call, timeout, f"The stop of {unit}", work(), unit)
-    views = await measured(call, [all_units(context).get(unit) or cold(unit)])
+    views = await measured(call, [view_of(context, unit)])
     document = {"schema": f"px.{verb}/1", "units": views}
     return document if verb == "start" else {**document, "survivors": [], "killed": killed}
 
@@ -284,18 +282,3 @@ async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutin
         detail = f"{what} took longer than {seconds:g} s; it goes on."
         raise TimedOutError(detail, hint=f"pxctl why {unit}", unit=unit)
     return task.result()
-
-
-def cold(unit: str) -> UnitView:
-    """Return the view of a unit that nobody knows any more."""
-    kind, _, name = unit.partition(":")
-    return UnitView(unit=unit, kind=kind, name=name)
-
-
-def resident_bytes(pid: int) -> int | None:
-    """Return the resident memory of one process; None when it cannot be read."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss)
-    return None

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.control_plane import Shutdown
+    from supervisord_py.daemon.boot import ControlOrder
 
 
 def main() -> int:
@@ -42,6 +41,7 @@ def main() -> int:
     for unused in ("rich", "rfc3987_syntax"):
         sys.modules.setdefault(unused, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
     import msgspec
+    import structlog
 
     from supervisord_py.daemon import boot, control_plane  # noqa: F401  # the latter is what takes long
     from supervisord_py.daemon.logging import configure_log
@@ -55,11 +55,9 @@ def main() -> int:
         os.set_inheritable(fd, False)
     os.umask(0o077)
     configure_log("info")
-    import structlog
-
     log = structlog.get_logger(__name__)
     try:
-        return _run(order.flags, started_at, *order.fds)
+        return _run(order, started_at, log)
     except PxError as error:
         log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
         return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
@@ -68,54 +66,38 @@ def main() -> int:
         return EXIT_FAILED
 
 
-def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_fd: int) -> int:
+def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     import asyncio
 
-    import structlog
-
-    from supervisord_py.daemon import boot
-    from supervisord_py.daemon.control_plane import ControlPlane, Options, Shutdown
+    from supervisord_py.daemon import boot, control_plane
+    from supervisord_py.daemon.lock import adopt_socket
     from supervisord_py.daemon.logging import set_level
     from supervisord_py.daemon.settings import recall_valid
-    from supervisord_py.daemon.sockets import adopt_socket
 
-    log = structlog.get_logger(__name__)
-    paths = flags.paths()
+    channel_fd, listen_fd, lock_fd = order.fds
+    paths = order.flags.paths()
     loaded = recall_valid(paths.run_dir)  # what pxd or a reload validated
     if loaded is None:
         from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
 
-        loaded = read_settings(flags.sources(paths))
+        loaded = read_settings(order.flags.sources(paths))
     set_level(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
         log.warning("settings_odd", detail=warning)
     # A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the end of the channel
     # means that we must be killed.
     guard = os.dup(channel_fd)
-    options = Options(
-        flags=flags,
-        paths=paths,
-        loaded=loaded,
-        channel=socket.socket(fileno=channel_fd),
-        listening=adopt_socket(listen_fd),
-        started_at=started_at,
-    )
+    channel, listening = socket.socket(fileno=channel_fd), adopt_socket(listen_fd)
+    options = control_plane.Options(order.flags, paths, loaded, channel, listening, started_at)
 
-    async def live() -> Shutdown:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_log_trouble)
+    def trouble(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        error = context.get("exception")
+        log.error("loop_trouble", detail=str(context.get("message", "")), error=repr(error) if error else None)
+
+    async def live() -> control_plane.Shutdown:
+        asyncio.get_running_loop().set_exception_handler(trouble)
         try:
-            plane = await ControlPlane.start(options)
-            # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
-            loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
-            loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
-            loop.add_signal_handler(signal.SIGUSR1, plane.dump)
-            try:
-                await plane.serve()
-                return await plane.shutdown()
-            except BaseException:
-                await plane.abort()
-                raise
+            return await control_plane.run(options)
         finally:
             # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
             poll = select.poll()
@@ -123,21 +105,13 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
             if any(what & select.POLLHUP for _, what in poll.poll(0)):
                 # Kill by mark, group and record what it held; the lock goes with us: nobody starts meanwhile.
                 os.set_inheritable(lock_fd, True)
-                argv = boot.keeper_argv(paths, loaded.settings, flags, "--sweep", lock_fd=lock_fd)
+                argv = boot.keeper_argv(paths, loaded.settings, order.flags, "--sweep", lock_fd=lock_fd)
                 log.warning("sweeping", daemon_id=boot.daemon_id(paths.state_dir))
                 os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
 
     ended = asyncio.run(live())
     log.info("control_ended", wish=ended.name.lower())
-    return 0 if ended is not Shutdown.KEEPER_LOST else 1
-
-
-def _log_trouble(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    import structlog
-
-    error = context.get("exception")
-    log = structlog.get_logger(__name__)
-    log.error("loop_trouble", detail=str(context.get("message", "")), error=repr(error) if error else None)
+    return 0 if ended is not control_plane.Shutdown.KEEPER_LOST else 1
 
 
 if __name__ == "__main__":

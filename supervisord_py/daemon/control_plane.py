@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,11 +23,11 @@ import structlog
 
 from supervisord_py import __version__
 from supervisord_py.api.app import serve
+from supervisord_py.api.auth import open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
-from supervisord_py.daemon.boot import daemon_id
+from supervisord_py.daemon.boot import Flags, daemon_id
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, restart_needed
-from supervisord_py.daemon.sockets import open_tcp
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
@@ -45,13 +46,10 @@ from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Collection, Sequence
 
     from aiohttp import web
 
-    from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import Paths
-    from supervisord_py.ledger.instances import InstanceRow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
@@ -71,27 +69,6 @@ class Shutdown(IntEnum):
     KEEPER_LOST = 4  # the keeper is dead: write down what was interrupted, then kill what it left
 
 
-class ShutdownRequests:
-    """The strongest request to end, awaitable. Signals, the API and the keeper all make them."""
-
-    def __init__(self) -> None:
-        self.strongest = Shutdown.NONE
-        self._changed = asyncio.Event()
-
-    def make(self, wanted: Shutdown) -> None:
-        """Ask for an end; on the loop's thread. A weaker request than the one that is there changes nothing."""
-        if wanted > self.strongest:
-            self.strongest = wanted
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    async def stronger_than(self, least: Shutdown) -> Shutdown:
-        """Wait for a request above `least` and return it."""
-        while self.strongest <= least:
-            await self._changed.wait()
-        return self.strongest
-
-
 class Options(msgspec.Struct, frozen=True):
     """What a control plane is made of before it lives; it owns our end of the keeper's channel and the control socket.
 
@@ -107,23 +84,49 @@ class Options(msgspec.Struct, frozen=True):
     started_at: float
 
 
-class ControlPlane:
-    """One living control plane; also what the API may ask of the daemon itself (api's DaemonControl).
+async def run(options: Options) -> Shutdown:
+    """Put everything together, serve until somebody asks for an end, and end so; return the wish that was fulfilled.
 
-    Make it with `start`.
+    The channel stays open until the process ends: to the keeper, its end means that we must be killed. Raises PxError:
+    the keeper is gone, or the ledger cannot be opened.
     """
+    paths, loop = options.paths, asyncio.get_running_loop()
+    placement = await KeeperClient.connect(
+        options.channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir)
+    )
+    ledger = await Ledger.open(paths.ledger_file)
+    try:
+        plane = ControlPlane(options, placement, ledger, await EventStream.open(EventJournal(ledger)))
+        await plane.open()
+        # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
+        loop.add_signal_handler(signal.SIGTERM, plane.end, Shutdown.REPLACE)
+        loop.add_signal_handler(signal.SIGHUP, plane.reload_wanted.set)
+        loop.add_signal_handler(signal.SIGUSR1, plane.dump)
+        await plane.serve()
+        return await plane.shutdown()
+    except BaseException:  # of something of ours that broke: the children stay with the keeper
+        with contextlib.suppress(PxError):
+            await ledger.close()
+        raise
+
+
+class ControlPlane:
+    """One living control plane; also what the API may ask of the daemon itself (api's DaemonControl)."""
 
     def __init__(self, options: Options, placement: KeeperClient, ledger: Ledger, events: EventStream) -> None:
-        self.requests = ShutdownRequests()
         self.placement = placement
         self.ledger = ledger
         self.events = events
         self.loaded = options.loaded
+        self.wish = Shutdown.NONE  # the strongest so far: signals, the API and the keeper all have some
+        self.stopping = False
+        self.reload_wanted = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._keeper_lost = asyncio.Event()
         self._options = options
         self._degraded: dict[str, dict[str, str]] = {}
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
-        self._reload_wanted = asyncio.Event()
         self._socket = str(options.listening.getsockname())
         self.facts = DaemonFacts(
             version=__version__,
@@ -139,30 +142,16 @@ class ControlPlane:
         self.kernels = Kernels(placement, ledger, self._kernels_config(), events, environ=os.environ, own=own)
         self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
 
-    @classmethod
-    async def start(cls, options: Options) -> ControlPlane:
-        """Put everything together and serve; the keeper hears `ready`.
-
-        Raises PxError: the keeper is gone, or the ledger cannot be opened.
-        """
-        paths = options.paths
-        async with AsyncExitStack() as undo:
-            placement = await KeeperClient.connect(
-                options.channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir)
-            )
-            ledger = await Ledger.open(paths.ledger_file)
-            undo.push_async_callback(ledger.close)
-            plane = cls(options, placement, ledger, await EventStream.open(EventJournal(ledger)))
-            undo.callback(plane.events.close)
-            await plane._open()
-            undo.pop_all()
-        return plane
-
-    async def _open(self) -> None:
-        """Look at what was interrupted, adopt, listen."""
+    async def open(self) -> None:
+        """Look at what was interrupted, adopt, listen; the keeper hears `ready`."""
         placement, options = self.placement, self._options
         placement.listen(self._told_by_keeper)
-        self._watch_ledger()
+        self.ledger.on_change(self._ledger_changed)
+        if self.ledger.degraded:
+            self._ledger_changed(self.ledger.degraded)
+        if (recovery := self.ledger.recovered_from) is not None:
+            _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
+            self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         lost = await self._interrupted(held)
@@ -184,9 +173,9 @@ class ControlPlane:
             memory_rung=placement.caps.memory_rung,
         )
         if options.flags.sources(options.paths).stamp() != self.loaded.stamp:
-            self.reload_soon()  # changed since they were validated; a broken file is told, and harms nobody
+            self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
 
-    async def _interrupted(self, held: Collection[str]) -> Sequence[InstanceRow]:
+    async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
         """Close the rows of which our keeper holds no child; tell log and events, once a row.
 
         Returns all that was cut off before this keeper began: by the death of an earlier one, or by an end in haste.
@@ -200,7 +189,7 @@ class ControlPlane:
             _log.warning("interrupted", units=sorted({row.unit for row in closed}), children=children)
         return await instances.interrupted_since(self.ledger, self.placement.caps.keeper_started_at)
 
-    async def _remember(self, lost: Sequence[InstanceRow]) -> None:
+    async def _remember(self, lost: Sequence[instances.InstanceRow]) -> None:
         """Have tools and sessions show how their last life ended, until the next start of each."""
         for row in lost:
             kind, _, name = row.unit.partition(":")
@@ -215,7 +204,7 @@ class ControlPlane:
                 session.reason = Reason(row.reason)
                 self.kernels.register.write(session)
 
-    async def _listen(self, lost: Sequence[InstanceRow]) -> None:
+    async def _listen(self, lost: Sequence[instances.InstanceRow]) -> None:
         settings, paths = self.loaded.settings, self._options.paths
         tcp, access = None, None
         try:
@@ -249,7 +238,7 @@ class ControlPlane:
             interrupted=[{"instance": row.key, "unit": row.unit, "pid": row.pid} for row in lost],
         )
         listeners = (self._options.listening, tcp)
-        self._runner = await serve(context, *listeners, drain_seconds=settings.api.drain_seconds)
+        self._runner = await serve(context, *listeners)
 
     # -- what each room is told: its settings, and the places it works in -------------------------------------------
 
@@ -304,7 +293,7 @@ class ControlPlane:
                     tasks.create_task(self._prune(), name="prune"),
                     tasks.create_task(self._reload_for_signals(), name="reload"),
                 )
-                await self.requests.stronger_than(Shutdown.NONE)
+                await self._ending.wait()
                 for task in endless:
                     task.cancel()
 
@@ -316,11 +305,11 @@ class ControlPlane:
     def _told_by_keeper(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "lost":
-                self.requests.make(Shutdown.KEEPER_LOST)
+                self.end(Shutdown.KEEPER_LOST)
             case "stop":
-                self.requests.make(Shutdown.STOP)
+                self.end(Shutdown.STOP)
             case "reload":
-                self.reload_soon()
+                self.reload_wanted.set()
             case "dump":
                 self.dump()
             case "log_degraded":
@@ -333,18 +322,14 @@ class ControlPlane:
             case other:
                 _log.warning("keeper_event_unknown", keeper_event=other)
 
-    def reload_soon(self) -> None:
-        """Reload because of a signal. Several in a row are one."""
-        self._reload_wanted.set()
-
     async def _reload_for_signals(self) -> NoReturn:
         """Reload whenever it is wanted: there is nobody to answer, so a failure goes to the log."""
         while True:
-            await self._reload_wanted.wait()
-            self._reload_wanted.clear()
+            await self.reload_wanted.wait()
+            self.reload_wanted.clear()
             try:
                 if await self.placement.upgrade():
-                    self.requests.make(Shutdown.REPLACE)
+                    self.end(Shutdown.REPLACE)
                     continue  # READY=1 is for the next one to say
                 await self.reload()
             except PxError as error:
@@ -366,7 +351,6 @@ class ControlPlane:
 
     def dump(self) -> None:
         """Write the state to the log."""
-
         held: tuple[Any, ...] = (*self.launcher.snapshot(None), *self.kernels.snapshot(), *self.pipes.snapshot())
         _log.info(
             "state",
@@ -374,15 +358,10 @@ class ControlPlane:
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
             degraded=list(self._degraded),
-            wish=self.requests.strongest.name,
+            wish=self.wish.name,
         )
 
     # -- what the API may ask of the daemon ------------------------------------------------------------------------
-
-    @property
-    def stopping(self) -> bool:
-        """True from the moment an orderly stop or a restart of everything began."""
-        return self.requests.strongest >= Shutdown.RESTART_ALL
 
     def settings(self) -> Sequence[dict[str, Any]]:
         """Return every effective setting with its origin."""
@@ -424,20 +403,25 @@ class ControlPlane:
     async def restart(self, *, everything: bool) -> None:
         """Begin a restart; without `everything`, of the keeper as well where another version of it was installed.
 
-        What could not go on is refused now, while everything still runs.
-
-        Raises:
-            SettingsError: They are broken; nothing was begun.
-            PxError: The installed keeper cannot take over, and why; nothing was begun.
+        What could not go on is refused now, while everything still runs. Raises SettingsError: they are broken;
+        PxError: the installed keeper cannot take over, and why.
         """
         await self._read()
         if not everything:
             await self.placement.upgrade()
-        self.requests.make(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
+        self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Begin the orderly stop."""
-        self.requests.make(Shutdown.STOP)
+        self.end(Shutdown.STOP)
+
+    def end(self, wish: Shutdown) -> None:
+        """Ask for an end; on the loop's thread. A weaker wish than the one that is there changes nothing."""
+        self.wish = max(self.wish, wish)
+        self.stopping = self.wish >= Shutdown.RESTART_ALL
+        self._ending.set()
+        if wish is Shutdown.KEEPER_LOST:
+            self._keeper_lost.set()
 
     async def _read(self) -> Loaded:
         """Return the settings as they are now; they are validated anew if anything of them has changed.
@@ -464,73 +448,54 @@ class ControlPlane:
         self.recover("config")
         return loaded
 
-    def _watch_ledger(self) -> None:
+    def _ledger_changed(self, why: str | None) -> None:
         """Turn what the ledger reports into events and into degradations that `status` and `doctor` show."""
-
-        def ledger_changed(why: str | None) -> None:
-            if why is None:
-                self.recover("ledger")
-                self.events.publish("ledger_recovered", lost_writes=self.ledger.lost_writes)
-                return
-            self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
-            self.events.publish("ledger_degraded", detail=why)
-
-        self.ledger.on_change(ledger_changed)
-        if self.ledger.degraded:
-            ledger_changed(self.ledger.degraded)
-        if (recovery := self.ledger.recovered_from) is not None:
-            _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
-            self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)
+        if why is None:
+            self.recover("ledger")
+            self.events.publish("ledger_recovered", lost_writes=self.ledger.lost_writes)
+            return
+        self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
+        self.events.publish("ledger_degraded", detail=why)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
     async def shutdown(self) -> Shutdown:
-        """End as the strongest request wants it; return the one that was fulfilled.
-
-        The channel stays open until the process ends: to the keeper, its end means that we must be killed.
-        """
+        """End as the strongest wish says, and return it."""
         try:
-            if self.requests.strongest is Shutdown.REPLACE:
+            if self.wish is Shutdown.REPLACE:
                 await self._stop_listening()
-            if self.requests.strongest is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
+            if self.wish is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
                 await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                 await self._close_ledger()
                 await self.placement.restart(everything=False)
-            elif self.requests.strongest is not Shutdown.KEEPER_LOST:
-                wanted = self.requests.strongest
+            elif self.wish is not Shutdown.KEEPER_LOST:
+                wanted = self.wish
                 await self._stop_children()
                 await self._close_ledger()
-                if wanted is Shutdown.RESTART_ALL and self.requests.strongest is wanted:
+                if wanted is Shutdown.RESTART_ALL and self.wish is wanted:
                     await self.placement.restart(everything=True)
                 else:
                     await self.placement.shutdown()
         except KeeperLostError:
-            self.requests.make(Shutdown.KEEPER_LOST)
-        if self.requests.strongest is Shutdown.KEEPER_LOST:
+            self.end(Shutdown.KEEPER_LOST)
+        if self.wish is Shutdown.KEEPER_LOST:
             await self._record_loss()
-        return self.requests.strongest
-
-    async def abort(self) -> None:
-        """Let go of the ledger after something of ours broke; the children stay with the keeper."""
-        with contextlib.suppress(PxError):
-            await self._close_ledger()
+        return self.wish
 
     async def _stop_children(self) -> None:
         """Stop all at the same time, each with its own grace; KeeperLostError when the keeper dies meanwhile."""
-        wanted = self.requests.strongest.name.lower()
+        wanted = self.wish.name.lower()
         self.events.publish("daemon_stopping", wish=wanted)
         _log.info("stopping", wish=wanted)
         closing: asyncio.Future[Any] = asyncio.gather(self.launcher.close(), self.kernels.close(), self.pipes.close())
-        losing: asyncio.Future[Any] = asyncio.create_task(self.requests.stronger_than(Shutdown.STOP), name="losing")
+        losing = asyncio.create_task(self._keeper_lost.wait(), name="losing")
         await asyncio.wait({closing, losing}, return_when=asyncio.FIRST_COMPLETED)
-        lost = losing.done()
-        for each in (closing, losing):
-            each.cancel()
-        results = await asyncio.gather(closing, losing, return_exceptions=True)
-        if lost:
+        if losing.done():
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
             raise KeeperLostError("the keeper died during the stop")
-        if isinstance(results[0], BaseException):
-            raise results[0]
+        losing.cancel()
+        await closing
         await self._stop_listening()
 
     async def _stop_listening(self) -> None:

@@ -1,24 +1,36 @@
-"""One daemon a directory: an flock that lives exactly as long as the daemon does, across exec.
+"""One daemon a directory: the lock that lives exactly as long as the daemon does, across exec, and its control socket.
 
-The file says who holds it (pid and kernel start time), for the one who is refused. A lock that is held though its
-holder is dead belongs to the clean-up after a killed keeper, which ends by itself: then we wait.
+The lock file says who holds it (pid and kernel start time), for the one who is refused. A lock that is held though its
+holder is dead belongs to the clean-up after a killed keeper, which ends by itself: then we wait. The socket is private
+from its first instant. A socket file that somebody answers on is never unlinked: connect decides, and only the holder
+of the lock asks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
+import socket
+import sys
 import time
 from typing import TYPE_CHECKING
 
+from supervisord_py.api.auth import peer_of
+from supervisord_py.daemon.paths import PlaceError, check_socket_length
 from supervisord_py.errors import ConflictError
 from supervisord_py.keeper import procfs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 CLEANUP_SECONDS = 15.0  # how long the clean-up after a killed keeper may take before we give up
-_POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05
+FIRST_INHERITED = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
+LAUNCHD_SOCKET = "pxd"  # its name under Sockets of the property list
+BACKLOG = 1024  # as of the API, which listens on it
 
 
 class AlreadyRunningError(ConflictError):
@@ -36,7 +48,7 @@ class AlreadyRunningError(ConflictError):
 def take_lock(path: Path) -> int:
     """Lock `path` and return the descriptor that holds it (close-on-exec; not yet signed by `sign_lock`).
 
-    Raises AlreadyRunningError: A living daemon holds it, or a clean-up did not end in time.
+    Raises AlreadyRunningError: a living daemon holds it, or a clean-up did not end in time.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + CLEANUP_SECONDS
@@ -48,7 +60,7 @@ def take_lock(path: Path) -> int:
             if pid is not None or time.monotonic() >= deadline:
                 os.close(fd)
                 raise AlreadyRunningError(path.parent, pid) from None
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         else:
             os.fchmod(fd, 0o600)
             return fd
@@ -72,3 +84,99 @@ def holder(path: Path) -> int | None:
 def _start_time(pid: int) -> int | None:
     row = procfs.look(pid)
     return row.start_time if row is not None and row.alive else None
+
+
+def bind_socket(path: Path) -> socket.socket:
+    """Bind and listen on `path`. Call only with the lock held.
+
+    Raises AlreadyRunningError: somebody answers there; PlaceError: the path is too long, or something that is no
+    socket is in the way.
+    """
+    check_socket_length(path)
+    fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        if path.is_socket():
+            _unlink_dead(path)
+        fresh.bind(str(path))
+        path.chmod(0o600)
+        fresh.listen(BACKLOG)
+    except BaseException as error:
+        fresh.close()
+        if not isinstance(error, OSError):
+            raise
+        hint = f"PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl; look first: ls -l {path}"
+        raise PlaceError(f"cannot bind the control socket {path}: {error.strerror}", hint=hint) from error
+    finally:
+        os.umask(before)
+    return fresh
+
+
+def _unlink_dead(path: Path) -> None:
+    """Remove a socket file that a daemon without a life left behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+        except OSError:  # in doubt somebody is there
+            raise AlreadyRunningError(path.parent, None) from None
+        else:
+            raise AlreadyRunningError(path.parent, peer_of(probe)[0])  # who called listen()
+
+
+def inherited_socket(
+    environ: Mapping[str, str], pid: int, activate: Callable[..., int] | None = None
+) -> socket.socket | None:
+    """Return the socket that systemd (by LISTEN_FDS) or launchd gives us, or None when neither does.
+
+    All descriptors that come become close-on-exec. `activate` is launch_activate_socket(3), by default macOS's own.
+    Raises PlaceError: what was inherited is not one listening Unix stream socket.
+    """
+    text = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") == str(pid) and text.isdigit():
+        fds = list(range(FIRST_INHERITED, FIRST_INHERITED + int(text)))
+    else:
+        fds = _launchd_sockets(activate)
+    for fd in fds:
+        with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
+            os.set_inheritable(fd, False)
+    if len(fds) > 1:
+        raise PlaceError(
+            f"the service manager passed {len(fds)} sockets, pxd takes one",
+            hint="leave one ListenStream= in the systemd socket unit, one of Sockets in the property list",
+        )
+    return adopt_socket(fds[0]) if fds else None
+
+
+def _launchd_sockets(activate: Callable[..., int] | None) -> list[int]:
+    """Return the descriptors that launchd holds for us: none where it did not start us, or has no Sockets for us."""
+    if activate is None and sys.platform != "darwin":
+        return []
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    found, count = ctypes.POINTER(ctypes.c_int)(), ctypes.c_size_t()
+    call = activate or libc.launch_activate_socket
+    error = call(LAUNCHD_SOCKET.encode(), ctypes.byref(found), ctypes.byref(count))
+    if error in {errno.ENOENT, errno.ESRCH}:
+        return []
+    if error:
+        detail = f"launchd does not give us its socket: {os.strerror(error)}"
+        raise PlaceError(detail, hint="pxctl daemon uninstall && pxctl daemon install --on-demand")
+    fds = found[: count.value]
+    libc.free(found)
+    return fds
+
+
+def adopt_socket(fd: int) -> socket.socket:
+    """Take over a listening Unix stream socket that somebody else made; PlaceError when `fd` is something else."""
+    with contextlib.suppress(OSError):
+        found = socket.socket(fileno=fd)
+        listens = sys.platform == "darwin" or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM and listens:
+            return found
+        found.detach()
+    hint = "use ListenStream=%t/pxd/pxd.sock in the systemd socket unit"
+    raise PlaceError(f"inherited descriptor {fd} is no listening Unix stream socket", hint=hint)

@@ -129,7 +129,7 @@ def _service_file(which: str, flags: Flags) -> str:
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import boot, lock, sockets
+    from supervisord_py.daemon import boot, lock
     from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
     from supervisord_py.daemon.settings import keep_valid, recall_valid
 
@@ -138,7 +138,7 @@ def _start(flags: Flags) -> NoReturn:
             os.environ[name] = str(Path(value).expanduser().absolute())
     os.environ.setdefault("HOME", str(Path.home()))  # systemd gives root's services none, and agents need it
     paths = flags.paths()
-    inherited = sockets.inherited_socket(os.environ, os.getpid())
+    inherited = lock.inherited_socket(os.environ, os.getpid())
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
     if inherited is None:
@@ -154,7 +154,7 @@ def _start(flags: Flags) -> NoReturn:
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
     # keeper need not know of the second lock: what it inherits it keeps open, and gives to no child.
     lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
-    listening = inherited or sockets.bind_socket(paths.socket)
+    listening = inherited or lock.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):
         lock.sign_lock(fd)
     for fd in (lock_fd, state_fd, listening.fileno()):

@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervisord_py.config.settings import SECRETS
+from supervisord_py.daemon.lock import LAUNCHD_SOCKET
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX
-from supervisord_py.daemon.sockets import LAUNCHD_SOCKET
 from supervisord_py.errors import ConfigError
 
 if TYPE_CHECKING:

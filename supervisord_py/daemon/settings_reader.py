@@ -17,11 +17,11 @@ import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict
 
+from supervisord_py.api.auth import parse_listen
 from supervisord_py.config import documents
 from supervisord_py.config.documents import DocumentError, nearest, read_bounded
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Loaded, SettingsError, Sources
-from supervisord_py.daemon.sockets import parse_listen
 from supervisord_py.kernels.exposure import LEGACY_NAMES, legacy_settings
 
 if TYPE_CHECKING:

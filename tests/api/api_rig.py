@@ -134,7 +134,7 @@ class FakeControl:
     async def restart(self, *, everything: bool) -> None:
         raise AssertionError("no test asks for it")
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Nothing: the test has no daemon."""
 
 
@@ -225,7 +225,7 @@ async def serving(context: ApiContext, path: Path) -> AsyncIterator[tuple[web.Ap
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     path.chmod(0o600)
-    runner = await serve(context, listener, drain_seconds=DEADLINE)
+    runner = await serve(context, listener)
     client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
     try:
         yield runner, client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ import msgspec
 
 from supervisord_py.config.settings import DEFAULTS
 from supervisord_py.daemon import boot
-from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
 
 PATHS = resolve_paths({"PX_HOME": "/h"})
@@ -37,19 +35,3 @@ def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor() -> None:
     assert order == boot.ControlOrder(flags, (3, 4, 5))
     assert told["pxd_argv"] == [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *words]
     assert (told["log_segment_bytes"], told["stop_seconds"], told["watchdog_seconds"]) == (8 * MIB, 10.0, 10.0)
-
-
-async def test_who_waits_for_an_end_hears_the_first_request_and_then_only_stronger_ones() -> None:
-    requests = ShutdownRequests()
-    first = asyncio.create_task(requests.stronger_than(Shutdown.NONE))
-    second = asyncio.create_task(requests.stronger_than(Shutdown.STOP))
-    await asyncio.sleep(0)
-    requests.make(Shutdown.STOP)
-    assert await first is Shutdown.STOP
-    await asyncio.sleep(0)
-    assert not second.done()
-    requests.make(Shutdown.REPLACE)
-    assert requests.strongest is Shutdown.STOP, "a weaker request is forgotten"
-    requests.make(Shutdown.KEEPER_LOST)
-    assert await second is Shutdown.KEEPER_LOST
-    assert await requests.stronger_than(Shutdown.REPLACE) is Shutdown.KEEPER_LOST

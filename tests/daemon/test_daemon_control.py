@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from supervisord_py.daemon.lock import bind_socket
 from supervisord_py.daemon.paths import make_places, resolve_paths
-from supervisord_py.daemon.sockets import bind_socket
 
 
 def test_a_keeper_that_speaks_otherwise_is_not_swept_after(short_tmp: Path) -> None:

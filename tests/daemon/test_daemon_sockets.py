@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.daemon.lock import AlreadyRunningError
+from supervisord_py.api.auth import read_or_make_token
+from supervisord_py.daemon.lock import AlreadyRunningError, adopt_socket, bind_socket, inherited_socket
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket, read_or_make_token
 from supervisord_py.errors import ConfigError
 
 
