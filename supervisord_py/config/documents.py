@@ -16,17 +16,15 @@ import stat
 import tomllib
 import types
 import typing
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from supervisord_py.errors import BadRequestError, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 T = TypeVar("T")
 Pointer = tuple[str | int, ...]

@@ -7,17 +7,14 @@ id is where numbering goes on.
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import to_text
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection
-
-    from supervisord_py.ledger.store import Ledger
 
 DEFAULT_PAGE = 50
 MOST_PAGE = 500

@@ -7,16 +7,12 @@ that claim one (pipe, event, key) exactly one gets it; a claim is given back whe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import sqlite3
+from typing import NamedTuple
 
 import msgspec
 
-from supervisord_py.ledger.table import Table, to_text, together
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from supervisord_py.ledger.table import Operation
+from supervisord_py.ledger.table import Operation, Table, to_text, together
 
 
 class PipeStateRow(msgspec.Struct, frozen=True):

@@ -15,20 +15,15 @@ import secrets
 import stat
 import threading
 import time
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.errors import PxError, UnknownUnitError
 from supervisord_py.pipes.definition import PIPE_FILE, declare
-from supervisord_py.pipes.models import DEFAULT_AGENT, BrokenPipe
+from supervisord_py.pipes.models import DEFAULT_AGENT, BrokenPipe, Declared
 from supervisord_py.pipes.schedule import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from supervisord_py.pipes.models import Declared
 
 SETTLE_SECONDS = 0.5
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
@@ -46,9 +41,7 @@ def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
         return declare(read_bounded(file), folder=folder, default_agent=default_agent)
     except (OSError, ValueError) as error:
         words = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        hint = (
-            "write one, mend the link that leads nowhere, or let its owner read it: chmod u+rX the folder and the file"
-        )
+        hint = "write one, mend the link that leads nowhere, or let its owner read it: chmod u+rX"
         return BrokenPipe(folder.name, folder, Problem(message=words, file=str(file), hint=hint))
 
 
@@ -78,18 +71,10 @@ def write_pipe(file: Path, text: str) -> None:
         raise DiskError(detail, hint="pxctl doctor", unit=f"pipe:{file.parent.name}") from None
 
 
-class ChangeKind(StrEnum):
+class Change(NamedTuple):
     """What became of a pipe. `broken`: it became so, is new and so, or is so in another way. `mended`: it was."""
 
-    ADDED = "added"
-    CHANGED = "changed"
-    REMOVED = "removed"
-    BROKEN = "broken"
-    MENDED = "mended"
-
-
-class Change(NamedTuple):
-    kind: ChangeKind
+    kind: Literal["added", "changed", "removed", "broken", "mended"]
     name: str
 
 
@@ -164,13 +149,10 @@ class PipeCatalog:
             # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
             after = {name: each for name in names if (each := self._look(name, before.get(name))) is not None}
             self._readings = after
-            changes = tuple(
-                Change(kind, name)
-                for name in sorted(before.keys() | after.keys())
-                if (kind := _kind(before.get(name), after.get(name))) is not None
-            )
+            seen = {name: each.declared for name, each in after.items()}
+            changes = tuple(_changes({name: each.declared for name, each in before.items()}, seen))
             if changes or not self.pipes:
-                self.pipes = {name: each.declared for name, each in after.items()}
+                self.pipes = seen
             return changes
 
     def _look(self, name: str, known: _Reading | None) -> _Reading | None:
@@ -206,14 +188,12 @@ class PipeCatalog:
         return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
 
-def _kind(before: _Reading | None, after: _Reading | None) -> ChangeKind | None:
-    old, new = before and before.declared, after and after.declared
-    if old is new:
-        return None
-    if new is None:
-        return ChangeKind.REMOVED
-    if isinstance(new, BrokenPipe):
-        return ChangeKind.BROKEN
-    if old is None:
-        return ChangeKind.ADDED
-    return ChangeKind.MENDED if isinstance(old, BrokenPipe) else ChangeKind.CHANGED
+def _changes(before: Mapping[str, Declared], after: Mapping[str, Declared]) -> Iterator[Change]:
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if new is None:
+            yield Change("removed", name)
+        elif new is not old and isinstance(new, BrokenPipe):
+            yield Change("broken", name)
+        elif new is not old:
+            yield Change("added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed", name)

@@ -9,34 +9,28 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
 from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Status
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Status
 from supervisord_py.ledger.pipe_history import last_of_each
 from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.catalog import PipeCatalog
-from supervisord_py.pipes.due import Now, Progress
-from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.due import Decision, Now, Progress, decide, stagger
+from supervisord_py.pipes.models import PipeDefinition, PipesConfig
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.process import clock
-from supervisord_py.process.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
-
-    from supervisord_py.ledger.pipe_executions import Execution, Outcome
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.models import PipesConfig
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.supervisor import Driver
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.supervisor import Driver, Supervisor
 
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
@@ -250,6 +244,7 @@ class PipesContext:
         self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)
         self.shelf = AgentShelf(config, placement, environ)
         self.watch = ClockWatch(self.clocks, self._zone)
+        self._seed = placement.new_key().partition(".")[0]  # so that machines with the same pipes differ
         self.now, self.task, self.definition = self.watch.now, self.supervisor.task, self.catalog.declared
 
     def folder(self, execution: int) -> Path:
@@ -264,6 +259,12 @@ class PipesContext:
 
     def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
+
+    def decision(self, pipe: PipeDefinition) -> Decision:
+        """Say whether a pipe is due by its schedule, and why."""
+        delay = stagger(pipe.name, self._seed, self.config.stagger_seconds)
+        progress = self.states.progress(pipe.name)
+        return decide(pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay)
 
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
         """Return the time zone of a pipe, else the one of those that name none."""

@@ -10,9 +10,11 @@ import hashlib
 import math
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from supervisord_py.config.documents import DocumentError, Problem, decode, did_you_mean, nearest
+from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, decode, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes.front_matter import parse
@@ -27,12 +29,6 @@ from supervisord_py.pipes.models import (
     RetryRules,
 )
 from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, parse_schedule, shown, span_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from supervisord_py.config.documents import Document
 
 DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
@@ -118,7 +114,6 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    """Read a text or a list of texts; empty ones are left out."""
     found = [_text(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
     return list(filter(None, found))
 
@@ -149,7 +144,6 @@ _dollars = _number(1e-9, 1e9, "0.50, in US dollars", whole=False)
 
 
 def _seconds(value: Any) -> float:
-    """Read a time span: seconds, or `90s`, `10m`, `1h30m`, `2 hours`; more than 0, at most a year."""
     text = _text(value).lower()
     seconds = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else span_of(text)
     if seconds is None or not 0 < seconds <= 366 * 86400.0:
@@ -159,7 +153,6 @@ def _seconds(value: Any) -> float:
 
 
 def _argv(value: Any) -> tuple[str, ...]:
-    """Read a program with its arguments: a line split as a shell splits words, or a list as it is."""
     try:
         is_list = isinstance(value, list) and all(isinstance(each, str | None) for each in value)
         words = [each or "" for each in value] if is_list else shlex.split(_text(value))
@@ -189,9 +182,8 @@ def _redact(value: Any) -> tuple[str, ...]:
 
 
 def _effort(value: Any) -> str:
-    word = _text(value).lower()
-    if word not in (words := ("low", "medium", "high")):
-        raise ConfigError(f"{shown(word)} is not known", hint=f"write {', '.join(words)}")
+    if (word := _text(value).lower()) not in {"low", "medium", "high"}:
+        raise ConfigError(f"{shown(word)} is not known", hint="write low, medium, high")
     return word
 
 
@@ -259,8 +251,8 @@ class _Header:
         """Return all fields that the front matter says something about."""
         fields = self._table(self._value, _TABLE)
         for key, (kind, table) in _MAPS.items():
-            if (value := self._value.get(key)) is not None:
-                fields[key] = kind(**self._map(key, value, table))
+            if self._value.get(key) is not None:
+                fields[key] = kind(**self._map(key, table))
         name = fields.pop("name", None)
         fields.setdefault("title", name if name != own_name else None)
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
@@ -277,9 +269,9 @@ class _Header:
                 self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
         return fields
 
-    def _complain(self, path: tuple[str | int, ...], error: ConfigError, *, at_key: bool = False) -> None:
+    def _complain(self, path: Pointer, said: str, hint: str | None, *, at_key: bool = False) -> None:
         keys = ".".join(each for each in path if isinstance(each, str))
-        self.problems.append(self._header.problem(path, f"{keys}: {error.detail}", hint=error.hint, key=at_key))
+        self.problems.append(self._header.problem(path, f"{keys}: {said}", hint=hint, key=at_key))
 
     def _table(self, value: Mapping[str, Any], table: _Table, *path: str) -> dict[str, Any]:
         fields = {}
@@ -288,29 +280,27 @@ class _Header:
                 try:
                     fields[field] = read(value[key])
                 except ConfigError as error:
-                    self._complain((*path, key), error)
+                    self._complain((*path, key), error.detail, error.hint)
         return fields
 
-    def _map(self, key: str, value: Any, table: _Table) -> dict[str, Any]:
+    def _map(self, key: str, table: _Table) -> dict[str, Any]:
         """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
-        hint = f"keys are {', '.join(table)}"
+        value, hint = self._value[key], f"keys are {', '.join(table)}"
         if key == "retries" and isinstance(value, str):
             value = {"max": value}
         if not isinstance(value, dict):
-            self._complain((key,), ConfigError("must be a map", hint=hint))
+            self._complain((key,), "must be a map", hint)
             return {}
         for each in value:
             if each not in table:
-                said = ConfigError(f"is not known{did_you_mean(each, table)}", hint=hint)
-                self._complain((key, each), said, at_key=True)
+                self._complain((key, each), f"is not known{did_you_mean(each, table)}", hint, at_key=True)
         return self._table(value, table, key)
 
     def _schedule(self, fields: Mapping[str, Any]) -> tuple[Schedule, str]:
         text, config = fields.get("schedule_text") or "manual", self._value.get("schedule_config")
-        path: tuple[str, ...] = ("schedule",)
-        if config is not None and not isinstance(config, dict):
-            said = ConfigError("must be a map, not text", hint="write frequency:, interval: and at_hour: under it")
-            self._complain(("schedule_config",), said)
+        path: Pointer = ("schedule",)
+        if config and not isinstance(config, dict):
+            self._complain(("schedule_config",), "must be a map, not text", "write frequency:, interval: under it")
             config = None
         if config:
             text = ", ".join(f"{key}: {value}" for key, value in config.items())
@@ -319,7 +309,8 @@ class _Header:
             schedule, warnings = parse_schedule(text, config, timezone=fields.get("timezone"))
         except ConfigError as error:
             # The detail names the key that is wrong; its place is of more use than that of the whole map.
-            self._complain(path + tuple(key for key in config or () if error.detail.startswith(key))[:1], error)
+            path += tuple(key for key in config or () if error.detail.startswith(key))[:1]
+            self._complain(path, error.detail, error.hint)
             return Manual(), text
         self.warnings += warnings
         return schedule, text
@@ -327,22 +318,22 @@ class _Header:
     def _agent(self, fields: dict[str, Any], default: str) -> None:
         has_command, agent = self._value.get("command") is not None, fields.setdefault("agent", default)
         if agent == COMMAND and not has_command:
-            self._complain(("agent",), ConfigError("command needs a command to run", hint="add command: ./agent.sh"))
+            self._complain(("agent",), "command needs a command to run", "add command: ./agent.sh")
         elif has_command and agent != COMMAND and "agent" not in self._value:
             said = f"is run by agent: command only, and the agent is {agent}"
-            self._complain(("command",), ConfigError(said, hint="add agent: command"))
+            self._complain(("command",), said, "add agent: command")
         elif has_command and agent != COMMAND:
             self.warnings.append(f"command has no effect with agent: {agent}")
 
     def _events(self) -> Iterator[EventPattern]:
         value, hint = self._value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
-        path: tuple[str | int, ...] = ("trigger",)
+        path: Pointer = ("trigger",)
         if isinstance(value, dict):
             for key in value:
                 if key in {"custom", "sources"}:
                     self.warnings.append(f"trigger.{key} has no effect here; events start this pipe")
                 elif key != "events":
-                    self._complain(("trigger", key), ConfigError("is not known", hint=hint), at_key=True)
+                    self._complain(("trigger", key), "is not known", hint, at_key=True)
             value, path = value.get("events"), ("trigger", "events")
         for index, word in enumerate(value if isinstance(value, list) else [value]):
             where = (*path, index) if isinstance(value, list) else path
@@ -354,4 +345,4 @@ class _Header:
             try:
                 yield parse_pattern(_text(word))
             except ConfigError as error:
-                self._complain(where, error)
+                self._complain(where, error.detail, error.hint)

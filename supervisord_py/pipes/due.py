@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Iterator
 from datetime import UTC, tzinfo
 from itertools import chain, islice, pairwise
 from itertools import count as counting
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,9 +31,6 @@ from supervisord_py.pipes.schedule import (
     time_text,
     zone_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CATCH_UP_SECONDS = 12 * 3600.0  # a missed wall-clock run is made good within this
 LATE_SECONDS = 60.0  # a start that is later than this counts as missed and made good

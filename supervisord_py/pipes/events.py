@@ -20,24 +20,20 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
 from supervisord_py.errors import BadRequestError, PxError
 from supervisord_py.ledger.events import Event
-from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trigger
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes.definition import FILE_CHANGED, PUBLISHED
+from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import choose
-from supervisord_py.pipes.models import PublishedEvent
+from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
+from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import shown
-
-if TYPE_CHECKING:
-    from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.models import EventPattern, PipeDefinition
-    from supervisord_py.pipes.run import Run
 
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 

@@ -13,8 +13,9 @@ import os
 import secrets
 import shutil
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import structlog
@@ -23,20 +24,21 @@ from msgspec import structs
 from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.pipes.catalog import SETTLE_SECONDS, DiskError, write_pipe
+from supervisord_py.ledger.pipe_state import PipeStateRow
+from supervisord_py.pipes.catalog import SETTLE_SECONDS, Change, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
-from supervisord_py.pipes.front_matter import set_keys
-from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of, problem_text
+from supervisord_py.pipes.front_matter import Value, set_keys
+from supervisord_py.pipes.models import (
+    BrokenPipe,
+    Declared,
+    PipeDefinition,
+    PipesConfig,
+    PipeView,
+    error_of,
+    problem_text,
+)
 from supervisord_py.pipes.schedule import At, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.catalog import Change
-    from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared, PipesConfig, PipeView
-    from supervisord_py.pipes.status import PipeViews
+from supervisord_py.pipes.status import PipeViews
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 FETCH_SECONDS = 30.0

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, Union
 
 from msgspec import structs
 
-from supervisord_py.config.documents import DocumentError, Problem, parse_yaml
+from supervisord_py.config.documents import Document, DocumentError, Problem, parse_yaml
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.schedule import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.config.documents import Document
 
 CURE = "begin the file with a line ---, then lines of key: value, then another line ---, then the prompt"
 _BOM = "\ufeff"

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
 from supervisord_py.config.settings import PipesSettings
-from supervisord_py.ledger.pipe_executions import Plan
+from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import Plan, Status
 from supervisord_py.pipes.schedule import Schedule
-
-if TYPE_CHECKING:
-    from supervisord_py.errors import ConfigError
-    from supervisord_py.ledger.pipe_executions import Status
 
 COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It needs no model.
 DEFAULT_AGENT = "pi"

@@ -6,21 +6,17 @@ preset does not run while it, or the whole file, is broken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, structs
 
-from supervisord_py.config.documents import Problem, convert, did_you_mean
+from supervisord_py.config.documents import Document, Problem, convert, did_you_mean
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, UserTables, finding, read_tables, sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from supervisord_py.config.documents import Document
-    from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.models import PipeDefinition
 
 EVERY = "*"
 AUTO = frozenset({"auto", "default", "pi-agent"})  # the default preset, in a pipe's list

@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import structlog
 
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Trigger
+from supervisord_py.ledger.pipe_executions import Execution, Trigger
 from supervisord_py.pipes.context import machine_zone
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import Triggers, check_published
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
-from supervisord_py.pipes.models import usable
+from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.status import PipeViews
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent
 
 FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
 KEEP_EXECUTIONS = 10_000  # of each pipe

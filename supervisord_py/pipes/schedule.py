@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
@@ -21,9 +22,6 @@ from msgspec import Meta
 
 from supervisord_py.config.documents import did_you_mean, nearest
 from supervisord_py.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 """By POSIX number; never of the locale, so that every surface and log says the same."""

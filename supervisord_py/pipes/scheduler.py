@@ -10,39 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from supervisord_py.ledger.pipe_executions import Group, Status, Trigger
-from supervisord_py.pipes.due import Due, Never, Now, Wait, decide, stagger
+from supervisord_py.pipes.due import Due, Never, Now, Progress, Wait
+from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import choose
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import At
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from supervisord_py.pipes.due import Decision, Progress
-    from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.models import PipeDefinition
 
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
 RETRY_SECONDS = 30.0  # until a pipe that could not be decided or started is asked again
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _BREATH = 50  # so many decisions, and others of the control plane get their turn
 _log = structlog.get_logger(__name__)
-
-
-class _Entry:
-    """One pipe: what is known of it, what was decided, when to ask again (boottime)."""
-
-    def __init__(self, definition: PipeDefinition, progress: Progress) -> None:
-        self.definition = definition
-        self.progress = progress
-        self.deadline = -math.inf
-        self.decision: Decision | None = None
 
 
 class Timetable:
@@ -52,18 +38,12 @@ class Timetable:
 
     def __init__(self, room: Executions) -> None:
         self._room = room
-        self._seed = room.placement.new_key().partition(".")[0]
-        """Of the stagger: the instance's, so that machines with the same pipes differ."""
-        self._entries: dict[str, _Entry] = {}
+        self._asked: dict[str, tuple[PipeDefinition, Progress, float]] = {}
+        """Of each pipe, what was known when it was asked, and when to ask it again (boottime)."""
         self._jumps = 0
         self.alive = False  # also between a crash of the body and its next start
         self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
-
-    def decision_on(self, pipe: PipeDefinition) -> Decision | None:
-        """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
-        entry = self._entries.get(pipe.name)
-        return entry.decision if entry and entry.definition.schedule == pipe.schedule else None
 
     async def run(self) -> None:
         backoff = Backoff(self.restart_policy)
@@ -93,15 +73,17 @@ class Timetable:
         has_jumped, self._jumps = watch.jumps != self._jumps, watch.jumps
         if has_jumped:
             _log.info("clocks_changed", wall=now.wall, boottime=now.boottime, zone=str(now.zone))
-        before, self._entries, decided = {} if has_jumped else self._entries, {}, 0
-        for definition in tuple(self._candidates()):  # what it looks at changes while the loop awaits
-            entry = self._entries[definition.name] = self._taken(definition, before.get(definition.name))
-            if entry.deadline <= now.boottime:
-                await self._attend(entry, now)
+        before, self._asked, decided = {} if has_jumped else self._asked, {}, 0
+        for pipe in tuple(self._candidates()):  # what it looks at changes while the loop awaits
+            progress, known = self._room.states.progress(pipe.name), before.get(pipe.name)
+            deadline = known[2] if known and known[0] is pipe and known[1] == progress else -math.inf
+            if deadline <= now.boottime:
+                deadline = await self._attend(pipe, now)
                 decided += 1
                 if not decided % _BREATH:
                     await asyncio.sleep(0)
-        deadline = min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
+            self._asked[pipe.name] = pipe, progress, deadline
+        deadline = min((deadline for *_, deadline in self._asked.values()), default=math.inf) + _SLACK_SECONDS
         return min(max(deadline - self._room.now().boottime, 0.0), SLEEP_SECONDS)
 
     def _candidates(self) -> Iterator[PipeDefinition]:
@@ -115,38 +97,25 @@ class Timetable:
             if not self._room.is_leaving_line(definition.name):
                 yield definition
 
-    def _taken(self, definition: PipeDefinition, entry: _Entry | None) -> _Entry:
-        progress = self._room.states.progress(definition.name)
-        if entry is None:
-            return _Entry(definition, progress)
-        if entry.definition is not definition or entry.progress != progress:
-            if progress.anchor_at != entry.progress.anchor_at:
-                entry.decision = None  # the room has begun anew
-            entry.definition, entry.progress, entry.deadline = definition, progress, -math.inf
-        return entry
-
-    async def _attend(self, entry: _Entry, now: Now) -> None:
-        pipe, states = entry.definition, self._room.states
-        delay = stagger(pipe.name, self._seed, self._room.config.stagger_seconds)
+    async def _attend(self, pipe: PipeDefinition, now: Now) -> float:
+        """Start a pipe if it is due; return when to ask again."""
+        states = self._room.states
         try:
-            found = decide(pipe.schedule, entry.progress, now, run_on_enable=pipe.run_on_enable, delay=delay)
-            entry.decision = found
+            found = self._room.decision(pipe)
             if isinstance(found, Due):
                 why = await self.start(pipe.name, found)
                 states.decided(pipe.name, found.why if why is None else why)
                 # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
-                is_served = states.get(pipe.name).last_due == found.at
-                entry.deadline = -math.inf if is_served else now.boottime + SLEEP_SECONDS
-                return
-            entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
+                return -math.inf if states.get(pipe.name).last_due == found.at else now.boottime + SLEEP_SECONDS
             # That it merely waits would hide what was decided before: that is shown live.
             if isinstance(found, Never) and found.over and found.why != states.get(pipe.name).last_decision:
                 states.decided(pipe.name, found.why)
+            return now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
         except Exception as err:
-            entry.decision, entry.deadline = None, now.boottime + RETRY_SECONDS
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", exc_info=err)
             what = f"could not be decided or started: {type(err).__name__}: {err}"
             states.decided(pipe.name, f"{what}; tried again in {RETRY_SECONDS:.0f} s")
+            return now.boottime + RETRY_SECONDS
 
     async def start(self, pipe: str, due: Due) -> str | None:
         """Queue a pipe that is due; return why it is skipped, None when it is not.

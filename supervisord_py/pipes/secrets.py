@@ -11,18 +11,14 @@ import json
 import re
 import shlex
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from supervisord_py.config.documents import read_bounded
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from supervisord_py.pipes.preflight import ProgramRunner
+from supervisord_py.pipes.preflight import ProgramRunner
 
 COMMAND_SECONDS = 30.0  # a password store may ask its owner first
 _MAX_KEY_BYTES = 64 * 1024

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from supervisord_py.config.documents import Problem
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import Group
+from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.pipes import due
-from supervisord_py.pipes.adapters import CannotRunError, finding, placeholders_of
-from supervisord_py.pipes.due import Never, Wait, decide
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of
+from supervisord_py.pipes.due import Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
@@ -24,6 +25,7 @@ from supervisord_py.pipes.models import (
     COMMAND,
     BrokenPipe,
     Check,
+    Declared,
     LastDecision,
     PipeDefinition,
     PipesHealth,
@@ -34,14 +36,6 @@ from supervisord_py.pipes.presets import EVERY, resolve
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.adapters import AgentSpec
-    from supervisord_py.pipes.due import Decision
-    from supervisord_py.pipes.models import Declared
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is not
@@ -187,7 +181,7 @@ class PipeViews(Executions):
         It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
         """
         row, now, schedule = self.states.get(definition.name), self.now(), definition.schedule
-        standing = self._standing(definition)
+        standing = self.decision(definition)
         if not isinstance(standing, Never) or not standing.over:
             return None
         if row.last_run_at is not None or row.occurrences:
@@ -237,16 +231,8 @@ class PipeViews(Executions):
         average = self.states.average_seconds.get(definition.name)
         return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
 
-    def _standing(self, definition: PipeDefinition) -> Decision:
-        """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
-        live = self.timetable.decision_on(definition)
-        if isinstance(live, Wait):
-            return live
-        progress = self.states.progress(definition.name)
-        return decide(definition.schedule, progress, self.now(), run_on_enable=definition.run_on_enable)
-
     def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-        standing, progress = self._standing(definition), self.states.progress(definition.name)
+        standing, progress = self.decision(definition), self.states.progress(definition.name)
         return due.upcoming(definition.schedule, progress, self.now(), standing, count)
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
@@ -269,7 +255,7 @@ class PipeViews(Executions):
         if isinstance(declared, BrokenPipe):
             sentences.append(f"it cannot run: {problem_text(declared.problem)}")
             return report
-        is_on, standing = shown.enabled and config.enabled, self._standing(declared)
+        is_on, standing = shown.enabled and config.enabled, self.decision(declared)
         if not shown.enabled:
             is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
             cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"

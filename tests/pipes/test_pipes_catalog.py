@@ -11,10 +11,10 @@ import pytest
 from pipe_texts import pipe_text, write_folder
 from supervisord_py.errors import ConfigError, UnknownUnitError
 from supervisord_py.pipes import catalog as catalog_module
-from supervisord_py.pipes.catalog import ChangeKind, DiskError, PipeCatalog, write_pipe
+from supervisord_py.pipes.catalog import DiskError, PipeCatalog, write_pipe
 from supervisord_py.pipes.models import BrokenPipe, usable
 
-ADDED, CHANGED, REMOVED, BROKEN, MENDED = ChangeKind
+ADDED, CHANGED, REMOVED, BROKEN, MENDED = "added", "changed", "removed", "broken", "mended"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def catalog(tmp_path: Path) -> PipeCatalog:
     return PipeCatalog(tmp_path / "pipes")
 
 
-def look(catalog: PipeCatalog) -> list[tuple[ChangeKind, str]]:
+def look(catalog: PipeCatalog) -> list[tuple[str, str]]:
     return [(each.kind, each.name) for each in catalog.refresh()]
 
 
