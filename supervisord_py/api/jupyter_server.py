@@ -52,13 +52,11 @@ _log = structlog.get_logger(__name__)
 
 
 def joinable(call: ApiCall) -> list[SessionView]:
-    """Return the sessions that Jupyter's clients may join."""
     sessions = call.context.kernels.snapshot()
     return [view for view in sessions if view.state in _LIVING and view.backend is BackendName.DIRECT]
 
 
 def session_by_uuid(call: ApiCall) -> SessionView:
-    """Return the session of the path's UUID. Raises UnknownUnitError: there is none, or it does not live."""
     wanted = call.path("uuid")
     for view in joinable(call):
         if view.key.jupyter_id == wanted:
@@ -82,19 +80,16 @@ def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 
 async def version(call: ApiCall) -> dict[str, Any]:
-    """Answer with who serves this API."""
     return {"version": call.context.control.facts.version, "server": "pxd"}
 
 
 async def list_specs(call: ApiCall) -> dict[str, Any]:
-    """Answer with the kernelspecs."""
     documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
     default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
     return {"default": default, "kernelspecs": documents}
 
 
 async def show_spec(call: ApiCall) -> dict[str, Any]:
-    """Answer with one kernelspec."""
     name, specs = call.path("name"), await call.context.kernels.specs()
     if name not in specs:
         raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
@@ -108,7 +103,6 @@ def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def list_kernels(call: ApiCall) -> list[Any]:
-    """Answer with the kernels that can be joined, ours included."""
     return [model(call, view) for view in joinable(call)]
 
 
@@ -134,7 +128,6 @@ async def begin(call: ApiCall, body: JupyterKernel) -> dict[str, Any]:
 
 
 async def show_kernel(call: ApiCall) -> dict[str, Any]:
-    """Answer with one kernel."""
     return model(call, session_by_uuid(call))
 
 
@@ -179,18 +172,17 @@ class _Bridge:
     """One client and the kernel of one session."""
 
     def __init__(self, call: ApiCall, socket: web.WebSocketResponse, session_id: str) -> None:
-        self._call = call
+        self._live = call.live
         self._kernels = call.context.kernels
         self._socket = socket
         self._session_id = session_id
         self._client = call.request.query.get("session_id") or secrets.token_hex(8)
         self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
+        self._news = until_closing(call.context.events.subscribe(unit=f"kernel:{session_id}"), call.live.closing)
 
     async def run(self) -> None:
         """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
-        live = self._call.live
-        self._news = until_closing(self._call.context.events.subscribe(unit=f"kernel:{self._session_id}"), live.closing)
-        works = (self._upwards(), self._lives(), self._stay_used(), live.closing.wait())
+        works = (self._upwards(), self._lives(), self._stay_used(), self._live.closing.wait())
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -201,10 +193,9 @@ class _Bridge:
                 await cancel_and_wait(task)
             await self._news.aclose()
         with suppress(ConnectionError):
-            await self._socket.close(code=WSCloseCode.GOING_AWAY if live.closing.is_set() else WSCloseCode.OK)
+            await self._socket.close(code=WSCloseCode.GOING_AWAY if self._live.closing.is_set() else WSCloseCode.OK)
 
     async def _upwards(self) -> None:
-        """Send on what the client says."""
         async for item in self._socket:
             if item.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
                 return

@@ -5,8 +5,9 @@ it obeys its limits, is shown by `pxctl status`, and outlives its front end unti
 `kernels.idle_seconds`. While the front end lives and asks for its kernel now and then, that counts as use.
 
 Laws: a kernel life is one instance. Another instance under the same session is another life: `poll` then says that ours
-has ended, so that the front end learns of the lost variables. An answer that does not come ends no life. What a front
-end shuts down is gone with all its processes when the call returns.
+has ended, so that the front end learns of the lost variables. An answer that does not come ends no life: only a socket
+behind which nobody listens says that the daemon is gone; while the control plane is replaced the keeper holds the
+socket, and who asks waits. What a front end shuts down is gone with all its processes when the call returns.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -24,7 +27,7 @@ from urllib.parse import quote
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
-from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
+from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.kernels.kernelspecs import Kernelspec
 
 if TYPE_CHECKING:
@@ -36,11 +39,15 @@ ENDED = 1  # what `poll` says of a life whose own code nobody knows
 RECONNECT_SECONDS = 0.25
 """A forked kernel runs its first cell before the front end's sockets are back, for which zmq tries every 100 ms: what
 the cell gives would be published to nobody."""
+_ASK_SECONDS = 60.0
+_HEALTH_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 """Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LIVING = frozenset({"starting", "idle", "busy", "stopping"})
+# What a service manager grants belongs to Jupyter's service here, not to the daemon.
+_NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
 
 
 class SupervisedProvisioner(KernelProvisionerBase):
@@ -60,12 +67,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self._cwd: str | None = None
         self._arguments: list[str] = []
 
-    @property
-    def _daemon(self) -> ControlSocket:
-        return ControlSocket(self.socket)
-
-    def _route(self, verb: str = "") -> str:
-        return f"/api/kernels/{quote(self._session or '', safe='')}{verb}"
+    async def _ask(self, verb: str) -> dict[str, Any]:
+        return await ControlSocket(self.socket).ask("POST", f"/api/kernels/{quote(self._session or '', safe='')}{verb}")
 
     # -- up ----------------------------------------------------------------------------------------------------------
 
@@ -77,38 +80,42 @@ class SupervisedProvisioner(KernelProvisionerBase):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Have the daemon start the kernel, or join the one that it has under this kernel's id.
 
-        Raises:
-            DaemonError: It cannot be started; the message says why. In a jupyter_server it is tornado's HTTPError.
+        Raises DaemonError: why it cannot be started. jupyter_server sends only tornado's own errors to its pages, and
+        of any other "Unhandled error": there it is an HTTPError.
         """
         self._cwd = os.path.realpath(kwargs.get("cwd") or ".")  # noqa: ASYNC240 - a local path, once
         # A kernelspec does not know its own name: its folder is called so.
         name = str(getattr(self.parent, "kernel_name", "") or Path(self.kernel_spec.resource_dir).name)
-        order: dict[str, Any] = {}
+        spec = Kernelspec(tuple(cmd), self.kernel_spec.language, name=name)
+        order = order_of(
+            str(self.kernel_id),
+            spec,
+            cwd=self._cwd,
+            env=kwargs.get("env") or {},
+            environ=os.environ,
+            interpreter=self.interpreter,
+            arguments=self._arguments,
+        )
+        daemon = ControlSocket(self.socket)
         try:
-            await self._daemon.ensure_running()
-            order = order_of(
-                str(self.kernel_id),
-                Kernelspec(tuple(cmd), self.kernel_spec.language, name=name),
-                cwd=self._cwd,
-                env=kwargs.get("env") or {},
-                environ=os.environ,
-                interpreter=self.interpreter,
-                arguments=self._arguments,
-            )
-            kernel = await self._daemon.ask_surely("POST", "/api/kernels", order, _START_SECONDS)
+            await daemon.ensure_running()
+            kernel = await daemon.ask("POST", "/api/kernels", order, _START_SECONDS)
         except DaemonError as error:
             if error.status == 422 and "kernelspec" in order:
                 where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
                 error = DaemonError(f"{error} {where}", error.status, error.kind)
-            raise shown_by(error) from error
+            if "jupyter_server" not in sys.modules:
+                raise error from None
+            from tornado.web import HTTPError
+
+            raise HTTPError(error.status or 503, str(error)) from error
         if self._session is not None:  # a restart
             await asyncio.sleep(RECONNECT_SECONDS)
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
         try:
-            written = await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes)
+            info = json.loads(Path(kernel["connection_file"]).read_bytes())  # noqa: ASYNC240 - a few bytes
         except FileNotFoundError:  # it was joined as it ended: by the front end's own request, at a restart
             return await self.launch_kernel(cmd, **kwargs)
-        info = json.loads(written)
         info["key"] = info["key"].encode()
         self.connection_info = info
         return cast("KernelConnectionInfo", info)
@@ -125,7 +132,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         if self._instance is None:
             return ENDED
         try:
-            kernel = await self._daemon.ask("POST", self._route("/use"))
+            kernel = await self._ask("/use")
         except DaemonError as error:
             return ENDED if error.is_gone or error.status == 404 else None
         is_ours = kernel["instance"] == self._instance and kernel["state"] in _LIVING
@@ -150,7 +157,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         elif signum == signal.SIGINT:
             await self._order("/interrupt")
         elif signum in {signal.SIGTERM, signal.SIGKILL}:
-            await self._stop()
+            await self.kill()
         else:
             raise OSError(f"pxd sends no signal {signum} to a kernel")
 
@@ -158,26 +165,22 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
     async def kill(self, restart: bool = False) -> None:
         """End the kernel; returns when nothing of it is left."""
-        await self._stop()
+        if self._session is not None:
+            await self._order("/stop")
+        self._instance = None
 
     terminate = kill
 
     async def cleanup(self, restart: bool = False) -> None:
         """Leave nothing behind of a kernel that was shut down; before a restart the session stays."""
         if not restart and self._session is not None:
-            await self._stop()
+            await self.kill()
             self._session = None
 
-    async def _stop(self) -> None:
-        if self._session is not None:
-            await self._order("/stop")
-        self._instance = None
-
     async def _order(self, verb: str) -> None:
-        """Have something done to the kernel; one that is gone needs nothing."""
         try:
-            await self._daemon.ask_surely("POST", self._route(verb))
-        except DaemonError as error:
+            await self._ask(verb)
+        except DaemonError as error:  # a kernel that is gone needs nothing
             if not error.is_gone and error.status != 404:
                 raise
 
@@ -191,17 +194,12 @@ class SupervisedProvisioner(KernelProvisionerBase):
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         """Go on with a kernel that another process had started."""
         await super().load_provisioner_info(provisioner_info)
-        self._session = provisioner_info["session"]
-        self._instance = provisioner_info["instance"]
-        self._cwd = provisioner_info["cwd"]
+        self._session, self._instance, self._cwd = (provisioner_info[name] for name in ("session", "instance", "cwd"))
 
     def resolve_path(self, path: str) -> str | None:
         """Return a path as the kernel sees it, where there is something."""
         found = Path(self._cwd or ".", Path(path).expanduser())
         return found.resolve().as_posix() if found.exists() else None
-
-
-# -- what the daemon is asked for ------------------------------------------------------------------------------------
 
 
 def order_of(
@@ -217,16 +215,20 @@ def order_of(
     """Return the body of `POST /api/kernels`.
 
     A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
-    gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's, mostly a UUID: the same
-    gives the same session, on the same sockets, after a restart. `env` is what Jupyter made for the kernel, `environ`
-    the front end's own: it goes through the daemon's filter as the caller's; what `env` adds does not. `interpreter`
-    takes the place of the kernelspec's; "" for none.
+    gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's: the same gives the same
+    session, on the same sockets, after a restart. `env` is what Jupyter made for the kernel, `environ` the front end's
+    own: it goes through the daemon's filter as the caller's; what `env` adds does not. `interpreter` takes the place of
+    the kernelspec's; "" for none.
     """
     program = {"interpreter": interpreter or spec.python or ""}
     if not spec.native and not (spec.python or "").startswith("/"):
         program = {"kernelspec": spec.name}
+    # the session is called by the beginning of a UUID, by which people know the kernel, else by a digest
+    name = kernel_id.lower()
+    if not _UUID.fullmatch(name):
+        name = hashlib.sha256(kernel_id.encode(errors="surrogateescape")).hexdigest()
     return {
-        "name": session_name(kernel_id),
+        "name": f"jupyter-{name[:8]}",
         "cwd": cwd,
         "owner": "jupyter",
         "backend": "direct",  # the only one whose channels a front end of this machine can join
@@ -237,14 +239,106 @@ def order_of(
     }
 
 
-def session_name(kernel_id: str) -> str:
-    """Return the name of a kernel's session: the beginning of a UUID, by which people know it, else a digest."""
-    if _UUID.fullmatch(kernel_id.lower()):
-        return f"jupyter-{kernel_id[:8].lower()}"
-    return f"jupyter-{hashlib.sha256(kernel_id.encode(errors='surrogateescape')).hexdigest()[:8]}"
-
-
 def _sendable(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those that are text: bytes of no encoding cannot be told in JSON."""
+    """Leave out what is no text: bytes of no encoding cannot be told in JSON."""
     lone = re.compile(r"[\ud800-\udfff]")
     return {name: value for name, value in variables.items() if not lone.search(name + value)}
+
+
+# -- the way to the daemon ---------------------------------------------------------------------------------------------
+
+
+class DaemonError(RuntimeError):
+    """The daemon refused, or did not answer; the message is for people.
+
+    `status` is a refusal's. `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with
+    the daemon), `late` or `broken` where an answer did not come.
+    """
+
+    def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.is_gone = kind == "gone"
+
+
+class ControlSocket:
+    """The way to one daemon: by its socket, else the one that PX_SOCKET, PX_HOME or the platform mean.
+
+    HTTP is written here: a web client's import would cost a front end more than the start of its kernel.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self._environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+        self.path = path or str(resolve_paths(self._environ).socket)
+
+    async def ask(
+        self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = _ASK_SECONDS
+    ) -> dict[str, Any]:
+        """Ask what may be asked twice, and return the JSON document of the answer.
+
+        It is asked once more where the control plane was replaced in between. Raises DaemonError.
+        """
+        try:
+            return await self._ask_once(method, route, body, seconds)
+        except DaemonError as error:
+            if error.kind not in {"broken", "interrupted"}:
+                raise
+        return await self._ask_once(method, route, body, seconds)
+
+    async def _ask_once(
+        self, method: str, route: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> dict[str, Any]:
+        content = b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+        try:
+            async with asyncio.timeout(seconds):
+                heard = await self._exchange("\r\n".join([*lines, "", ""]).encode("ascii") + content)
+            head, _, body_heard = heard.partition(b"\r\n\r\n")
+            status, document = int(head.split(maxsplit=2)[1]), json.loads(body_heard)
+        except TimeoutError as error:
+            raise DaemonError(f"pxd did not answer {method} {route} within {seconds:g} s", kind="late") from error
+        except (OSError, IndexError, ValueError) as error:
+            raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
+        if not isinstance(document, dict):
+            raise DaemonError("pxd answered with something that is no document of its API", status)
+        if status >= 400:
+            detail, hint = str(document.get("detail") or document.get("title")), document.get("hint")
+            end = "" if detail.endswith((".", "!", "?")) or not hint else "."
+            raise DaemonError(f"{detail}{end} {hint or ''}".rstrip(), status, str(document.get("kind", "")))
+        return document
+
+    async def _exchange(self, request: bytes) -> bytes:
+        try:
+            reader, writer = await asyncio.open_unix_connection(self.path)
+        except OSError as error:
+            why = f"pxd does not answer at {self.path}: {error.strerror or error}. Start it: pxctl daemon start"
+            raise DaemonError(why, kind="gone") from error
+        try:
+            writer.write(request)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def ensure_running(self) -> None:
+        """Start the daemon where it is not there. Raises DaemonError: PX_AUTOSTART=0 forbids that, or it cannot be."""
+        try:
+            await self.ask("GET", "/api/health", seconds=_HEALTH_SECONDS)
+        except DaemonError as error:
+            if not error.is_gone or os.environ.get("PX_AUTOSTART") == "0":
+                raise
+            await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
+        beside = Path(sys.executable).with_name("pxctl")
+        command = [str(beside) if beside.exists() else "pxctl", "--socket", self.path, "daemon", "start"]
+        options: Any = {"env": self._environ, "stdin": subprocess.DEVNULL, "capture_output": True}
+        try:
+            run = subprocess.run(command, check=False, **options)
+        except OSError as error:
+            raise DaemonError(f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone") from error
+        if run.returncode != 0:
+            raise DaemonError(f"pxd could not be started: {run.stderr.decode(errors='replace').strip()}", kind="gone")

@@ -13,13 +13,12 @@ import pytest
 
 from e2e.house import alive, gone, until
 from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front, kernel, run, value
-from supervisord_py.jupyter.control_socket import DaemonError
-from supervisord_py.jupyter.provisioner import SupervisedProvisioner
+from supervisord_py.jupyter.provisioner import DaemonError, SupervisedProvisioner
 
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a program of one's own, whatever other tests have imported into this process (see shown_by)."""
+    """Be a program of one's own, whatever other tests have imported into this process (see launch_kernel)."""
     monkeypatch.delitem(sys.modules, "jupyter_server", raising=False)
 
 

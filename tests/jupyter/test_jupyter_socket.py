@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.jupyter import control_socket
-from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
-from supervisord_py.jupyter.provisioner import order_of
+from supervisord_py.jupyter import provisioner
+from supervisord_py.jupyter.provisioner import ControlSocket, DaemonError, order_of
 from supervisord_py.kernels.kernelspecs import Kernelspec
 
 LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
@@ -109,11 +108,11 @@ async def test_what_broke_off_or_was_given_up_by_a_replaced_control_plane_is_ask
     short_tmp: Path, cut: bytes, words: str
 ) -> None:
     async with daemon(short_tmp, cut, answer(200, {"a": 1})) as (way, heard):
-        assert await way.ask_surely("POST", "/api/x") == {"a": 1}
+        assert await way.ask("POST", "/api/x") == {"a": 1}
         assert len(heard) == 2
     async with daemon(short_tmp, cut, cut) as (way, _):
         with pytest.raises(DaemonError, match=words) as told:
-            await way.ask_surely("POST", "/api/x")
+            await way.ask("POST", "/api/x")
         assert not told.value.is_gone
 
 
@@ -156,7 +155,7 @@ async def test_a_daemon_that_cannot_be_started_is_told_why(
 ) -> None:
     monkeypatch.delenv("PX_AUTOSTART", raising=False)
     monkeypatch.setenv("PATH", str(short_tmp))
-    monkeypatch.setattr(control_socket.sys, "executable", str(short_tmp / "bin" / "python"))
+    monkeypatch.setattr(provisioner.sys, "executable", str(short_tmp / "bin" / "python"))
     if script is not None:
         (short_tmp / "pxctl").write_text(f"#!/bin/sh\n{script}\n")
         (short_tmp / "pxctl").chmod(0o755)
