@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from supervisord_py.errors import (
     ConflictError,
@@ -25,22 +25,14 @@ from supervisord_py.errors import (
     StartFailedError,
     UnknownUnitError,
 )
-from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.messages import signal_name
-from supervisord_py.process.instance import Instance, Phase
-from supervisord_py.process.model import ChildSpec, Reason
-from supervisord_py.process.supervisor import Driver
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from supervisord_py.kernels.backend import ExecuteRequest, Launch
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.model import Child, ExitRecord
-    from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.instance import Instance, Note, Phase
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
+from supervisord_py.process.supervisor import Driver, Supervisor
 
 LINGER_SECONDS = 0.3  # what a cell leaves behind may end by itself until then, as a process substitution does
 BACKGROUND_GRACE_SECONDS = 2.0
@@ -55,17 +47,13 @@ class ShellInstance(Instance):
 
     died = property(lambda _: False, doc="Its end is the cell's, and no surprise.")
 
-    def __init__(self, key: str, session: BashHandle, child: Child | None = None) -> None:
+    def __init__(self, key: str, session: BashHandle) -> None:
         super().__init__(key, session.unit, stop_seconds=BACKGROUND_GRACE_SECONDS)
         self.start_method = "bash"
         self.session = session
         self.code_file: Path
         self.out = -1  # descriptor of its output, until it is spawned
         self.decided = asyncio.Event()  # the process is there, or will never be
-        if child is not None:
-            self.child, self.started_at, self.ready_at = child, child.started_at, child.started_at
-            self.phase = Phase.READY
-            self.decided.set()
 
     def note(self) -> str:
         return self.session.tag
@@ -100,7 +88,7 @@ class BashBackend(Driver[ShellInstance]):
         return handle
 
     async def attach(self, launch: Launch, child: Child) -> BashHandle:
-        """Take over a session whose cell was running (or ended meanwhile): `follow` sees it out."""
+        """Take over a session whose cell was running, or ended meanwhile: `execute` sees it out."""
         return await self.start(launch, child, deadline=0.0)
 
     async def annotate(self, instance: str, tag: str) -> None:
@@ -114,7 +102,6 @@ class BashBackend(Driver[ShellInstance]):
         """Nothing is run for the backend itself."""
 
     async def prepare(self, instance: ShellInstance) -> ChildSpec:
-        """Return what runs a cell: a process of its own in the session's directory and environment."""
         launch, program = instance.session.launch, instance.session.program
         return ChildSpec(
             instance.unit,
@@ -129,7 +116,7 @@ class BashBackend(Driver[ShellInstance]):
         )
 
     async def adopt(self, instance: ShellInstance, note: Note) -> bool:
-        raise NotImplementedError  # the room adopts sessions, and `BashHandle.follow` their cells
+        raise NotImplementedError  # the room adopts sessions, and `execute` their cells
 
 
 class BashHandle:
@@ -146,10 +133,15 @@ class BashHandle:
         """Done (None) when the session was shut down; the end of a cell is no death."""
         self.launch = launch
         self.program = program
-        self.shell = ShellInstance(child.key, self, child) if child is not None else None
+        self.shell: ShellInstance | None = None
         self._backend = backend
         self._supervisor = backend.supervisor
         self._cell: asyncio.Task[Reply] | None = None
+        if child is not None:
+            self.shell = shell = ShellInstance(child.key, self)
+            shell.child, shell.phase = child, Phase.READY
+            shell.started_at = shell.ready_at = child.started_at
+            shell.decided.set()
 
     @property
     def child(self) -> Child | None:
@@ -225,7 +217,7 @@ class BashHandle:
         self._supervisor.task(self._supervisor.stop(self._backend, shell, reason))
         await shell.stopped.wait()
 
-    # -- the ladder --------------------------------------------------------------------------------------------------
+    # -- the ladder: a cell that is just being spawned is waited for, not missed ---------------------------------------
 
     async def interrupt(self) -> str:
         return await self._signal(signal.SIGINT)
@@ -233,30 +225,21 @@ class BashHandle:
     async def terminate(self) -> str:
         return await self._signal(signal.SIGTERM)
 
-    async def _signal(self, number: signal.Signals) -> str:
-        if (child := await self._present()) is None:
-            return "gone"
-        try:
-            await self._supervisor.placement.signal_group(child.key, number)
-        except (ConflictError, UnknownUnitError):
-            return "gone"
-        return number.name.lower()
-
     async def kill(self) -> str:
-        if (child := await self._present()) is None:
-            return "gone"
-        await self._supervisor.placement.stop(child.key, grace_seconds=0, reason="stopped")
-        return "sigkill"
+        return await self._signal(signal.SIGKILL)  # the rest of the tree ends as what a cell leaves behind
 
-    async def _present(self) -> Child | None:
-        """Return the process of the running cell; one that is just being spawned is waited for, not missed."""
-        if self.shell is not None:
-            await self.shell.decided.wait()
-        return self.child
+    async def _signal(self, number: signal.Signals) -> str:
+        if (shell := self.shell) is not None:
+            await shell.decided.wait()
+            with contextlib.suppress(ConflictError, UnknownUnitError):
+                await self._supervisor.placement.signal_group(shell.key, number)
+                return number.name.lower()
+        return "gone"
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         survivors: tuple[int, ...] = ()
-        await self._present()
+        if self.shell is not None:
+            await self.shell.decided.wait()
         if (shell := self.shell) is not None:
             shell.stop_seconds = grace_seconds
             await self._stop(shell, Reason(reason))
@@ -283,8 +266,7 @@ def _write_code(shell: ShellInstance, cell: ExecuteRequest) -> None:
     with os.fdopen(os.open(shell.code_file, _NEW, 0o600), "wb") as file:
         file.write(cell.code.encode("utf-8", "surrogatepass"))
     shell.out = os.open(cell.cells_dir / f"{cell.cell_id}.out", _NEW, 0o600)
-    writer = CellWriter(str(cell.cells_dir), cell.cell_id, cell.cell_bytes)
-    writer.begin(cell.code)
+    CellWriter(str(cell.cells_dir), cell.cell_id, cell.cell_bytes).begin(cell.code)
 
 
 def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None, duration: float) -> None:
