@@ -75,22 +75,26 @@ class Attempt(msgspec.Struct, frozen=True):
 
     source: Source
     path: str  # of the interpreter, or where it would be
-    verdict: CandidateVerdict
-    detail: str  # a phrase that can follow its name: "is not there"
+    verdict: CandidateVerdict = CandidateVerdict.NOT_NEEDED
+    detail: str = "was not needed: an earlier one runs"  # a phrase that can follow its name
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
+    overlay: str | None = None  # folder with ipykernel, where it has none itself
 
     @property
     def sentence(self) -> str:
         return f"{self.path} ({self.source.value}) {self.detail}"
 
     def document(self) -> dict[str, Any]:
-        members = {
+        return {
+            "source": self.source.value,
+            "path": self.path,
             "taken": self.verdict is CandidateVerdict.TAKEN,
             "reason": self.verdict.value,
             "version": self.version,
+            "detail": self.detail,
+            "remedy": self.remedy,
         }
-        return {"source": self.source.value, "path": self.path, **members, "detail": self.detail, "remedy": self.remedy}
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -99,9 +103,9 @@ class Choice(msgspec.Struct, frozen=True):
     cwd: str  # real path
     key: str  # for `SessionKey.interpreter`
     backend: BackendName  # BASH for bash cells, else as asked for
-    language: str  # `python`, `bash`, or that of the kernelspec
     environment: Filtered  # complete; for an external gateway only what the session brings
     attempts: tuple[Attempt, ...] = ()  # all candidates in their order
+    language: str = PYTHON  # `python`, `bash`, or that of the kernelspec
     interpreter: str | None = None  # Python for our launcher
     overlay: str | None = None  # folder with ipykernel to be appended to sys.path
     modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's

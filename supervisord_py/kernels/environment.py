@@ -19,7 +19,6 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, DENIED, Envir
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-
 OURS_PREFIXES = ("PX_", "PI_PYTHON_GATEWAY_")
 OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
 """What a service manager tells the daemon alone, and what would tie a kernel's life to another process than its own."""
@@ -77,23 +76,30 @@ def filtered(
     but for the deny-list. Values that hold one of `secrets` are left out.
     """
     is_denied, is_allowed = _matcher(rules.deny), _matcher(rules.allow, rules.allow_prefixes)
-    values: dict[str, str] = {}
+    whole, parts = set(secrets), [secret for secret in secrets if len(secret) >= WHOLE_SECRET]
+    reasons: tuple[tuple[Why, Callable[[str, str], bool]], ...] = (  # strongest first
+        (Why.UNUSABLE, lambda name, value: not name or "=" in name or "\0" in name + value),
+        (Why.OURS, lambda name, _: name in OURS or name.upper().startswith(OURS_PREFIXES)),
+        (Why.DENIED, lambda name, _: is_denied(name)),
+        (Why.SECRET, lambda _, value: value != "" and (value in whole or any(secret in value for secret in parts))),
+        (Why.NOT_ALLOWED, lambda name, _: name not in extra and not is_allowed(name)),
+    )
+    values = {**source, **extra}
     dropped: dict[str, Why] = {}
-    for name, value in {**source, **extra}.items():
-        why = _why_not(name, value, is_denied, secrets)
-        if why is None and name not in extra and not is_allowed(name):
-            why = Why.NOT_ALLOWED
-        if why is None:
-            values[name] = value
-        else:
+    for name, value in values.items():
+        if (why := next((why for why, applies in reasons if applies(name, value)), None)) is not None:
             dropped[name] = why
+    values = {name: value for name, value in values.items() if name not in dropped}
     values.setdefault("PATH", DEFAULT_PATH)
     if activation is not None:
-        before = (extra.get(name) or source.get(name) or "" for name in MARKS)
-        others = {f"{prefix.rstrip('/')}/bin" for prefix in before if prefix}
-        rest = [each for each in values["PATH"].split(":") if each.rstrip("/") not in {activation.bin, *others}]
-        values["PATH"] = ":".join([activation.bin, *rest])
-        _mark(values, dropped, activation)
+        bins = {f"{prefix.rstrip('/')}/bin" for name in MARKS if (prefix := extra.get(name) or source.get(name))}
+        values["PATH"] = ":".join([activation.bin, *_without(values["PATH"], {activation.bin, *bins})])
+        before = {name: values.pop(name) for name in MARKS if name in values}
+        if activation.mark is not None:
+            values[activation.mark] = activation.prefix
+        if before.get("CONDA_PREFIX") != activation.prefix and values.pop("CONDA_DEFAULT_ENV", None) is not None:
+            before["CONDA_DEFAULT_ENV"] = ""
+        dropped.update((name, Why.OTHER_ENVIRONMENT) for name in before if name not in values)
     values.update(own)
     env = {name: value for name, value in values.items() if not is_denied(name)}
     return Filtered(Environment(env), dict(sorted(dropped.items())))
@@ -105,26 +111,8 @@ def _matcher(names: Collection[str], prefixes: Collection[str] = ()) -> Callable
     return lambda name: name in exact or name.startswith(begins)
 
 
-def _why_not(name: str, value: str, is_denied: Callable[[str], bool], secrets: Collection[str]) -> Why | None:
-    if not name or "=" in name or "\0" in name + value:
-        return Why.UNUSABLE
-    if name in OURS or name.upper().startswith(OURS_PREFIXES):
-        return Why.OURS
-    if is_denied(name):
-        return Why.DENIED
-    for secret in secrets:
-        if secret and (secret in value if len(secret) >= WHOLE_SECRET else secret == value):
-            return Why.SECRET
-    return None
-
-
-def _mark(values: dict[str, str], dropped: dict[str, Why], activation: Activation) -> None:
-    before = {name: values.pop(name) for name in MARKS if name in values}
-    if activation.mark is not None:
-        values[activation.mark] = activation.prefix
-    if before.get("CONDA_PREFIX") != activation.prefix and values.pop("CONDA_DEFAULT_ENV", None) is not None:
-        before["CONDA_DEFAULT_ENV"] = ""
-    dropped.update((name, Why.OTHER_ENVIRONMENT) for name in before if name not in values)
+def _without(path: str, bins: Collection[str]) -> list[str]:
+    return [entry for entry in path.split(":") if entry.rstrip("/") not in bins]
 
 
 def deactivated(environ: Mapping[str, str]) -> Environment:
@@ -135,9 +123,8 @@ def deactivated(environ: Mapping[str, str]) -> Environment:
     """
     is_base = environ.get("CONDA_DEFAULT_ENV") == "base"
     active = [name for name in MARKS if environ.get(name) and not (is_base and name == "CONDA_PREFIX")]
-    bins = {f"{environ[name].rstrip('/')}/bin" for name in active}
-    gone = {*active, "CONDA_DEFAULT_ENV"} if "CONDA_PREFIX" in active else {*active}
+    gone = {*active, *(["CONDA_DEFAULT_ENV"] if "CONDA_PREFIX" in active else [])}
     values = {name: value for name, value in environ.items() if name not in gone}
     if "PATH" in values:
-        values["PATH"] = ":".join(entry for entry in values["PATH"].split(":") if entry.rstrip("/") not in bins)
+        values["PATH"] = ":".join(_without(values["PATH"], {f"{environ[name].rstrip('/')}/bin" for name in active}))
     return Environment(values)

@@ -12,19 +12,15 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.errors import ShuttingDownError, StartFailedError
 from supervisord_py.kernels.choice import PROGRAMS
 from supervisord_py.process import program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.keeper_client import KeeperClient
 
 REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
@@ -60,8 +56,7 @@ class Installers(msgspec.Struct, frozen=True):
         if self.uv is not None:
             make = (self.uv, "venv", "--seed", "--python", self.python, str(root))
         steps = (make, (*self._pip_install(f"{root}/bin/python"), REQUIREMENT))
-        by_hand = " && ".join(shlex.join(step) for step in steps)
-        return Install(root, "the managed environment", steps, "bin/python", by_hand)
+        return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
 
     def add_ipykernel(self, python: str, *, has_pip: bool) -> str:
         """Return the exact command that gives an interpreter its own ipykernel."""
@@ -77,7 +72,7 @@ class Installers(msgspec.Struct, frozen=True):
 
 
 def find_installers(path: str) -> Installers:
-    """Return what there is to install with, uv looked for beside the daemon's interpreter and on `path`. File I/O."""
+    """Look for uv beside the daemon's interpreter and on `path`. File I/O."""
     beside = Path(sys.executable).with_name("uv")
     return Installers(sys.executable, str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path))
 
@@ -93,10 +88,6 @@ def is_complete(target: Path, proof: str) -> bool:
 
 class InstallFailedError(StartFailedError):
     """Something for kernels could not be installed. `hint` is the command that a person can run instead."""
-
-    def __init__(self, install: Install, why: str) -> None:
-        detail = f"cannot build {install.what}: {why}"
-        super().__init__(detail, hint=install.by_hand, reason="spawn_failed", stage="build")
 
 
 class Installs:
@@ -115,21 +106,14 @@ class Installs:
         if task is None:
             task = asyncio.create_task(self._make(install, env, progress), name=f"install {install.target}")
             self._running[install.target] = task
-            task.add_done_callback(lambda done: self._ended(install.target, done))
+            task.add_done_callback(lambda _: self._running.pop(install.target))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
         else:
             progress(f"{install.what} is being built; waiting for it")
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            ours = asyncio.current_task()
-            if task.cancelled() and ours is not None and not ours.cancelling():
-                raise ShuttingDownError(f"the daemon is stopping; {install.what} was not finished") from None
-            raise
-
-    def _ended(self, target: Path, done: asyncio.Task[None]) -> None:
-        del self._running[target]
-        if not done.cancelled():
-            done.exception()  # whoever still waits gets it; where nobody does, it is no news
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise ShuttingDownError(f"the daemon is stopping; {install.what} was not finished")
+        task.result()
 
     async def close(self) -> None:
         tasks = tuple(self._running.values())
@@ -158,17 +142,20 @@ class Installs:
                         on_line=lambda line: print(line, file=written, flush=True),
                     )
                     if ended.code != 0:
-                        raise InstallFailedError(install, f"{Path(argv[0]).name} {how_it_ended(ended)}")
+                        raise StartFailedError(f"{Path(argv[0]).name} {how_it_ended(ended)}")
             mark_of(target).unlink()
-        except InstallFailedError:
-            raise
+        except TimeoutError:  # an OSError, too
+            raise _failed(install, f"it took longer than {INSTALL_SECONDS:g} s") from None
         except StartFailedError as error:
-            raise InstallFailedError(install, error.detail) from error
-        except TimeoutError:
-            raise InstallFailedError(install, f"it took longer than {INSTALL_SECONDS:g} s") from None
+            raise _failed(install, error.detail) from error
         except OSError as error:
-            raise InstallFailedError(install, f"{error.strerror or error}: {error.filename or target}") from error
+            raise _failed(install, f"{error.strerror or error}: {error.filename or target}") from error
         progress(f"built {install.what} in {time.monotonic() - started:.1f} s")
+
+
+def _failed(install: Install, why: str) -> InstallFailedError:
+    detail = f"cannot build {install.what}: {why}"
+    return InstallFailedError(detail, hint=install.by_hand, reason="spawn_failed", stage="build")
 
 
 def how_it_ended(ended: program.Completed) -> str:

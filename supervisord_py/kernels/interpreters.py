@@ -13,9 +13,9 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any
 
 import msgspec
 
@@ -26,23 +26,15 @@ from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.installs import how_it_ended, is_complete, mark_of
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from supervisord_py.process.keeper_client import KeeperClient
-
-    Stamps = dict[str, list[int] | None]
 
 MANAGED = "managed"  # the word by which a request asks for the managed environment
 PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
 """How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
-REMEMBERED = 64
-K = TypeVar("K")
-V = TypeVar("V")
+Stamps = dict[str, list[int] | None]
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
 
@@ -53,11 +45,7 @@ class Candidate(msgspec.Struct, frozen=True):
     source: Source
     paths: tuple[str, ...]
     root: str | None = None
-    name: str | None = None
-
-    def places(self) -> list[str]:
-        """Return what decides whether it is there: the files and folders that `find` looks at."""
-        return [*self.paths, *(() if self.root is None else (self.root, str(mark_of(Path(self.root)))))]
+    name: str | None = None  # looked for on PATH
 
 
 def candidates(
@@ -75,40 +63,42 @@ def candidates(
     `environ` is what the caller sent (VIRTUAL_ENV, CONDA_PREFIX, PATH), `path` takes the place of its PATH; `request`
     and `setting` are a path, a name or `managed`; `managed` is the root of that environment where it may be used.
     """
-    folders = (environ.get("PATH") or path).split(":")
-    for source, named in ((Source.REQUEST, request), (Source.SETTING, setting)):
-        if named is None:
-            continue
-        if named == MANAGED and managed is not None:
-            return (_in_environment(source, managed),)
-        if "/" in named or named == "~":
-            place = _absolute(named, cwd, home).rstrip("/") or "/"
-            return (Candidate(source, (place, f"{place}/bin/python", f"{place}/bin/python3")),)
-        return (_on_path(source, named, folders),)
-    roots = {each: environ.get(each.value) for each in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX)}
-    roots |= {Source.DOT_VENV: ".venv", Source.VENV: "venv", Source.MANAGED: managed}
-    found = [_in_environment(source, _absolute(root, cwd, home)) for source, root in roots.items() if root]
-    found += [_on_path(Source.PATH, name, folders) for name in ("python3", "python")]
+
+    def absolute(place: str) -> str:
+        if place == "~" or place.startswith("~/"):
+            return home.rstrip("/") + place[1:]
+        return place if place.startswith("/") else f"{cwd.rstrip('/')}/{place}"
+
+    def in_environment(source: Source, root: str) -> Candidate:
+        bare = absolute(root).rstrip("/") or "/"
+        return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
+
+    def on_path(source: Source, name: str) -> Candidate:
+        folders = (environ.get("PATH") or path).split(":")
+        found = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/"))
+        return Candidate(source, tuple(found) or (f"/{name}",), name=name)
+
+    source, named = (Source.SETTING, setting) if request is None else (Source.REQUEST, request)
+    if named == MANAGED and managed is not None:
+        return (in_environment(source, managed),)
+    if named is not None and ("/" in named or named == "~"):
+        place = absolute(named).rstrip("/") or "/"
+        return (Candidate(source, (place, f"{place}/bin/python", f"{place}/bin/python3")),)
+    if named is not None:
+        return (on_path(source, named),)
+    roots = {
+        Source.VIRTUAL_ENV: environ.get("VIRTUAL_ENV"),
+        Source.CONDA_PREFIX: environ.get("CONDA_PREFIX"),
+        Source.DOT_VENV: ".venv",
+        Source.VENV: "venv",
+        Source.MANAGED: managed,
+    }
+    found = [in_environment(source, root) for source, root in roots.items() if root]
+    found += [on_path(Source.PATH, name) for name in ("python3", "python")]
     firsts: dict[str, Candidate] = {}
     for each in found:
         firsts.setdefault(each.paths[0], each)
     return tuple(firsts.values())
-
-
-def _absolute(place: str, cwd: str, home: str) -> str:
-    if place == "~" or place.startswith("~/"):
-        return home.rstrip("/") + place[1:]
-    return place if place.startswith("/") else f"{cwd.rstrip('/')}/{place}"
-
-
-def _in_environment(source: Source, root: str) -> Candidate:
-    bare = root.rstrip("/") or "/"
-    return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
-
-
-def _on_path(source: Source, name: str, folders: list[str]) -> Candidate:
-    found = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/"))
-    return Candidate(source, tuple(found) or (f"/{name}",), name=name)
 
 
 # -- what lies on disk: call it in a thread ----------------------------------------------------------------------------
@@ -120,10 +110,8 @@ def real_cwd(cwd: str | None, home: str) -> str:
     trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
     if not wanted.startswith("/") or "\0" in wanted:
         trouble = f"is not an absolute path: {shortened(repr(wanted))}"
-    elif not os.path.exists(wanted):
-        trouble = f"does not exist: {shortened(wanted)}"
     elif not os.path.isdir(wanted):
-        trouble = f"is not a directory: {wanted}"
+        trouble = f"does not exist, or is no directory: {shortened(wanted)}"
     elif not os.access(wanted, os.X_OK):
         trouble = f"cannot be entered: {wanted}"
     elif any("\ud800" <= char <= "\udfff" for char in real):
@@ -184,8 +172,13 @@ def activation_of(python: str) -> Activation:
     return Activation(str(folder), str(folder.parent), mark)
 
 
-def find(candidate: Candidate, cwd: str) -> str | Attempt:
+def find(candidate: Candidate, cwd: str) -> tuple[Attempt, Stamps]:
+    """Look where a candidate would be: NOT_NEEDED is one that is there and can be asked.
+
+    The stamps are of what this depends on, from before the look.
+    """
     root, source = candidate.root, candidate.source
+    stamps = stamped([*candidate.paths, *(() if root is None else (root, str(mark_of(Path(root)))))])
     verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
     if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
         detail = "is half built" if os.path.isdir(root) else "is not built"
@@ -201,15 +194,15 @@ def find(candidate: Candidate, cwd: str) -> str | Attempt:
                 verdict, detail = CandidateVerdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
         usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
         if (found := next(usable, None)) is not None:
-            return found
-    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail)
+            return Attempt(source, found), stamps
+    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail), stamps
 
 
 # -- what they say of themselves ---------------------------------------------------------------------------------------
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """What an interpreter said of itself (`inside/self_report.py`); `path` is where it was found."""
+    """What an interpreter said of itself (`inside/self_report.py`)."""
 
     executable: str
     version: tuple[int, ...]
@@ -218,78 +211,37 @@ class Interpreter(msgspec.Struct, frozen=True):
     tag: str  # names its overlay
     pip: bool
     packages: tuple[str, ...]
-    path: str = ""
+    is_shim: bool = False  # the program that was found is only a way to another one
     until: float = float("inf")  # monotonic: how long that is believed while the files are as they were
-
-    @property
-    def is_shim(self) -> bool:
-        """Whether the program that was found is only a way to another one."""
-        return os.path.realpath(self.path) != os.path.realpath(self.executable)
-
-    def stamps(self) -> Stamps:
-        """Return what differs when a file has changed that the answer depends on."""
-        settings = str(Path(self.executable).parent.with_name("pyvenv.cfg"))
-        return stamped((self.path, os.path.realpath(self.path), settings, *self.packages))
+    stamps: Stamps = {}  # what differs when a file has changed that the answer depends on
 
 
-def remember(known: dict[K, V], key: K, value: V) -> None:
-    """Put it among what is known; the oldest goes for it."""
-    while len(known) >= REMEMBERED:
-        del known[next(iter(known))]
-    known[key] = value
-
-
-def read_report(path: str, text: str) -> Interpreter | str:
-    """Turn the report among what an interpreter printed into a value: start-up files may print, too."""
-    lines = [line for line in text.splitlines() if line.startswith(self_report.MARK)]
-    if not lines:
+async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:
+    """Run an interpreter to learn what it is, in the folder that a shim may depend on; or say why it cannot be used."""
+    name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    argv = (path, "-I", _SCRIPT)
+    try:
+        ended = await program.run(client, argv, name=name, cwd=cwd, env=env, timeout=PROBE_SECONDS)
+    except TimeoutError:
+        return f"does not answer within {PROBE_SECONDS:g} s"
+    except StartFailedError as error:
+        return f"cannot be started: {error.detail}"
+    if ended.code != 0:
+        return how_it_ended(ended)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(self_report.MARK)]
+    if not lines:  # start-up files may print, too
         return "exits with 0 without an answer"
     try:
         said = msgspec.json.decode(lines[-1].removeprefix(self_report.MARK), type=Interpreter)
     except msgspec.DecodeError:
         return "gives an answer that makes no sense"
-    return msgspec.structs.replace(said, path=path, executable=said.executable or path)
 
+    def completed() -> Interpreter:
+        executable, real = said.executable or path, os.path.realpath(path)
+        is_shim = real != os.path.realpath(executable)
+        until = time.monotonic() + SHIM_SECONDS if is_shim else said.until
+        settings = str(Path(executable).parent.with_name("pyvenv.cfg"))
+        known: dict[str, Any] = {"stamps": stamped((path, real, settings, *said.packages)), "until": until}
+        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, **known)
 
-class InterpreterProbe:
-    """Asks interpreters what they are: each is run once, and what it said holds until its files change.
-
-    A failure is never remembered: the next request asks a dead interpreter again.
-    """
-
-    def __init__(self, client: KeeperClient) -> None:
-        self._client = client
-        self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps]] = {}
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    async def ask(self, path: str, cwd: str, env: Callable[[], Mapping[str, str]]) -> Interpreter | str:
-        """Return what an interpreter is, or why it cannot be used; who asks meanwhile waits for the same answer.
-
-        `cwd` matters to shims.
-        """
-        lock = self._asking.setdefault(path, asyncio.Lock())
-        async with lock:
-            for key in ((path, ""), (path, cwd)):
-                said, seen = self._answers.get(key, (None, {}))
-                if said is None or time.monotonic() >= said.until:
-                    continue
-                if await asyncio.to_thread(said.stamps) == seen:
-                    return said
-            answer = await self._run(path, cwd, env())
-            if isinstance(answer, Interpreter):
-                key = (path, "")
-                if answer.is_shim:
-                    key, answer = (path, cwd), msgspec.structs.replace(answer, until=time.monotonic() + SHIM_SECONDS)
-                remember(self._answers, key, (answer, await asyncio.to_thread(answer.stamps)))
-            return answer
-
-    async def _run(self, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:
-        name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-        argv = (path, "-I", _SCRIPT)
-        try:
-            ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env, timeout=PROBE_SECONDS)
-        except TimeoutError:
-            return f"does not answer within {PROBE_SECONDS:g} s"
-        except StartFailedError as error:
-            return f"cannot be started: {error.detail}"
-        return read_report(path, ended.stdout) if ended.code == 0 else how_it_ended(ended)
+    return await asyncio.to_thread(completed)

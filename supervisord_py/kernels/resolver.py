@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from itertools import takewhile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,8 +27,10 @@ from supervisord_py.kernels.choice import (
     Attempt,
     CandidateVerdict,
     Choice,
+    ChooseRequest,
     Source,
 )
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
@@ -39,22 +41,15 @@ from supervisord_py.kernels.installs import (
     is_complete,
     mark_of,
 )
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, candidates, refused
-from supervisord_py.kernels.kernelspecs import NATIVE, find_kernelspec
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, Interpreter, Stamps, refused
+from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from supervisord_py.kernels.choice import ChooseRequest
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.interpreters import Interpreter, Stamps
-    from supervisord_py.kernels.kernelspecs import Kernelspec
-    from supervisord_py.process.keeper_client import KeeperClient
-
 OLDEST = (3, 8)  # Python versions below it run no kernel of ours
+REMEMBERED = 64
 _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 
@@ -72,6 +67,13 @@ class Remembered(NamedTuple):
     until: float
 
 
+def remember(known: dict[Any, Any], key: object, value: object) -> None:
+    """Put it among what is known; the oldest goes for it."""
+    while len(known) >= REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value
+
+
 class InterpreterResolver:
     """Chooses; one for a control plane. `own`: variables of ours that kernels get (`PX_SOCKET`)."""
 
@@ -80,8 +82,9 @@ class InterpreterResolver:
     ) -> None:
         self.environ = deactivated(environ)
         self.own = own or {}
-        self.probe = InterpreterProbe(client)
+        self.client = client
         self.installs = Installs(client)
+        self.said: dict[tuple[str, str], Interpreter] = {}  # by path and folder
         self.remembered: dict[tuple[str | None, str | None], Remembered] = {}
 
     async def close(self) -> None:
@@ -155,20 +158,20 @@ class Resolution:
         self._resolver = resolver
         self._request = request
         self._config = config
-        self.progress = progress
+        self._progress = progress
         self._install = install
-        environ = resolver.environ
-        self._home = request.environ.get("HOME") or environ.get("HOME") or "/"
         # a PATH of the caller's comes with what was active beside it
-        daemon = {k: v for k, v in environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
+        daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
         self._source = {**daemon, **request.environ}
         self._path = self._source.get("PATH") or DEFAULT_PATH
+        self._home = self._source.get("HOME") or "/"
         self._secrets = (config.gateway_token,) if config.gateway_token else ()
         self._rules = EnvRules(config.env_allow, config.env_deny)
         self._cwd = ""
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
-        self._seen: list[Stamps] = []  # as the files of each candidate were before it was looked at
+        self._notices: list[str] = []
+        self._stamps: Stamps = {}  # of what was looked at up to the one that was taken
         self._said: Interpreter | None = None  # by the one that was taken
         self.failed: Choice | None = None
         self.installable = False
@@ -185,8 +188,8 @@ class Resolution:
 
     async def _choose(self) -> Choice:
         request, resolver = self._request, self._resolver
-        place, asked = (request.cwd, request.interpreter), replace(request, deadline=None)
-        known = resolver.remembered.get(place)
+        asked = replace(request, deadline=None)
+        known = resolver.remembered.get((request.cwd, request.interpreter))
         if known is not None and (known[:2] != (asked, self._config) or time.monotonic() >= known.until):
             known = None
 
@@ -217,14 +220,8 @@ class Resolution:
         key = f"{SPEC_PREFIX}{spec.name}"
         if spec.python is not None:
             return await self._python((Candidate(Source.KERNELSPEC, (spec.python,)),), spec, key)
-        return self._made(
-            key,
-            self._filtered(None, spec),
-            kernelspec=spec.name,
-            language=spec.language or spec.name,
-            kernelspec_argv=spec.argv,
-            interrupt_mode=spec.interrupt_mode,
-        )
+        language = spec.language or spec.name
+        return self._made(key, self._filtered(None, spec), spec, language=language, kernelspec_argv=spec.argv)
 
     # -- the kinds of choices ------------------------------------------------------------------------------------------
 
@@ -232,38 +229,28 @@ class Resolution:
         taken = await self._first_that_runs(order)
         if taken is None:
             raise self._none_runs(spec)
-        path, activation, overlay = taken
-        before = tuple(takewhile(lambda each: each.verdict is not CandidateVerdict.TAKEN, self._attempts))
-        notices = tuple(  # cells run with another's packages now
-            f"{each.sentence}{f' ({each.remedy})' if each.remedy else ''}; cells run with {path} instead"
-            for each in before
-            if each.verdict is CandidateVerdict.UNUSABLE
-        )
+        executable = self._said.executable if self._said is not None else taken.path
         choice = self._made(
-            key or interpreters.session_path(path),
-            self._filtered(activation, spec),
-            interpreter=path,
-            overlay=overlay,
-            kernelspec=spec.name if spec else None,
-            interrupt_mode=spec.interrupt_mode if spec else "signal",
-            notices=notices,
+            key or interpreters.session_path(taken.path),
+            self._filtered(interpreters.activation_of(executable), spec),
+            spec,
+            interpreter=taken.path,
+            overlay=taken.overlay,
+            notices=tuple(f"{each}; cells run with {taken.path} instead" for each in self._notices),
         )
-        if spec is None and self._said is not None and not notices:
-            await self._remember(choice, self._said, self._seen[: len(before) + 1])
+        if spec is None and self._said is not None and not self._notices:
+            await self._remember(choice, self._said)
         return choice
 
-    async def _remember(self, choice: Choice, said: Interpreter, seen: Sequence[Stamps]) -> None:
+    async def _remember(self, choice: Choice, said: Interpreter) -> None:
         """Remember a choice that no trouble led to, and which depends on files alone."""
-        request = self._request
         places = [str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
         if choice.overlay is not None:
             places += [f"{choice.overlay}/ipykernel", str(mark_of(Path(choice.overlay)))]
-        stamps = await asyncio.to_thread(lambda: {**stamped(places), **said.stamps()})
-        for each in seen:
-            stamps |= each
-        asked = replace(request, deadline=None)
+        stamps = {**await asyncio.to_thread(stamped, places), **said.stamps, **self._stamps}
+        asked = replace(self._request, deadline=None)
         remembered = Remembered(asked, self._config, choice, stamps, said.until)
-        interpreters.remember(self._resolver.remembered, (request.cwd, request.interpreter), remembered)
+        remember(self._resolver.remembered, (asked.cwd, asked.interpreter), remembered)
 
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
@@ -280,18 +267,19 @@ class Resolution:
             raise StartFailedError(detail, hint="install bash", reason="spawn_failed", stage="shell")
 
         def active() -> Activation | None:
-            order = (each for each in candidates(self._cwd, self._request.environ) if each.source is not Source.PATH)
-            found = (interpreters.find(each, self._cwd) for each in order)
-            path = next((each for each in found if isinstance(each, str)), None)
-            return interpreters.activation_of(path) if path else None
+            order = interpreters.candidates(self._cwd, self._request.environ)
+            found = [interpreters.find(each, self._cwd)[0] for each in order if each.source is not Source.PATH]
+            there = (each.path for each in found if each.verdict is CandidateVerdict.NOT_NEEDED)
+            return next(map(interpreters.activation_of, there), None)
 
         env = self._filtered(await asyncio.to_thread(active), None)
         return self._made(BASH, env, shell=shell, backend=BackendName.BASH, language=BASH)
 
-    def _made(self, key: str, env: Filtered, **members: Any) -> Choice:
-        members = {"backend": self._request.backend, "language": PYTHON, **members}
-        about: dict[str, Any] = {"environment": env, "attempts": tuple(self._attempts), "modules": self._modules}
-        return Choice(self._cwd, key, **about, **members)
+    def _made(self, key: str, env: Filtered, spec: Kernelspec | None = None, **members: Any) -> Choice:
+        if spec is not None:
+            members |= {"kernelspec": spec.name, "interrupt_mode": spec.interrupt_mode}
+        backend, attempts = members.pop("backend", self._request.backend), tuple(self._attempts)
+        return Choice(self._cwd, key, backend, env, attempts, modules=self._modules, **members)
 
     # -- one candidate after the other ---------------------------------------------------------------------------------
 
@@ -299,86 +287,93 @@ class Resolution:
         """Return the candidates; a managed environment that was named is installed first, where that is allowed."""
         request, setting = self._request.interpreter or None, self._config.python or None
         managed = self._config.data_dir / "python"
-        if (request or setting) == MANAGED and not self._config.managed:
-            detail = "the managed environment is turned off by [kernels] managed = false"
-            hint = "PX_KERNELS__MANAGED=true, or name another interpreter"
-            if request is not None:
-                raise refused("/interpreter", detail, hint)
-            raise ConfigError(f"kernels.python = {MANAGED!r}, but {detail}", hint=hint, key=Source.SETTING.value)
         if (request or setting) == MANAGED and self._install:
             install = (await asyncio.to_thread(find_installers, self._path)).managed(managed)
-            await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
-        return candidates(
+            await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+        return interpreters.candidates(
             self._cwd,
             self._request.environ,
             path=self._resolver.environ.get("PATH") or DEFAULT_PATH,
             request=request,
             setting=setting,
-            managed=str(managed) if self._config.managed else None,
+            managed=str(managed) if self._config.managed or (request or setting) == MANAGED else None,
             home=self._home,
         )
 
-    async def _first_that_runs(self, order: Sequence[Candidate]) -> tuple[str, Activation, str | None] | None:
-        """Return path, environment and overlay of the first that runs; what is said of each goes to the attempts."""
+    async def _first_that_runs(self, order: Sequence[Candidate]) -> Attempt | None:
+        """Return the first that runs; what is said of each goes to the attempts."""
 
-        def look_around() -> list[str | Attempt]:
-            self._seen = [stamped(each.places()) for each in order]
+        def look_around() -> list[tuple[Attempt, Stamps]]:
             self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
             return [interpreters.find(each, self._cwd) for each in order]
 
-        taken: tuple[str, Activation, str | None] | None = None
-        for candidate, found in zip(order, await asyncio.to_thread(look_around), strict=True):
-            if isinstance(found, Attempt):
-                attempt = found
+        taken: Attempt | None = None
+        for candidate, (attempt, stamps) in zip(order, await asyncio.to_thread(look_around), strict=True):
+            if attempt.verdict is not CandidateVerdict.NOT_NEEDED:
                 self.installable |= candidate.root is not None and candidate.source in DECISIVE
-            elif taken is not None:
-                detail = "was not needed: an earlier one runs"
-                attempt = Attempt(candidate.source, found, CandidateVerdict.NOT_NEEDED, detail)
-            else:
-                attempt, executable, overlay = await self._asked(candidate.source, found)
-                if attempt.verdict is CandidateVerdict.TAKEN:
-                    taken = attempt.path, interpreters.activation_of(executable), overlay
+            elif taken is None:
+                attempt = await self._asked(attempt)  # noqa: PLW2901
             self._attempts.append(attempt)
+            if taken is not None:
+                continue
+            self._stamps |= stamps
+            if attempt.verdict is CandidateVerdict.TAKEN:
+                taken = attempt
+            elif attempt.verdict is CandidateVerdict.UNUSABLE:  # cells run with another's packages now
+                self._notices.append(attempt.sentence + (f" ({attempt.remedy})" if attempt.remedy else ""))
         return taken
 
-    async def _asked(self, source: Source, path: str) -> tuple[Attempt, str, str | None]:
-        """Return what came of a candidate that is there, its executable, and the overlay that it needs."""
+    async def _asked(self, found: Attempt) -> Attempt:
+        """Return what came of a candidate that is there; the overlay that it needs is installed where it may be."""
         if self._config.skip_check:
-            return Attempt(source, path, CandidateVerdict.TAKEN, "exists; it was not asked, by setting"), path, None
-        asked = await self._resolver.probe.ask(path, self._cwd, lambda: self._filtered(None, None).env)
-        if isinstance(asked, str):
-            return Attempt(source, path, CandidateVerdict.UNUSABLE, asked), path, None
-        version, why, remedy, overlay = ".".join(map(str, asked.version)), None, None, None
-        runs = f"runs, with ipykernel {asked.ipykernel}"
-        if asked.version[:2] < OLDEST:
-            why = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
-        elif asked.lacking:
-            folder = self._config.data_dir / "overlays" / asked.tag
-            overlay, runs = str(folder), f"runs, with the overlay {folder}"
-            why, remedy = await self._overlay_trouble(asked, folder)
-        if why is not None:
-            return Attempt(source, path, CandidateVerdict.UNUSABLE, why, version, remedy), path, None
+            return replace(found, verdict=CandidateVerdict.TAKEN, detail="exists; it was not asked, by setting")
+        said, bad = await self._ask(found.path), replace(found, verdict=CandidateVerdict.UNUSABLE)
+        if isinstance(said, str):
+            return replace(bad, detail=said)
+        version, overlay = ".".join(map(str, said.version)), None
+        detail = f"runs, with ipykernel {said.ipykernel}"
+        if said.version[:2] < OLDEST:
+            detail = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
+            return replace(bad, detail=detail, version=version)
+        if said.lacking:
+            folder = self._config.data_dir / "overlays" / said.tag
+            overlay, detail = str(folder), f"runs, with the overlay {folder}"
+            if trouble := await self._overlay_trouble(said, folder):
+                why, remedy = trouble
+                detail = f"has no {said.lacking[0]}, and {why}"
+                return replace(bad, detail=detail, version=version, remedy=remedy)
+        self._said = said
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
-        path = asked.executable if asked.is_shim and source is Source.PATH else path
-        self._said = asked
-        return Attempt(source, path, CandidateVerdict.TAKEN, runs, version), asked.executable, overlay
+        path = said.executable if said.is_shim and found.source is Source.PATH else found.path
+        return Attempt(found.source, path, CandidateVerdict.TAKEN, detail, version, overlay=overlay)
 
-    async def _overlay_trouble(self, asked: Interpreter, overlay: Path) -> tuple[str | None, str | None]:
+    async def _ask(self, path: str) -> Interpreter | str:
+        """Have an interpreter say what it is; that holds until its files change. A dead one is asked each time."""
+        known, place = self._resolver.said, (path, self._cwd)
+        if (said := known.get(place)) is not None and time.monotonic() < said.until:  # noqa: SIM102
+            if await asyncio.to_thread(stamped, said.stamps) == said.stamps:
+                return said
+        asked = await interpreters.ask(self._resolver.client, *place, self._filtered(None, None).env)
+        if isinstance(asked, Interpreter):
+            remember(known, place, asked)
+        return asked
+
+    async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> tuple[str, str] | None:
         """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
         if await asyncio.to_thread(is_complete, overlay, "ipykernel"):
-            return None, None
+            return None
         tools = await asyncio.to_thread(find_installers, self._path)
-        remedy, why = tools.add_ipykernel(asked.executable, has_pip=asked.pip), "there is no overlay for it"
-        install = tools.overlay(asked.executable, overlay, has_pip=asked.pip)
+        remedy, why = tools.add_ipykernel(said.executable, has_pip=said.pip), "there is no overlay for it"
+        install = tools.overlay(said.executable, overlay, has_pip=said.pip)
         if install is not None and self._install:
             try:
-                await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
-                return None, None
+                await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+                return None
             except InstallFailedError as error:
                 why = error.detail
         else:
             self.installable |= install is not None
-        return f"has no {asked.lacking[0]}, and {why}", remedy
+        return why, remedy
 
     # -- environments --------------------------------------------------------------------------------------------------
 
@@ -399,28 +394,21 @@ class Resolution:
     def _none_runs(self, spec: Kernelspec | None) -> PxError:
         """Return the error: what was named in a request is input, in a setting or a kernelspec configuration."""
         self.installable = self.installable and self._config.managed
-        attempts = tuple(self._attempts)
-        there = [each.sentence for each in attempts if each.verdict is CandidateVerdict.UNUSABLE]
-        if len(attempts) == 1:
-            detail = f"the interpreter {attempts[0].sentence}"
-        elif there:
-            detail = f"no Python for cells: {'; '.join(there)}"
-        else:
-            detail = f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
-        name, env = (spec.name if spec else None), self._filtered(None, spec)
+        attempts, source = self._attempts, self._attempts[0].source
+        bad = [each for each in attempts if each.verdict is CandidateVerdict.UNUSABLE] or attempts
+        told = "; ".join(each.sentence for each in bad)
+        detail = f"the interpreter {told}" if len(attempts) == 1 else f"no Python for cells: {told}"
         failure = f"{detail}; a start builds what is lacking first" if self.installable else detail
-        self.failed = self._made("", env, kernelspec=name, failure=failure)
-        source = attempts[0].source
+        self.failed = self._made("", self._filtered(None, spec), spec, failure=failure)
         venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
-        hint = next((each.remedy for each in attempts if each.remedy), None) or (
-            "pxctl kernel start --explain"
-            if source in DECISIVE
-            else f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
-        )
+        make = f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
+        remedies = (each.remedy for each in attempts if each.remedy)
+        hint = next(remedies, "pxctl kernel start --explain" if source in DECISIVE else make)
         members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
         if source is Source.REQUEST:
             return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
-        if source in DECISIVE:
-            where = {"key": source.value} if source is Source.SETTING else {"kernelspec": name}
-            return ConfigError(detail, **where, **members)
+        if source is Source.SETTING:
+            return ConfigError(detail, key=source.value, **members)
+        if spec is not None and source is Source.KERNELSPEC:
+            return ConfigError(detail, kernelspec=spec.name, **members)
         return StartFailedError(detail, reason="spawn_failed", stage="interpreter", **members)
