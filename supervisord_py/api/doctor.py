@@ -23,8 +23,8 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
+from supervisord_py.tools.environment import lacks_bytecode
 from supervisord_py.tools.manifest import DOTENV, VENV
-from supervisord_py.tools.sync import lacks_bytecode
 
 MEBIBYTE = 1024 * 1024
 OK, WARN, FAIL = "ok", "warn", "fail"

@@ -20,12 +20,11 @@ from supervisord_py.api.units import all_units, change_unit, resolve_one
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
-from supervisord_py.tools.catalog import Entry, is_example
-from supervisord_py.tools.install import EXAMPLE, add_tool, new_tool, remove_tool
+from supervisord_py.tools.catalog import EXAMPLE, Entry, add_tool, is_example, new_tool, remove_tool
+from supervisord_py.tools.environment import Builder, lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
-from supervisord_py.tools.sync import Builder, lacks_bytecode, needs_sync
 
 
 def tool_name(call: ApiCall) -> str:

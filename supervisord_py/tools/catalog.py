@@ -1,31 +1,40 @@
-"""Which tools are there? Folders under the tool directories, read again when they change.
+"""Which tools are there? Folders under the tool directories, read again when they change; new, added and removed ones.
 
 A broken tool is an entry with its error and harms no other. Names, never paths, come from outside: a name is looked up
 among the tools that were found, so `../x` can lead nowhere. The first folder that has a name wins; the others of that
-name are listed as errors. The catalog does blocking file operations, tens of microseconds a tool; it is meant for one
-thread.
+name are listed as errors. A look does blocking file operations, tens of microseconds a tool, and is meant for one
+thread; to add and to remove takes longer: call it in another.
+
+What is new or added appears under its name whole or not at all, never over something that is there, and was checked
+before. Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of
+a tool that is a link goes the link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
+import secrets
+import shutil
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from supervisord_py.config.documents import Problem, config_error, did_you_mean
+from supervisord_py.config.documents import Problem, config_error, did_you_mean, read_document
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, PxError, UnknownUnitError
-from supervisord_py.tools.manifest import MANIFEST, load_tool, name_trouble, signature, sources_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from supervisord_py.tools.manifest import Stamp, ToolSpec
+from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
+from supervisord_py.tools.manifest import MANIFEST, Stamp, ToolSpec, load_tool, name_trouble, signature
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
+EXAMPLE = "example:"
 FRESH_SECONDS = 0.2  # how long a look at the directories serves `get` of a known name whose tool is not broken
+PREFIX = ".adding-"
+"""Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
+_TEMPLATE = EXAMPLES.with_name("templates") / "tool"
+_LEFT_BEHIND = shutil.ignore_patterns(".venv.*", "__pycache__", ".git")  # these are not the tool
 
 
 class Entry(NamedTuple):
@@ -35,32 +44,17 @@ class Entry(NamedTuple):
     folder: Path
     spec: ToolSpec | None
     error: ConfigError | None
-    sources: tuple[str, ...] = ()  # the files, relative to the folder, that an instance is started from
     signature: tuple[Stamp, ...] = ()  # of all that was read
 
 
 class Catalog:
-    """The tools of several directories.
+    """The tools of several directories, of which the first has precedence; missing ones are empty."""
 
-    Args:
-        paths: Directories of tool folders; the first has precedence. Missing ones are empty.
-        settings: What counts where a tool says nothing.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        settings: ToolsSettings | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], settings: ToolsSettings | None = None) -> None:
         self.paths = tuple(path.absolute() for path in paths)
         self.settings = settings or ToolsSettings()
-        self._clock = clock
         self._readings: dict[Path, Entry] = {}
         self._by_name: dict[str, Entry] = {}
-        self._hidden: list[Entry] = []
         self._refreshed_at = float("-inf")
 
     def reconfigure(self, paths: Sequence[Path], settings: ToolsSettings) -> None:
@@ -75,18 +69,13 @@ class Catalog:
 
         A look that cannot see, because descriptors ran out, keeps what the last one saw: a tool is not removed by that.
         """
-        self._refreshed_at = self._clock()
+        self._refreshed_at = time.monotonic()
         try:
             seen = dict.fromkeys(folder for path in self.paths for folder in _folders(path))
         except OSError:
             return
         self._readings = {folder: self._reading(folder) for folder in seen}
-        self._by_name, self._hidden = {}, []
-        for entry in self._readings.values():
-            first = self._by_name.setdefault(entry.name, entry)
-            if first is not entry:
-                message = f"is hidden by {first.folder}, which has the same name and comes first"
-                self._hidden.append(entry._replace(spec=None, error=_folder_error(entry.name, entry.folder, message)))
+        self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
 
     def get(self, name: str) -> ToolSpec:
         """Return the spec of a tool.
@@ -96,14 +85,15 @@ class Catalog:
             ConfigError: There is one, and it is broken.
         """
         entry = self.entry(name)
-        if entry.spec is None:
-            raise entry.error or _folder_error(name, entry.folder, "cannot be read")
+        if entry.error is not None:
+            raise entry.error
+        assert entry.spec is not None
         return entry.spec
 
     def entry(self, name: str) -> Entry:
         """Return the entry of a name, broken or not. Raises UnknownUnitError: there is none."""
         found = self._by_name.get(name)
-        is_old = self._clock() - self._refreshed_at >= FRESH_SECONDS
+        is_old = time.monotonic() - self._refreshed_at >= FRESH_SECONDS
         if found is None or found.spec is None or is_old:  # nobody is refused for what an earlier look saw
             self.refresh()
             found = self._by_name.get(name)
@@ -112,14 +102,20 @@ class Catalog:
         return found
 
     def entries(self) -> list[Entry]:
-        """Look again and return every entry, by name; a hidden one follows the one that hides it."""
+        """Look again and return every entry, by name; a hidden one, as an error, follows the one that hides it."""
         self.refresh()
-        return sorted([*self._by_name.values(), *self._hidden], key=lambda entry: entry.name)
+        found = list(self._readings.values())
+        for index, entry in enumerate(found):
+            if (first := self._by_name[entry.name]) is not entry:
+                message = f"is hidden by {first.folder}, which has the same name and comes first"
+                error = _folder_error(entry.name, entry.folder, message)
+                found[index] = entry._replace(spec=None, error=error)
+        return sorted(found, key=lambda entry: entry.name)
 
     def _reading(self, folder: Path) -> Entry:
         """Return what is known of a folder; what changed is read again, and what is broken: that may lie anywhere."""
         known = self._readings.get(folder)
-        if known is not None and known.spec is not None and known.signature == signature(folder, known.sources):
+        if known is not None and known.spec is not None and known.signature == signature(folder, known.spec.sources):
             return known
         before = signature(folder, ())
         try:
@@ -127,15 +123,11 @@ class Catalog:
         except (PxError, OSError) as error:
             found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
             return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
-        sources = sources_of(spec.folder, spec.entrypoint, spec.command)
-        stamps = before + signature(folder, sources)[len(before) :]
-        return Entry(spec.name, folder, spec, None, sources, stamps)
+        return Entry(spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :])
 
     def _unknown(self, name: str) -> UnknownUnitError:
         if trouble := name_trouble(name):
-            return UnknownUnitError(
-                f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list", unit=None
-            )
+            return UnknownUnitError(f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list")
         detail = f"there is no tool {name!r} in {', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
         hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
         return UnknownUnitError(detail, hint=hint, unit=f"tool:{name}")
@@ -164,3 +156,117 @@ def _folders(path: Path) -> Iterator[Path]:
 def _folder_error(name: str, folder: Path, message: str) -> ConfigError:
     hint = f"mend the file, then: pxctl tools validate {name}"
     return config_error([Problem(message=message, file=str(folder))], f"tool:{name}", hint)
+
+
+# -- new, added, removed -----------------------------------------------------------------------------------------------
+
+
+class ToolsDiskError(PxError, kind="disk", title="The tools directory cannot be written"):
+    """The tools directory cannot be written."""
+
+
+@contextlib.contextmanager
+def placed(folder: Path) -> Iterator[Path]:
+    """Give a path that does not exist yet; the folder that is made there becomes `folder` at the end.
+
+    Raises ConflictError: `folder` is there, or has come to exist meanwhile; ToolsDiskError: the directory cannot be
+    written, or what is to be copied not read.
+    """
+    draft = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
+    unit, hint = f"tool:{folder.name}", f"pxctl tools remove {folder.name}, or choose another name"
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.path.lexists(folder):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        yield draft
+        draft.chmod(0o700)
+        draft.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ConflictError(f"{folder} is there already", hint=hint, unit=unit) from None
+        said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        raise ToolsDiskError(f"cannot write {folder}: {said}", hint="pxctl doctor", unit=unit) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def new_tool(tools_dir: Path, name: str) -> Path:
+    """Write a new tool with its test request and return its folder.
+
+    Raises BadRequestError: the name cannot be a tool's; and what `placed` raises.
+    """
+    _check_name(name)
+    with placed(tools_dir / name) as draft:
+        shutil.copytree(_TEMPLATE, draft, ignore=_LEFT_BEHIND)
+        _declare(draft, read_document(_TEMPLATE / MANIFEST).value | {"name": name})
+    return tools_dir / name
+
+
+def _check_name(name: str) -> None:
+    if trouble := name_trouble(name):
+        raise BadRequestError(f"{name[:80]!r} {trouble}", hint="choose another: pxctl tools add PATH --name my-tool")
+
+
+def _declare(draft: Path, manifest: dict[str, Any]) -> None:
+    (draft / MANIFEST).unlink()  # the copy may be a link to the original, and read-only
+    (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def add_tool(
+    source: str, tools_dir: Path, *, name: str | None = None, settings: ToolsSettings | None = None
+) -> ToolSpec:
+    """Copy the tool at a path, or `example:NAME`, into `tools_dir`, under another name if one is given.
+
+    Raises BadRequestError: the source is no tool's folder, or the name cannot be one; UnknownUnitError: there is no
+    such example; ConfigError: the tool is broken; and what `placed` raises. Nothing was added then.
+    """
+    origin = _origin(source)
+    spec = load_tool(origin, settings)
+    wanted = name or spec.name
+    _check_name(wanted)
+    folder = tools_dir.absolute() / wanted
+    if folder.parent.resolve().is_relative_to(origin.resolve()):
+        raise BadRequestError(f"{origin} contains the tools directory and cannot be copied into it")
+    top = str(origin)  # further down, in its `.venv`, all counts
+    with placed(folder) as draft:
+        shutil.copytree(origin, draft, symlinks=True, ignore=lambda *it: _LEFT_BEHIND(*it) if it[0] == top else set())
+        if wanted != spec.name:
+            _declare(draft, {**spec.manifest, "id" if spec.pixie else "name": wanted})
+    return load_tool(folder, settings)
+
+
+def _origin(source: str) -> Path:
+    if source.startswith(EXAMPLE):
+        name, known = source.removeprefix(EXAMPLE), sorted(path.parent.name for path in EXAMPLES.glob(f"*/{MANIFEST}"))
+        if name not in known:
+            detail = f"there is no example {name[:80]!r}{did_you_mean(name, known)}"
+            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
+        return EXAMPLES / name
+    path = Path(source.replace("\0", "")).expanduser().absolute()
+    if not (path / MANIFEST).is_file():
+        hint = "pxctl tools add PATH or example:NAME; pxctl tools new NAME writes a tool to start from"
+        raise BadRequestError(f"{path} is no folder with a {MANIFEST}", hint=hint)
+    return path
+
+
+def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool = False) -> Path:
+    """Delete a tool's folder and return where it was. The caller has made sure that it does not run.
+
+    Raises UnknownUnitError: there is no such tool; ConflictError: it lies outside `tools_dir`, and that is all it
+    may lie in; ToolsDiskError: it cannot be deleted.
+    """
+    folder, unit = catalog.entry(name).folder, f"tool:{name}"
+    if not anywhere and folder.parent != tools_dir.absolute():
+        detail = f"{folder} lies outside the tools directory {tools_dir}"
+        raise ConflictError(detail, hint=f"pxctl tools remove --force {name}", unit=unit)
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            doomed = folder.parent / f"{PREFIX}removed-{secrets.token_hex(6)}"
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
+    except OSError as error:
+        raise ToolsDiskError(f"cannot remove {folder}: {error.strerror or error}", unit=unit) from None
+    catalog.refresh()
+    return folder

@@ -12,21 +12,19 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances
+from supervisord_py.ledger.events import Event
+from supervisord_py.ledger.instances import InstanceRow
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.tools.failures import MEMORY_SIGNS, hint_for
+from supervisord_py.tools.manifest import MANIFEST, ToolSpec
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.sample import sample_input
+from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import schema_drift
-
-if TYPE_CHECKING:
-    from supervisord_py.ledger.events import Event
-    from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.service import Tools
 
 INSTANCES = 10
 EVENTS = 200  # among which the last runs are looked for
@@ -79,7 +77,7 @@ def in_records(
     """
     found = Found()
     if drift:
-        step = f"Serve tool.json as it is on GET /schema, or correct {spec.manifest_path}."
+        step = f"Serve tool.json as it is on GET /schema, or correct {spec.folder / MANIFEST}."
         found["schema_drift"] = ("; ".join(drift[:5]), step)
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
         who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
@@ -95,7 +93,7 @@ def in_records(
             said = f"Run {run.facts['run']} was cut short when its instance {life.key} ended: {life.reason}."
             keep = f"Keep it from being stopped while it works: `pxctl pin {spec.name}`, and see `pxctl events`."
             found.setdefault("evicted_during_run", (said, keep))
-    more = f"Raise max_memory_mb ({spec.max_memory_mb}) in {spec.manifest_path.name}, or use less."
+    more = f"Raise max_memory_mb ({spec.max_memory_mb}) in {MANIFEST}, or use less."
     last = next((row for row in ended if row.reason is not None), None)
     if last is not None and last.reason in {"memory_limit", "oom_kill"}:
         verdict = last.verdict or {}

@@ -22,34 +22,27 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
-from supervisord_py.process.instance import End, Instance, outcome
-from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
-from supervisord_py.process.zygote_pool import Recipe
+from supervisord_py.process.instance import End, Instance, Note, outcome
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit
+from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 from supervisord_py.tools import failures
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.environment import build_environment, find_interpreter
-from supervisord_py.tools.listeners import Listeners, free_port, no_socket
 from supervisord_py.tools.manifest import ToolSpec
-from supervisord_py.tools.readiness import NotifySocket, is_listener_of, listening_of, notify_path
+from supervisord_py.tools.sockets import Listeners, NotifySocket, free_port, is_listener_of, listening_of, notify_path
 from supervisord_py.tools.upstream import Upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child
-    from supervisord_py.process.supervisor import Supervisor
-    from supervisord_py.process.zygote_pool import ZygotePool
-    from supervisord_py.tools.catalog import Catalog
 
 
 class ToolsConfig(msgspec.Struct, frozen=True):
@@ -63,7 +56,6 @@ class ToolsConfig(msgspec.Struct, frozen=True):
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
-LISTEN_BACKLOG = 128
 _CPU_SLACK_SECONDS = 2
 FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3
@@ -75,7 +67,7 @@ _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACE
 
 
 class ToolInstance(Instance):
-    """One instance of a tool.
+    """One instance of a tool; without a spec it is what is left of a tool that is gone, and is only stopped.
 
     Attributes:
         spec: The declaration that it was started from, or the present one when it was adopted.
@@ -83,20 +75,20 @@ class ToolInstance(Instance):
         breaks: Each breaks off one of the runs that it works on.
         cold_start_ms: From the decision to ready.
         fork: Has a zygote fork it, if there is one.
+        healthz: The last answer to that question, 0 for none.
         is_asked: We ask it for its schema: that connection may still wait in the backlog when it ends.
     """
 
     spec: ToolSpec
-    serial = 0
     cold_start_ms = 0
     extra_env: Mapping[str, str] = {}
     notify: NotifySocket | None = None
     upstream: Upstream | None = None
     fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None
+    healthz = 0
     is_asked = False
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:
-        """Make it; without a spec it is what is left of a tool that is gone, and is only stopped."""
         super().__init__(key, unit)
         self.serial = serial
         self.breaks: set[Callable[[PxError], None]] = set()
@@ -112,7 +104,6 @@ class ToolInstance(Instance):
         return super().note() if self.serial else ""
 
     def own_note(self) -> dict[str, Any]:
-        """Return where and how it listens."""
         facts = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
         return {**facts, "start_method": self.start_method}
 
@@ -120,7 +111,6 @@ class ToolInstance(Instance):
         return {"start_method": self.start_method}
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
-        """Have its process: forked by a zygote, where there is one."""
         child = await self.fork(spec) if self.fork is not None else None
         if child is None:
             return await super().spawn(placement, spec)
@@ -153,7 +143,7 @@ class ToolDriver:
         zygotes: ZygotePool | None = None,
     ) -> None:
         self.config = config
-        self.listeners = Listeners(supervisor.placement, LISTEN_BACKLOG, stored_prefix)
+        self.listeners = Listeners(supervisor.placement, stored_prefix)
         self.gone = on_gone
         self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
         self._supervisor = supervisor
@@ -167,24 +157,17 @@ class ToolDriver:
     async def prepare(self, instance: ToolInstance) -> ChildSpec:
         """Return what is to be spawned; opens the listening and the notification socket.
 
-        Raises StartFailedError: A socket, the interpreter or a required secret is missing.
+        Raises StartFailedError: the interpreter or a required secret is missing; OSError: there is no socket.
         """
-        spec, is_port = instance.spec, instance.spec.listen == "port"
-        instance.port = free_port(spec.unit) if is_port else await self.listeners.get(spec.name)
-        self._listen_for_ready(instance)
+        spec = instance.spec
+        instance.port = free_port() if spec.listen == "port" else await self.listeners.get(spec.name)
+        instance.notify = NotifySocket(self.config.run_dir, instance.key)
         child = await asyncio.to_thread(self._child_spec, instance)
         recipe = recipe_of(spec, child)
         if self._zygotes is not None and recipe is not None:
             instance.fork = partial(self._zygotes.fork, recipe, instance.key)
-            assert instance.notify is not None
             instance.notify.on_modules = partial(self._learn, spec, recipe)
         return child
-
-    def _listen_for_ready(self, instance: ToolInstance) -> None:
-        try:
-            instance.notify = NotifySocket(self.config.run_dir, instance.key)
-        except OSError as error:
-            raise no_socket(instance.unit, error, "notify") from error
 
     async def expect(self, spec: ToolSpec, imports: Sequence[str]) -> None:
         """Have a zygote for the next start of a tool; `imports`: what it imported before. Raises StartFailedError."""
@@ -208,19 +191,16 @@ class ToolDriver:
             python = str(find_interpreter(spec, settings.python))
             argv = (python, *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
         extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
-        grants: tuple[GrantedFd, ...] = ()
-        if spec.listen != "port":
-            grants = (GrantedFd(HANDED_FD, self.listeners.prefix + spec.name),)
         if spec.listen == "fd":
             extra |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
-        allow, artefacts = settings.env_allow, self.config.data_dir
+        env = build_environment(spec, self._environ, settings.env_allow, self.config.data_dir, extra)
         return ChildSpec(
             unit=spec.unit,
             argv=argv,
             cwd=str(spec.folder),
-            env=dict(build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)),
-            limits=resource_limits(spec),
-            grants=grants,
+            env=dict(env),
+            limits=_resource_limits(spec),
+            grants=(GrantedFd(HANDED_FD, self.listeners.prefix + spec.name),) if spec.listen != "port" else (),
             listen_pid=spec.listen == "fd",
             max_rss_bytes=spec.max_rss_bytes,
         )
@@ -230,20 +210,41 @@ class ToolDriver:
 
         Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
         """
-        assert instance.notify is not None
-        instance.upstream = Upstream(instance.port)
-        left = instance.spec.start_timeout_seconds - (time.time() - instance.started_at)
-        await until_ready(self._supervisor, instance, instance.notify, left)
+        spec, port, supervisor, notify = instance.spec, instance.port, self._supervisor, instance.notify
+        assert notify is not None
+        instance.upstream = Upstream(port)
+        left = spec.start_timeout_seconds - (time.time() - instance.started_at)
+        exited = asyncio.ensure_future(supervisor.wait(instance))
+        healthy = asyncio.ensure_future(_until_healthy(instance, instance.upstream))
+        contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
+        try:
+            done, _ = await asyncio.wait(contestants, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in contestants:
+                each.cancel()
+            await asyncio.gather(*contestants, return_exceptions=True)
+        if exited in done:
+            record = exited.result()
+            words = await supervisor.last_words(instance)
+            if spec.listen == "port" and _IN_USE.search(words):
+                raise failures.port_taken(spec, port)
+            reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
+            raise failures.early_exit(spec, End(reason, record, words))
+        if not done:
+            instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
+            listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
+            raise failures.not_ready(spec, port, listening, instance.healthz, tail)
+        if healthy in done:
+            healthy.result()
         instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
 
     # -- adoption ----------------------------------------------------------------------------------------------
 
     def revive(self, child: Child, note: Note | None) -> ToolInstance:
         """Return the instance of a held child, also of one whose tool is not declared any more."""
-        try:
+        spec = None
+        with suppress(PxError):
             spec = self._catalog.get(child.unit.partition(":")[2])
-        except PxError:
-            spec = None
         instance = ToolInstance(child.key, child.unit, spec)
         if note is not None:
             instance.digest = note.digest
@@ -256,10 +257,9 @@ class ToolDriver:
         """Say whether the tool is still declared and its socket still the one that the instance listens on."""
         if not instance.is_declared:
             return False
-        is_port = note.own.get("listen") == "port"
-        if not is_port and await self.listeners.get(instance.name) != instance.port:
+        if note.own.get("listen") != "port" and await self.listeners.get(instance.name) != instance.port:
             return False
-        self._listen_for_ready(instance)
+        instance.notify = NotifySocket(self.config.run_dir, instance.key)
         if instance.ready_at is not None:
             instance.upstream = Upstream(instance.port)
         return True
@@ -276,55 +276,23 @@ class ToolDriver:
 
     async def release(self, instance: ToolInstance) -> None:
         """Give its sockets back."""
-        await self.let_go(instance)
+        self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         # What waits there would start it again at once, unless it came after an end that nobody was concerned by.
         is_let_go = instance.wanted in _LET_GO_IDLE and not instance.is_asked
         self.listeners.listen_again(instance.name, refuse_waiting=not is_let_go)
 
-    async def let_go(self, instance: ToolInstance) -> None:
-        """Close our ends of what an instance holds; it lives on for the next control plane."""
+    def let_go(self, instance: ToolInstance) -> None:
+        """Close our ends of what an instance holds; it may live on for the next control plane."""
         if instance.notify is not None:
             instance.notify.close()
         if instance.upstream is not None:
             instance.upstream.close()
 
 
-async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:
-    """Wait until an instance may take work.
-
-    Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
-    """
-    spec, port, answers = instance.spec, instance.port, list[int]()
-    exited = asyncio.ensure_future(supervisor.wait(instance))
-    healthy = asyncio.ensure_future(_until_healthy(instance, answers))
-    contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
-    try:
-        done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in contestants:
-            each.cancel()
-        await asyncio.gather(*contestants, return_exceptions=True)
-    if exited in done:
-        record = exited.result()
-        words = await supervisor.last_words(instance)
-        if spec.listen == "port" and _IN_USE.search(words):
-            raise failures.port_taken(spec, port)
-        reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
-        raise failures.early_exit(spec, End(reason, record, words))
-    if not done:
-        instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
-        listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
-        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, tail)
-    if healthy in done:
-        healthy.result()
-
-
-async def _until_healthy(instance: ToolInstance, answers: list[int]) -> None:
+async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, port, delay, upstream = instance.spec, instance.port, FIRST_DELAY, instance.upstream
-    owns_port = spec.listen == "port"
-    assert upstream is not None
+    spec, delay, owns_port = instance.spec, FIRST_DELAY, instance.spec.listen == "port"
     while True:
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
         question, answer = asyncio.ensure_future(upstream.healthz()), 0
@@ -332,9 +300,9 @@ async def _until_healthy(instance: ToolInstance, answers: list[int]) -> None:
             async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
                 answer = await asyncio.shield(question)
         if answer:
-            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, port):
-                raise failures.port_taken(spec, port)
-            answers[:] = [answer]
+            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port):
+                raise failures.port_taken(spec, instance.port)
+            instance.healthz = answer
             # 501 is what http.server with `do_POST` only says: it has no such path either.
             if answer < 500 or answer == 501:
                 return
@@ -353,7 +321,7 @@ def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
     return Recipe((child.argv[0], str(SHIM), "--px-zygote"), tuple(sorted(env)))
 
 
-def resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
+def _resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
     """Return the limits of a tool beside that of memory; a core dump is never written."""
     asked = (
         ("core", 0, 0),

@@ -1,50 +1,74 @@
-"""With what is a tool started, and what may its process see?
+"""With what is a tool started, what may its process see, and how `pxctl tools sync` builds its `.venv`.
 
 The interpreter is the tool's own `python`, that of its `.venv`, the settings', the daemon's; in this order. Of the
 environment later layers win: an allow-list of the daemon's, the virtual environment, `.env`, the tool's `env`, what the
 start itself needs. The daemon's own settings (`PX_…`) never pass from its environment; a tool may set `PX_…` names of
 its own, but not the marks by which the daemon knows its children. Values never appear in a `repr`.
+
+A `.venv` is built from `requirements.txt`, else `pyproject.toml` (its dependencies, not the project; `uv.lock` beside
+it counts where there is uv), with uv where there is one, else venv and pip. It is built in `.venv.new` and takes the
+place of the old one by a rename when it is complete, so a build that fails, is cancelled or killed leaves the old one.
+The builders are `program:sync-NAME`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import sys
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import msgspec
 import structlog
 from dotenv.variables import parse_variables
 
-from supervisord_py.config.settings import TOOLS_ENV
-from supervisord_py.errors import StartFailedError
+from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
+from supervisord_py.config.settings import ToolsSettings
+from supervisord_py.errors import ConfigError, ConflictError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.child_environment import DEFAULT_PATH, MARKS, Environment, passed, read_dotenv
-from supervisord_py.tools.manifest import DOTENV, VENV
+from supervisord_py.process.program import Completed
+from supervisord_py.tools.manifest import DOTENV, VENV, ToolSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from supervisord_py.tools.manifest import ToolSpec
-
-
+REQUIREMENTS, LOCK, PYPROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
+NEW, OLD = f"{VENV}.new", f"{VENV}.old"
+TAIL_LINES = 30
+BUILD_SECONDS = 1800.0  # bound of one build
+_INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
+"""A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
+_NEEDS_FILE = ".px-requirements.txt"
+_CHECK_PYTHON = """import platform, sys
+from pip._vendor.packaging.specifiers import SpecifierSet
+found, wanted = platform.python_version(), sys.argv[1]
+if found not in SpecifierSet(wanted):
+    sys.exit(f"this is Python {found}, the tool requires {wanted}: install uv, which finds one, or set tools.python")
+"""
+"""Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
+_under_way: set[Path] = set()
 _log = structlog.get_logger(__name__)
+
+
+# -- a start -----------------------------------------------------------------------------------------------------------
 
 
 def build_environment(
     spec: ToolSpec,
     source: Mapping[str, str],
-    *,
-    allow: Sequence[str] = TOOLS_ENV,
-    artefacts_root: Path | None = None,
-    extra: Mapping[str, str] | None = None,
+    allow: Sequence[str],
+    artefacts: Path,
+    extra: Mapping[str, str],
 ) -> Environment:
     """Build the environment of an instance.
 
     Args:
         spec: The tool.
         source, allow: The daemon's environment, and the names that may pass from it; a trailing `*` is a prefix.
-        artefacts_root: Where a Pixie tool's runs may leave files (`artefacts_root/<tool>/<run>`).
+        artefacts: Where a Pixie tool's runs may leave files (`artefacts/<tool>/<run>`).
         extra: What the start needs (NOTIFY_SOCKET, LISTEN_FDS); wins over everything.
 
     Raises StartFailedError: A secret that the tool declares as required is nowhere set.
@@ -56,9 +80,7 @@ def build_environment(
         values |= {"VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}{os.pathsep}{values['PATH']}"}
     values["PYTHONUNBUFFERED"] = "1"
     if spec.pixie is not None:
-        values["PIXIE_TOOL_ID"] = spec.name
-        if artefacts_root is not None:
-            values["PIXIE_ARTEFACTS_ROOT"] = str(artefacts_root)
+        values |= {"PIXIE_TOOL_ID": spec.name, "PIXIE_ARTEFACTS_ROOT": str(artefacts)}
     dotenv, doubts = read_dotenv(spec.folder / DOTENV)
     for doubt in doubts:
         _log.warning("dotenv_odd", unit=spec.unit, detail=doubt)
@@ -66,20 +88,14 @@ def build_environment(
         values[name] = "".join(part.resolve(values) for part in parse_variables(text))
     values |= {name: text for name, text in spec.env.items() if name not in MARKS}
     secrets = spec.pixie.secrets if spec.pixie is not None else ()
-    missing = [secret.key for secret in secrets if secret.required and not values.get(secret.key)]
-    if missing:
+    if missing := [secret.key for secret in secrets if secret.required and not values.get(secret.key)]:
         detail = f"{spec.unit} needs secrets that its .env does not set: {', '.join(missing)}"
-        raise start_failed(spec, detail, f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)", "environment")
-    return Environment(values | dict(extra or {}))
+        raise _unstartable(spec, "environment", detail, f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)")
+    return Environment(values | dict(extra))
 
 
-def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path: str | None = None) -> Path:
+def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
     """Return the interpreter of a Python tool, never resolved: a virtual environment is known by its path.
-
-    Args:
-        spec: The tool.
-        settings_python: `tools.python` of the settings, None for the daemon's own.
-        path: PATH to look bare names up on; None is the daemon's.
 
     Raises StartFailedError: it is missing or cannot be executed (reason spawn_failed, stage interpreter).
     """
@@ -88,7 +104,7 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
         expanded = str(Path(python).expanduser()) if python.startswith("~") else python
         if "/" in expanded:
             return Path(os.path.normpath(spec.folder / expanded))
-        return Path(shutil.which(expanded, path=path) or expanded)
+        return Path(shutil.which(expanded) or expanded)
 
     venv = spec.folder / VENV
     if spec.python:
@@ -102,10 +118,200 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     if found.is_file() and os.access(found, os.X_OK):
         return found
     why = "is not executable" if found.exists() else "is not there"
-    raise start_failed(spec, f"the interpreter {found} of {spec.unit} ({origin}) {why}")
+    detail = f"the interpreter {found} of {spec.unit} ({origin}) {why}"
+    raise _unstartable(spec, "interpreter", detail, f"pxctl tools sync {spec.name}")
 
 
-def start_failed(spec: ToolSpec, detail: str, hint: str | None = None, stage: str = "interpreter") -> StartFailedError:
-    """Return the error of a tool that there is nothing to start with."""
-    hint = hint or f"pxctl tools sync {spec.name}"
+def _unstartable(spec: ToolSpec, stage: str, detail: str, hint: str) -> StartFailedError:
     return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage=stage)
+
+
+# -- a virtual environment ---------------------------------------------------------------------------------------------
+
+
+class SyncFailedError(PxError, kind="sync_failed", title="The virtual environment could not be built"):
+    """A `.venv` could not be built. `output_tail` holds the last lines of the builder."""
+
+
+class Project(msgspec.Struct, frozen=True, rename="kebab"):
+    """What counts of `[project]` in a pyproject.toml."""
+
+    dependencies: list[str] = []
+    requires_python: str = ""
+
+
+def read_project(spec: ToolSpec) -> Project:
+    """Return `[project]` of the tool's pyproject.toml, empty where there is none. Raises ConfigError: it is broken."""
+    if not (spec.folder / PYPROJECT).is_file():
+        return Project()
+    try:
+        document = read_document(spec.folder / PYPROJECT)
+        read, problems = convert(document, Project, ("project",), value=document.value.get("project", {}))
+    except DocumentError as error:
+        read, problems = None, [error.problem]
+    if read is None or problems:
+        raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
+    return read
+
+
+def _source_of(spec: ToolSpec) -> str | None:
+    """Return which file says what the tool asks for; None when it asks for nothing at all."""
+    return next((each for each in (REQUIREMENTS, LOCK, PYPROJECT) if (spec.folder / each).is_file()), None)
+
+
+def needs_sync(spec: ToolSpec) -> bool:
+    """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
+    source = None if spec.python or os.path.lexists(spec.folder / VENV) else _source_of(spec)
+    with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
+        return source is not None and (source != PYPROJECT or bool(read_project(spec).dependencies))
+    return True
+
+
+def lacks_bytecode(venv: Path) -> bool:
+    """Say whether any package at the top of site-packages has no compiled `__init__`: every cold start compiles it."""
+    packages = (each.parent for each in venv.glob("lib/python*/site-packages/*/__init__.py"))
+    return any(not any(each.glob("__pycache__/__init__.*.pyc")) for each in packages)
+
+
+Run = Callable[..., Coroutine[Any, Any, Completed]]  # `process.program.run` without its client
+
+
+class Builder:
+    """Builds the environments of tools.
+
+    Args:
+        run: Runs the steps.
+        source: The daemon's environment; what the settings allow and the installers' own settings pass.
+        settings: `python` is the base interpreter, None the daemon's.
+        uv: Path of uv; None builds with venv and pip.
+    """
+
+    def __init__(self, run: Run, source: Mapping[str, str], settings: ToolsSettings, uv: str | None = None) -> None:
+        self._run = run
+        self._source = source
+        self._settings = settings
+        self._uv = uv
+
+    async def sync(self, spec: ToolSpec) -> AsyncGenerator[str, None]:
+        """Build the `.venv` of a tool and yield progress, a line at a time; closed early, nothing of it goes on.
+
+        Raises SyncFailedError, TimedOutError, StartFailedError: a step failed, or was not started; the environment that
+        was there before is there still. ConfigError: the file with the dependencies is broken. ConflictError: the tool
+        is being synced already.
+        """
+        source = _source_of(spec)
+        if spec.python or source is None:
+            why = f"names its own interpreter, {spec.python}" if spec.python else f"has no {REQUIREMENTS}, {PYPROJECT}"
+            yield f"nothing to build: {spec.unit} {why}"
+            return
+        lines: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(self._build(spec, source, read_project(spec), lines.put_nowait))
+        task.add_done_callback(lambda _: lines.put_nowait(None))
+        try:
+            while (line := await lines.get()) is not None:
+                yield line
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def compile_bytecode(self, spec: ToolSpec) -> None:
+        """Compile what the `.venv` of a tool holds; what does not compile stays as it is. Raises StartFailedError."""
+        await self._step(spec, spec.folder / VENV, _compilation(spec.folder / VENV))
+
+    async def _build(self, spec: ToolSpec, source: str, project: Project, say: Callable[[str], None]) -> None:
+        """Run all steps, then put the new environment into its place."""
+        if spec.folder in _under_way:
+            raise ConflictError(f"{spec.unit} is being synced already", unit=spec.unit)
+        _under_way.add(spec.folder)
+        started, final, venv = time.monotonic(), spec.folder / VENV, spec.folder / NEW
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+        def on_line(line: str) -> None:
+            tail.append(line)
+            say(line)
+
+        try:
+            say(f"building {final} from {source} with {'uv' if self._uv else 'venv and pip'}")
+            await asyncio.to_thread(_clear, spec.folder)
+            venv.mkdir(mode=0o700)
+            async with asyncio.timeout(BUILD_SECONDS):
+                for argv in self._steps(venv, source, project):
+                    ended = await self._step(spec, venv, argv, on_line)
+                    if ended.code != 0 and argv != _compilation(venv):
+                        raise _failure(spec, source, argv, ended.words, tail)
+            await asyncio.to_thread(_take_place, venv, final)
+        except TimeoutError as error:
+            detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."
+            raise TimedOutError(detail, unit=spec.unit) from error
+        finally:
+            await asyncio.to_thread(_clear, spec.folder)
+            _under_way.discard(spec.folder)
+        say(f"built {final} in {time.monotonic() - started:.1f} s")
+
+    def _steps(self, venv: Path, source: str, project: Project) -> list[tuple[str, ...]]:
+        python, uv, base = str(venv / "bin" / "python"), self._uv, self._settings.python or sys.executable
+        steps: list[tuple[str, ...]]
+        if uv is not None:
+            steps = [(uv, "venv", "--allow-existing", "--python", project.requires_python or base, str(venv))]
+            if source == LOCK:
+                frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
+                return [*steps, (uv, "sync", *frozen)]
+            install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
+        else:
+            wanted = project.requires_python
+            check = [(python, "-c", _CHECK_PYTHON, wanted)] if wanted else []
+            steps = [(base, "-m", "venv", str(venv)), *check]
+            install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
+        if source == REQUIREMENTS:
+            steps.append((*install, REQUIREMENTS))
+        elif project.dependencies:  # installers refuse an empty list
+            listed = venv / _NEEDS_FILE
+            listed.write_text("".join(f"{each}\n" for each in project.dependencies), encoding="utf-8")
+            steps.append((*install, str(listed)))
+        return steps if uv is not None else [*steps, _compilation(venv)]
+
+    async def _step(
+        self, spec: ToolSpec, venv: Path, argv: Sequence[str], on_line: Callable[[str], None] | None = None
+    ) -> Completed:
+        values = passed(self._source, (*self._settings.env_allow, *_INSTALLER_SETTINGS))
+        values.setdefault("PATH", DEFAULT_PATH)
+        values |= {"PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": str(venv)}
+        name, env = f"sync-{spec.name}", Environment(values)
+        return await self._run(argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env)
+
+
+def _compilation(venv: Path) -> tuple[str, ...]:
+    return (str(venv / "bin" / "python"), "-m", "compileall", "-q", str(venv / "lib"))
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a build has left, complete or not."""
+    for path in (folder / NEW, folder / OLD):
+        with contextlib.suppress(OSError):
+            path.unlink()  # a link
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _take_place(venv: Path, final: Path) -> None:
+    """Have the scripts name the path where they will be, and exchange old and new."""
+    for script in venv.glob("bin/*"):
+        if script.is_file() and not script.is_symlink():
+            content = script.read_bytes()
+            if os.fsencode(venv) in content:  # else it may be a hard link into the installer's cache
+                script.write_bytes(content.replace(os.fsencode(venv), os.fsencode(final)))
+    if os.path.lexists(final):
+        final.rename(final.parent / OLD)
+    venv.rename(final)
+
+
+def _failure(spec: ToolSpec, source: str, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
+    shown = " ".join([Path(argv[0]).name, *argv[1:4]])
+    last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")
+    return SyncFailedError(
+        f"cannot build {spec.folder / VENV} from {source}: {shown} … {words}: {last[:300]}",
+        hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
+        unit=spec.unit,
+        output_tail="\n".join(tail),
+        stderr_tail="\n".join(tail),
+    )

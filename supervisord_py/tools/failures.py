@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 import signal as signals
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import (
     CancelledRunError,
     InterruptedRunError,
@@ -27,17 +29,9 @@ from supervisord_py.errors import (
 )
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
-from supervisord_py.process.pool import Refusal
-from supervisord_py.tools.manifest import MEBIBYTE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from supervisord_py.config.settings import ToolsSettings
-    from supervisord_py.process.pool import Refuse
-    from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.readiness import Listening
-
+from supervisord_py.process.pool import Refusal, Refuse
+from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
+from supervisord_py.tools.sockets import Listening
 
 _LIMIT_WORDS = {
     Reason.MEMORY_LIMIT: "memory",
@@ -137,19 +131,17 @@ def _last_line(stderr_tail: str) -> str:
     return f": {lines[-1].strip()[:300]}" if lines else "; it wrote nothing to stderr."
 
 
-def not_ready(
-    spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int | None, stderr_tail: str
-) -> PxError:
+def not_ready(spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int, stderr_tail: str) -> PxError:
     """Describe a start that lives but was not ready in time.
 
-    `listening`: where its tree listens; `answer`: the last one to `/healthz`.
+    `listening`: where its tree listens; `answer`: the last one to `/healthz`, 0 for none.
     """
     elsewhere = [str(one) for one in listening if one.port != port]
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
         why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
         hint = f"Let {spec.entrypoint} bind 127.0.0.1 on the port that `--port` gives."
-    elif answer is not None:
+    elif answer:
         why = f"GET /healthz answered {answer}"
         hint = "Answer 200 on GET /healthz once the tool can work."
     elif any(one.port == port for one in listening):

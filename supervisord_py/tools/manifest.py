@@ -9,47 +9,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
 
-from supervisord_py.config.documents import (
-    DocumentError,
-    Problem,
-    config_error,
-    convert,
-    decode,
-    parse_json,
-    read_bounded,
-    type_name,
-)
+from supervisord_py.config import documents
+from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, convert
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
-from supervisord_py.tools.pixie import (
-    YEAR,
-    Megabytes,
-    PixieManifest,
-    Runtime,
-    Text,
-    WarmKeep,
-    Word,
-    answer_schema,
-    fill_defaults,
-    incoherences,
-    input_schema,
-    read_members,
-    without_nulls,
-)
+from supervisord_py.process.pool import Rules
+from supervisord_py.tools import pixie
+from supervisord_py.tools.pixie import YEAR, Megabytes, PixieManifest, Runtime, Text, WarmKeep, Word
 from supervisord_py.tools.schema import compile_schema, schema_problems, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from supervisord_py.config.documents import Document, Pointer
 
 MEBIBYTE = 1024 * 1024
 MANIFEST = "tool.json"
@@ -116,35 +90,35 @@ PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in 
 
 
 class ToolSpec(OwnKeys, frozen=True, kw_only=True):
-    """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else.
-
-    Attributes:
-        input_schema, validator: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
-    """
+    """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else."""
 
     name: str  # the plain `name`, Pixie's `id`
     unit: str  # `tool:<name>`
     title: str
     version: str
     description: str
-    dialect: Literal["plain", "pixie"]
     folder: Path  # absolute path; the working directory of an instance
-    manifest_path: Path
     manifest: Mapping[str, Any]  # `tool.json` as parsed: what the tool's `GET /schema` must give
-    input_schema: Mapping[str, Any]
-    validator: Any
+    input_schema: Mapping[str, Any]  # of a run; derived from `inputs` for Pixie tools. `{}` accepts everything
+    validator: Any  # of that
     output_schema: Mapping[str, Any]
+    sources: tuple[str, ...]  # the files, relative to the folder, that an instance is started from
     digest: str  # SHA-256 (hex) over everything that makes a running instance stale when it changes
+    rules: Rules  # what the pool goes by
     warm_keep_seconds: float
     max_memory_mb: int
     max_runtime_seconds: float
     entrypoint: str
     pixie: PixieManifest | None  # what only Pixie's dialect has; None for plain tools
-    warnings: tuple[str, ...]  # sentences about what is doubtful but no error
+    warnings: tuple[str, ...]  # what does not fit together, but is no error
 
     def __repr__(self) -> str:
         """Name the tool; `env` may hold secrets."""
         return f"ToolSpec({self.name!r}, {str(self.folder)!r}, digest={self.digest[:12]!r})"
+
+    @property
+    def dialect(self) -> str:
+        return "plain" if self.pixie is None else "pixie"
 
     @property
     def max_rss_bytes(self) -> int | None:
@@ -168,7 +142,7 @@ def check_input(spec: ToolSpec, value: Any) -> None:
     Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
     """
     if spec.pixie is not None:
-        value = without_nulls(fill_defaults(spec.pixie, value))  # null stands for absent
+        value = pixie.without_nulls(pixie.fill_defaults(spec.pixie, value))  # null stands for absent
     elif spec.validator.is_valid(value):
         return
     if found := violations(spec.validator, value):
@@ -193,54 +167,57 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         is_pixie = is_pixies(manifest.value)
         if is_pixie and not name_trouble(str(manifest.value.get("id"))):
             name = manifest.value["id"]
-        beside, sidecar = b"", parse_json("{}", str(folder / SIDECAR))
+        beside, sidecar = b"", documents.parse_json("{}", str(folder / SIDECAR))
         if os.path.lexists(folder / SIDECAR):
             beside, sidecar = _read(folder / SIDECAR)
     except DocumentError as error:
         raise _broken([error.problem], name) from None
     usual = {key: getattr(settings, key) for key in COMMON_KEYS[:3]}
-    own = sidecar.value if is_pixie else manifest.value
-    usual_own = {"listen": "port" if own.get("command") else "handover"}
+    own = sidecar if is_pixie else manifest
+    usual_own = {"listen": "port" if own.value.get("command") else "handover"}
     if is_pixie:
-        fields, problems = _read_pixie(manifest, usual | without_nulls(manifest.value), sidecar, usual_own | own)
+        fields, problems = _read_pixie(manifest, usual, sidecar, usual_own | sidecar.value)
     else:
         fields, problems = _read_plain(manifest, usual | usual_own | manifest.value)
         problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if beside else []
     if not problems:
         problems = [manifest.problem(*each) for each in _rules(fields, folder)]
-        problems += [(sidecar if is_pixie else manifest).problem(*each) for each in _own_rules(fields)]
+        problems += [own.problem(*each) for each in _own_rules(fields)]
     if problems:
         raise _broken(problems, name)
+    sources = _sources_of(folder, fields["entrypoint"], fields["command"])
+    digest = _digest(folder, (raw, beside), sources)
     return ToolSpec(
         **fields,
         unit=f"tool:{name}",
         folder=folder,
-        manifest_path=folder / MANIFEST,
         manifest=manifest.value,
-        digest=digest(folder, (raw, beside), sources_of(folder, fields["entrypoint"], fields["command"])),
+        sources=sources,
+        digest=digest,
+        rules=Rules(digest, fields["concurrency"], fields["warm_keep_seconds"]),
         validator=compile_schema(fields["input_schema"]),
     )
 
 
 def _broken(problems: list[Problem], name: str) -> Exception:
-    return config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
+    return documents.config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
 def _read(path: Path) -> tuple[bytes, Document]:
     try:
-        raw = read_bounded(path)
+        raw = documents.read_bounded(path)
     except OSError as error:
         raise DocumentError(Problem(message=error.strerror or str(error), file=str(path))) from None
-    document = parse_json(decode(raw, str(path)), str(path))
+    document = documents.parse_json(documents.decode(raw, str(path)), str(path))
     if not isinstance(document.value, dict):
-        raise DocumentError(document.problem((), f"must be a JSON object, not {type_name(document.value)}"))
+        raise DocumentError(document.problem((), f"must be a JSON object, not {documents.type_name(document.value)}"))
     return raw, document
 
 
 def is_pixies(manifest: Mapping[str, Any]) -> bool:
     """Tell the dialects apart by the keys that matter most: they are called alike, but for a letter."""
-    pixie, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
-    return pixie > plain
+    theirs, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
+    return theirs > plain
 
 
 def name_trouble(name: str) -> str | None:
@@ -261,26 +238,23 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
     taken, given = [
         ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
     ]
-    schemas = {"dialect": "plain", "input_schema": taken, "output_schema": given}
-    return {**_fields(read, read), **schemas, "name": read.name, "title": read.name, "pixie": None, "warnings": ()}, []
+    own = {"name": read.name, "title": read.name, "pixie": None, "warnings": ()}
+    return {**_fields(read, read), **own, "input_schema": taken, "output_schema": given}, []
 
 
 def _read_pixie(
-    document: Document, value: Mapping[str, Any], sidecar: Document, asked: Mapping[str, Any]
+    document: Document, usual: dict[str, Any], sidecar: Document, asked: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
-    read, problems = convert(document, PixieManifest, value=value)
-    members, more = read_members(document)
+    read, problems = pixie.read_manifest(document, usual)
     own, wrong = convert(sidecar, OwnKeys, value=asked)
-    problems += more + wrong
+    problems += wrong
     if read is None or own is None or problems:
         return {}, problems
-    traits = msgspec.structs.replace(read, **members)
     fields = _fields(read, own) | {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
+    fields |= {"pixie": read, "warnings": tuple(pixie.incoherences(read))}
     fields |= {} if read.concurrent else {"concurrency": 1}
-    schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
-    warnings = tuple(incoherences(traits))
-    return {**fields, **schemas, "dialect": "pixie", "pixie": traits, "warnings": warnings}, []
+    return fields | {"input_schema": pixie.input_schema(read), "output_schema": pixie.answer_schema(read.outputs)}, []
 
 
 def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]:
@@ -317,15 +291,14 @@ def _own_rules(fields: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
             yield ("env", name), f"{name!r} is no name of an environment variable of a tool"
 
 
-def sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
-    """Return the files, relative to the folder, that an instance is started from."""
+def _sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
     if not command:
         return (entrypoint,)
     relative = (each for each in command if each and not each.startswith("/") and ".." not in each.split("/"))
     return tuple(each for each in relative if "{port}" not in each and (folder / each).is_file())
 
 
-def stamp(path: str) -> Stamp:
+def _stamp(path: str) -> Stamp:
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -335,13 +308,10 @@ def stamp(path: str) -> Stamp:
 
 def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
     """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
-    return tuple(stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources))
+    return tuple(_stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources))
 
 
-def digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) -> str:
-    """Return the SHA-256 (hex) that changes when a running instance becomes stale.
-
-    It holds the bytes of the declarations and the stamps of what an instance loads once.
-    """
-    loaded = [(name, stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
+def _digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) -> str:
+    """Hash the bytes of the declarations and the stamps of what an instance loads once."""
+    loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
     return hashlib.sha256(repr((declarations, loaded)).encode()).hexdigest()

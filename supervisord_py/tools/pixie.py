@@ -11,21 +11,17 @@ import binascii
 import json
 import mimetypes
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Meta, Struct
 
-from supervisord_py.config.documents import convert, did_you_mean, type_name
+from supervisord_py.config.documents import Document, Pointer, Problem, convert, did_you_mean, type_name
 from supervisord_py.errors import BadRequestError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.tools.schema import compile_schema, schema_problems, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from supervisord_py.config.documents import Document, Pointer, Problem
 
 YEAR = 366 * 86400
 Text = Annotated[str, Meta(pattern=r"^[^\0]*$")]
@@ -95,12 +91,12 @@ class PixieOutput(Struct, frozen=True):
 
 
 class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `tool.json` of this dialect; its inputs, outputs and secrets are read one by one, by `read_members`."""
+    """A `tool.json` of this dialect."""
 
     id: Word
     name: str
-    inputs: tuple[Any, ...]  # of PixieInput
-    outputs: tuple[Any, ...]  # of PixieOutput
+    inputs: tuple[PixieInput, ...]
+    outputs: tuple[PixieOutput, ...]
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
     max_runtime_seconds: Runtime
@@ -110,7 +106,7 @@ class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     category: str = ""
     icon: str = ""
     layout: Literal["form", "chat", "split"] = "form"  # how it is shown; `chat` also changes the body of a run
-    secrets: tuple[Any, ...] = ()  # of PixieSecret
+    secrets: tuple[PixieSecret, ...] = ()
     schema_version: str = ""
     concurrent: bool = True
     validator_timeout_override: Annotated[int, Meta(ge=1, le=86400)] | None = None
@@ -169,39 +165,34 @@ def without_nulls(value: Any) -> Any:
     return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
-def read_members(document: Document) -> tuple[dict[str, Any], list[Problem]]:
-    """Read inputs, outputs and secrets of a manifest, or say what is wrong with them."""
+def read_manifest(document: Document, usual: dict[str, Any]) -> tuple[PixieManifest | None, list[Problem]]:
+    """Read a manifest, or say what is wrong; `usual` counts where it says nothing."""
+    value = usual | without_nulls(document.value)
     problems: list[Problem] = []
-
-    def read(key: str, kind: Any) -> Iterator[Any]:
-        listed = document.value.get(key)
-        names: set[str] = set()
-        for index, raw in enumerate(listed if isinstance(listed, list) else []):
-            at: Pointer = (key, index)
-            one, wrong = convert(document, kind, at, value=without_nulls(raw))
-            if isinstance(raw, dict) and kind is not PixieSecret:
-                wrong += _wrong_for_its_type(document, at, without_nulls(raw))
-            problems.extend(wrong)
-            if one is not None and one.key in names:
-                problems.append(document.problem((*at, "key"), f"the key {one.key!r} stands twice in {key}"))
-            if one is not None:
-                names.add(one.key)
-                yield one
-
-    inputs, outputs = tuple(read("inputs", PixieInput)), tuple(read("outputs", PixieOutput))
-    secrets = tuple(read("secrets", PixieSecret))
-    for index, secret in enumerate(secrets):
-        if not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS:
-            message = f"{secret.key!r} is no name of an environment variable of a tool"
-            problems.append(document.problem(("secrets", index, "key"), message))
-    return {"inputs": inputs, "outputs": outputs, "secrets": secrets}, problems
+    for name in ("inputs", "outputs", "secrets"):
+        if not isinstance(members := value.get(name), list):
+            continue
+        value[name] = members = [without_nulls(each) for each in members]
+        keys: set[Any] = set()
+        for index, each in enumerate(members):
+            if isinstance(each, dict) and isinstance(key := each.get("key"), str):
+                problems += _wrong_for_its_type(document, (name, index), each)
+                if key in keys:
+                    problems.append(document.problem((name, index, "key"), f"the key {key!r} stands twice in {name}"))
+                keys.add(key)
+    read, wrong = convert(document, PixieManifest, value=value)
+    return read, problems + wrong
 
 
 def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any]) -> Iterator[Problem]:
-    """Say what an input or output lacks, or has beside its type; keys that only its form knows are not looked at."""
+    """Say what a member lacks, or has beside its type; keys that only its form knows are not looked at."""
     is_input, kind = at[0] == "inputs", value.get("type")
     types = INPUT_TYPES if is_input else OUTPUT_TYPES
-    if isinstance(kind, str) and kind not in types:
+    if at[0] == "secrets":
+        if not ENV_NAME.fullmatch(value["key"]) or value["key"] in MARKS:
+            message = f"{value['key']!r} is no name of an environment variable of a tool"
+            yield document.problem((*at, "key"), message)
+    elif isinstance(kind, str) and kind not in types:
         yield document.problem((*at, "type"), f"unknown type {kind!r}{did_you_mean(kind, types)}")
     elif is_input:
         for key in REQUIRED_KEYS.get(str(kind), ()):

@@ -18,35 +18,26 @@ import json
 import shutil
 import time
 import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
 from supervisord_py.config.documents import parse_sent
-from supervisord_py.errors import (
-    EXIT_USAGE,
-    OverloadedError,
-    PxError,
-    TimedOutError,
-    ToolFailedError,
-)
+from supervisord_py.errors import EXIT_USAGE, OverloadedError, PxError, TimedOutError, ToolFailedError
 from supervisord_py.process.host import SHORT, is_dead
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
-from supervisord_py.tools.manifest import check_input
+from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.manifest import ToolSpec, check_input
 from supervisord_py.tools.pixie import pixie_call
-from supervisord_py.tools.upstream import BROKEN
+from supervisord_py.tools.upstream import BROKEN, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
-
-    from supervisord_py.tools.driver import ToolInstance
-    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
-    from supervisord_py.tools.upstream import Answer
 
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
 LINE_BYTES = 16 * 1024 * 1024  # of a stream that is told in another form than the tool's
@@ -71,9 +62,6 @@ _OWN_HEADERS = frozenset({
 """What belongs to one connection, or is said by the server that says it."""
 
 
-# -- the client's side -------------------------------------------------------------------------------------------------
-
-
 async def forward(
     tools: Tools,
     request: web.Request,
@@ -83,27 +71,18 @@ async def forward(
     timeout_seconds: float | None = None,
     keep_alive: float | None = None,
 ) -> web.StreamResponse:
-    """Run a tool for an HTTP request and answer it; the bounds are those of `ToolRun`.
+    """Run a tool for an HTTP request and answer it; the bounds are those of `ToolRun.going`.
 
-    Raises:
-        PxError: Before the answer has begun; afterwards where a stream broke off.
+    Raises PxError: Before the answer has begun; afterwards where a stream broke off.
     """
     body = (await request.read()).strip() or b"{}"
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):  # what the quick one does not take, or takes for none
         value = parse_sent(body, f"The input for {spec.unit}", spec.unit).value
-    run = ToolRun(
-        tools,
-        spec,
-        body,
-        value,
-        streaming=streaming,
-        timeout_seconds=timeout_seconds,
-        keep_alive=keep_alive,
-        headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
-    )
-    async with run.going():
+    given = {key: request.headers[key] for key in _FORWARDED if key in request.headers}
+    run = ToolRun(tools, spec, body, value, given, streaming=streaming)
+    async with run.going(timeout_seconds, keep_alive):
         headers = {**run.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
             headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
@@ -117,11 +96,12 @@ async def forward(
         return response
 
 
-# -- the run -----------------------------------------------------------------------------------------------------------
-
-
 class ToolRun:
     """One run. `break_off` from outside raises its error inside, at the next await.
+
+    Args:
+        asked, value: The input as JSON, and parsed.
+        given: Headers that go on to the tool.
 
     Attributes:
         id: Given to the tool and to the client.
@@ -136,17 +116,10 @@ class ToolRun:
         spec: ToolSpec,
         asked: bytes,
         value: Any,
+        given: Mapping[str, str] | None = None,
         *,
         streaming: bool = False,
-        timeout_seconds: float | None = None,
-        keep_alive: float | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Make it with its input, as JSON and parsed; its time begins to count.
-
-        `timeout_seconds`: to the end of the answer; `keep_alive`: seconds to keep the instance afterwards, 0 not at
-        all, -1 for ever, None as usual; `headers`: what goes on to the tool.
-        """
         self.id = str(uuid.uuid4())
         self.spec = spec
         self.instance: ToolInstance | None = None
@@ -158,10 +131,8 @@ class ToolRun:
         self._tools = tools
         self._asked = asked
         self._value = value
+        self._given = given or {}
         self._streaming = streaming
-        self._timeout_seconds = timeout_seconds
-        self._keep_alive = keep_alive
-        self._given = headers or {}
         self._loop = asyncio.get_running_loop()
         self._begun, self._begun_at = self._loop.time(), time.time()
         self._answer: Answer | None = None
@@ -170,27 +141,36 @@ class ToolRun:
         self._error: PxError | None = None
 
     @contextlib.asynccontextmanager
-    async def going(self) -> AsyncIterator[None]:
+    async def going(self, timeout_seconds: float | None = None, keep_alive: float | None = None) -> AsyncIterator[None]:
         """Run; the context is open for as long as the answer is read.
 
-        Raises:
-            PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
+        Args:
+            timeout_seconds: From its making to the end of the answer.
+            keep_alive: Seconds to keep the instance afterwards, 0 not at all, -1 for ever, None as usual.
+
+        Raises PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
         """
-        granted, timers, error = None, list[asyncio.TimerHandle](), None
+        tools, granted, timers, error = self._tools, None, list[asyncio.TimerHandle](), None
         try:
             check_input(self.spec, self._value)
-            granted = await self._tools.acquire(self.spec, self._timeout_seconds, self._keep_alive)
+            granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
             self.instance.breaks.add(self.break_off)
-            if self.instance.spec.max_runtime_seconds > 0:
-                timers.append(self._loop.call_later(self.instance.spec.max_runtime_seconds, self._exceed_runtime))
-            if self._timeout_seconds is not None:
-                timers.append(self._loop.call_at(self._begun + self._timeout_seconds, self._time_out))
+            if (seconds := self.instance.spec.max_runtime_seconds) > 0:
+                timers.append(self._loop.call_later(seconds, lambda: tools.supervisor.task(self.exceed_runtime())))
+            if timeout_seconds is not None:
+                detail = f"{self.spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed."
+                late = TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit)
+                timers.append(self._loop.call_at(self._begun + timeout_seconds, self.break_off, late))
             async with self._scope:
                 await self._ask()
                 yield
         except BaseException as failure:
-            error = self._why_it_ends(failure)
+            error = self._error if isinstance(failure, TimeoutError) and self._error is not None else failure
+            is_given_up = isinstance(error, (asyncio.CancelledError, ConnectionError, TimedOutError))
+            instance = self.instance
+            if is_given_up and instance and instance.upstream and not instance.over.is_set() and not instance.wanted:
+                tools.supervisor.task(instance.upstream.cancel(self.id))
             if error is failure:
                 raise
             raise error from None
@@ -202,12 +182,12 @@ class ToolRun:
                 self._answer.close()
             if granted is not None:
                 granted.instance.breaks.discard(self.break_off)
-                self._tools.release(granted)
+                tools.release(granted)
             self._loop.call_soon(self._tell_end, error)  # once the answer is out
 
     def _tell_end(self, error: BaseException | None) -> None:
         """Publish how it went; that it failed by its tool's fault is an event of its own."""
-        outcome, kind, status = "completed", None, self.status
+        outcome, kind, status, instance = "completed", None, self.status, self.instance
         if isinstance(error, PxError):
             outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
             outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
@@ -217,7 +197,7 @@ class ToolRun:
         tools.events.publish(
             "run",
             unit,
-            instance=self.instance.key if self.instance else None,
+            instance=instance.key if instance else None,
             run=self.id,
             outcome=outcome,
             status=status or None,
@@ -226,42 +206,18 @@ class ToolRun:
             duration_seconds=round(now - self._begun, 6),
         )
         blamed = error is not None and failures.is_the_tools(error)
-        if blamed and self.instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
+        if blamed and instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
             tools.failed_at[unit] = now
-            facts: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": self.instance.over.is_set()}
-            tools.events.publish("run_failed", unit, instance=self.instance.key, run=self.id, **facts)
-
-    # -- ended from outside ------------------------------------------------------------------------------------
+            facts: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": instance.over.is_set()}
+            tools.events.publish("run_failed", unit, instance=instance.key, run=self.id, **facts)
 
     def break_off(self, error: PxError) -> None:
         """End the run with this error; the first one stands."""
-        if self._error is None and not self._over.is_set():
-            self._error = error
-            self._break_off()
-
-    def _break_off(self) -> None:
+        self._error = self._error or error
         if not self._over.is_set() and self._scope.when() is None:
             self._scope.reschedule(self._loop.time())
 
-    def _time_out(self) -> None:
-        seconds = self._timeout_seconds
-        detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
-        self.break_off(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
-
-    def _why_it_ends(self, failure: BaseException) -> BaseException:
-        """Return what ended the run, and ask the tool to cancel one that is given up."""
-        if isinstance(failure, TimeoutError) and self._error is not None:
-            failure = self._error
-        given_up = isinstance(failure, (asyncio.CancelledError, ConnectionError, TimedOutError))
-        instance = self.instance
-        if given_up and instance and instance.upstream and not instance.over.is_set() and instance.wanted is None:
-            self._tools.supervisor.task(instance.upstream.cancel(self.id))
-        return failure
-
-    def _exceed_runtime(self) -> None:
-        self._tools.supervisor.task(self._enforce_runtime())
-
-    async def _enforce_runtime(self) -> None:
+    async def exceed_runtime(self) -> None:
         """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
         instance = self.instance
         if instance is None or self._over.is_set() or self._error is not None:
@@ -274,9 +230,8 @@ class ToolRun:
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self._over.wait()
-        for break_off in instance.breaks - {self.break_off}:
+        for break_off in tuple(instance.breaks):
             break_off(failures.collateral(instance.spec))
-        self._break_off()
         self._tools.died(instance)
 
     # -- the conversation with the tool ------------------------------------------------------------------------
@@ -293,8 +248,7 @@ class ToolRun:
             for one in calls:
                 if self._answer is not None:
                     self._answer.close()
-                if instance.upstream is None:
-                    raise ConnectionResetError("the instance is gone")
+                assert instance.upstream is not None
                 self._answer = await instance.upstream.send(*one)
                 if self._answer.status >= 400:
                     raise await self._tool_error(self._answer)

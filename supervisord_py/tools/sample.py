@@ -6,18 +6,14 @@ the author is asked to write the test request. For Pixie tools the values are th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.tools.manifest import check_input
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.pixie import PixieInput, PixieManifest
+from supervisord_py.tools.manifest import ToolSpec, check_input
+from supervisord_py.tools.pixie import PixieInput, PixieManifest
 
 TEST_REQUEST = "test-request.json"
 PICTURE = (

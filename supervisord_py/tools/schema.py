@@ -7,18 +7,15 @@ which takes a microsecond; why it does not is asked afterwards.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisord_py.config.documents import pointer, type_name
+from supervisord_py.config.documents import Pointer, pointer, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from jsonschema_rs import Draft202012Validator
-
-    from supervisord_py.config.documents import Pointer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import (
     ConfigError,
     InterruptedRunError,
@@ -24,29 +26,21 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.ledger.instances import PINS, PinRow
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
+from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import Phase, reason_of
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason, StopReport
-from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Rules, Start, Stop
-from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Start, Stop
+from supervisord_py.process.supervisor import Supervisor, stop_report
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
-from supervisord_py.tools.driver import ToolDriver, ToolInstance
-from supervisord_py.tools.manifest import MEBIBYTE
+from supervisord_py.tools.catalog import Catalog, Entry
+from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig
+from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 from supervisord_py.tools.status import LastStates, ToolState
 from supervisord_py.tools.upstream import schema_drift
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from supervisord_py.config.settings import ToolsSettings
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.pool import Action
-    from supervisord_py.tools.catalog import Catalog, Entry
-    from supervisord_py.tools.driver import ToolsConfig
-    from supervisord_py.tools.manifest import ToolSpec
 
 PERIOD_SECONDS = 5.0
 QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
@@ -68,10 +62,6 @@ class Granted(msgspec.Struct, frozen=True):
 def bounds_of(settings: ToolsSettings) -> Bounds:
     budget = settings.memory_budget_mb and settings.memory_budget_mb * MEBIBYTE
     return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max)
-
-
-def rules_of(spec: ToolSpec) -> Rules:
-    return Rules(spec.digest, spec.concurrency, spec.warm_keep_seconds)
 
 
 class Tools:
@@ -103,7 +93,7 @@ class Tools:
         self._ledger = ledger
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
-        self._specs: dict[str, tuple[ToolSpec, Rules]] = {}
+        self._specs: dict[str, ToolSpec] = {}  # as each was asked for last
         self._newest: dict[str, float] = {}
         """When the newest known instance of each tool began: an older one that ends says nothing of the tool."""
         self._tickets = 0
@@ -152,9 +142,9 @@ class Tools:
         self.states.remember(name, state=instance.phase.value)
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
         instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance, resume=True))
-        now, rules = clock.now(), rules_of(instance.spec)
+        now = clock.now()
         known: dict[str, Any] = {"digest": instance.digest, "last_used": now - age, "ready": ready, "now": now}
-        self._perform(self.pool.adopt(name, instance.serial, rules, **known))
+        self._perform(self.pool.adopt(name, instance.serial, instance.spec.rules, **known))
 
     async def close(self) -> None:
         """Stop every tool, all at once; runs in flight hear of the shutdown.
@@ -181,7 +171,7 @@ class Tools:
         await self.zygotes.close()
         await self.supervisor.close()
         for instance in self._instances.values():
-            await self.driver.let_go(instance)
+            self.driver.let_go(instance)
         self.driver.listeners.close()
 
     # -- what the pool decides ---------------------------------------------------------------------------------
@@ -244,7 +234,7 @@ class Tools:
 
     def _start(self, start: Start) -> int:
         self.driver.listeners.unwatch(start.unit)
-        spec = self._specs[start.unit][0]
+        spec = self._specs[start.unit]
         instance = ToolInstance(self._placement.new_key(), spec.unit, spec, start.serial)
         self._instances[start.serial] = instance
         self._newest[instance.name] = instance.started_at
@@ -352,18 +342,15 @@ class Tools:
 
         Raises PxError: refused, or the start failed.
         """
-        known = self._specs.get(spec.name)
-        if known is None or known[0] is not spec:
-            known = self._specs[spec.name] = spec, rules_of(spec)
+        if self._specs.get(spec.name) is not spec:
+            self._specs[spec.name] = spec
             unpinned = self.states.of(spec.name).unpinned
             if spec.pinned and not unpinned and self.pool.pin_of(spec.name) is Pin.NONE:
                 self._tell(self.pool.pin, spec.name, Pin.LRU)
-        patience = timeout_seconds
-        if patience is None:
-            patience = QUEUE_SECONDS + spec.start_timeout_seconds
+        patience = QUEUE_SECONDS + spec.start_timeout_seconds if timeout_seconds is None else timeout_seconds
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
-        actions = self.pool.ask(ticket, spec.name, known[1], now + patience, keep_alive, now=now)
+        actions = self.pool.ask(ticket, spec.name, spec.rules, now + patience, keep_alive, now=now)
         match actions:
             case [Grant(granted, _, serial, cold)] if granted == ticket and not cold:
                 keep = spec.warm_keep_seconds if keep_alive is None else keep_alive
@@ -413,7 +400,7 @@ class Tools:
         if instance is None:
             return StopReport("")
         await instance.stopped.wait()
-        report = instance.report or StopReport(instance.key)
+        report = stop_report(instance)
         if report.survivors:
             left = [{"pid": each.pid, "name": each.name, "start_time": each.start_time} for each in report.survivors]
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
@@ -441,7 +428,7 @@ class Tools:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
         for slot in self.pool.slots():
             try:
-                rules = rules_of(self.catalog.get(slot.unit))
+                rules = self.catalog.get(slot.unit).rules
             except ConfigError:
                 continue  # a file that is being edited takes nothing down
             except UnknownUnitError:

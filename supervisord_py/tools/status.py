@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.errors import ConfigError
-    from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Ledger
 
 _FACTS = ("reason", "failure", "drift", "drift_digest", "unpinned", "imports")
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
 from supervisord_py.tools.schema import differences
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 IDLE_SECONDS = 1.0
 _CANCEL_SECONDS = 1.0

@@ -14,33 +14,27 @@ import re
 import shutil
 import time
 import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, Problem, read_document
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import stop_report
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance
-from supervisord_py.tools.environment import find_interpreter
-from supervisord_py.tools.manifest import MANIFEST, load_tool
-from supervisord_py.tools.pixie import incoherences
+from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
+from supervisord_py.tools.manifest import MANIFEST, ToolSpec, load_tool
 from supervisord_py.tools.proxy import make_room, media_type, run_calls
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
-from supervisord_py.tools.sync import PYPROJECT, read_project
+from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, schema_drift
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from datetime import datetime
-
-    from supervisord_py.config.settings import ToolsSettings
-    from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.service import Tools
 
 NAMES = (
     "folder_structure", "tool_json_parses", "schemas_coherent", "pyproject_ok", "venv_functional", "tool_spawns",
@@ -68,13 +62,7 @@ class ToolCheck(NamedTuple):
 
 
 async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, Any]:
-    """Run the twelve checks on the tool in `folder` and return the report, JSON document px.validation/1.
-
-    Args:
-        tools: The tool is tried beside what they hold.
-        folder: The tool's folder.
-        now: Aware UTC time of the report.
-    """
+    """Run the twelve checks on the tool in `folder` at `now` (aware, UTC); return the document px.validation/1."""
     spec, checks = await asyncio.to_thread(check_files, folder, tools.config.settings)
     trial, why = None, "not reached: an earlier check failed"
     if spec is None:
@@ -125,9 +113,8 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
     }
     if spec.pixie is not None and not (folder / PYPROJECT).is_file():
         checks["folder_structure"] = ToolCheck(WARN, f"there is no {PYPROJECT}; Pixie itself would refuse the tool")
-    found = incoherences(spec.pixie) if spec.pixie is not None else []
-    if said := found or spec.warnings:
-        checks["schemas_coherent"] = ToolCheck(FAIL if found else WARN, said[0], "\n".join(said))
+    if spec.warnings:
+        checks["schemas_coherent"] = ToolCheck(FAIL, spec.warnings[0], "\n".join(spec.warnings))
     return spec, checks
 
 
@@ -196,8 +183,7 @@ class _Trial:
         self._is_json = True
         self.stderr = ""
         self._now = now
-        override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
-        self._seconds = float(override or CHECK_SECONDS)
+        self._seconds = float((spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
         self._instance.extra_env = VALIDATING
@@ -330,7 +316,6 @@ class _Trial:
         return ToolCheck(PASS, f"{len(paths)} fixtures match")
 
     async def _stop(self) -> ToolCheck:
-        """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
         begun = time.monotonic()
         await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
         report, seconds = stop_report(self._instance), time.monotonic() - begun

@@ -17,19 +17,6 @@ from supervisord_py.tools.catalog import Catalog
 from tool_folders import age, pixie_manifest, write_tool
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the folders that were read, in order."""
@@ -63,8 +50,9 @@ def test_an_unknown_name_gets_the_nearest_or_the_example(tmp_path: Path) -> None
     assert caught.value.hint == "pxctl tools add example:text-stats"
 
 
-def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, clock: Clock) -> None:
-    catalog = Catalog([tmp_path], clock=clock)
+def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "FRESH_SECONDS", 600.0)
+    catalog = Catalog([tmp_path])
     catalog.refresh()
     folder = write_tool(tmp_path, "x", "")
     with pytest.raises(ConfigError):
@@ -72,9 +60,8 @@ def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, cl
     (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
     assert catalog.get("x").concurrency == 2
     (folder / "tool.json").write_text('{"name": "x", "concurrency": 33}')
-    clock.now += 0.1
-    assert catalog.get("x").concurrency == 2, "a look serves a fifth of a second"
-    clock.now += 0.15
+    assert catalog.get("x").concurrency == 2, "a look serves for a while"
+    monkeypatch.setattr(catalog_module, "FRESH_SECONDS", 0.0)
     assert catalog.get("x").concurrency == 33
     catalog.reconfigure([tmp_path / "elsewhere"], ToolsSettings())
     with pytest.raises(UnknownUnitError):

@@ -21,7 +21,7 @@ def test_the_layers_in_their_order(tmp_path: Path) -> None:
     lines = "A=dotenv", "B=dotenv", "HOME=/dotenv", "LISTEN_FDS=9", "PX_OWN=mine", "X=${A}-${LC_TIME}-${SECRET:-none}"
     (spec.folder / ".env").write_text("\n".join((*lines, "Y='${X}!'", "Z=$A")))
     source = {"PATH": "/bin", "HOME": "/root", "LC_TIME": "C", "SECRET": "x", "PX_TOOLS__PATHS": "x", "C": "daemon"}
-    built = build_environment(spec, source, extra={"LISTEN_FDS": "1", "C": "extra"})
+    built = build_environment(spec, source, TOOLS_ENV, tmp_path, {"LISTEN_FDS": "1", "C": "extra"})
     assert dict(built) == {
         "PATH": "/bin",
         "HOME": "/dotenv",
@@ -80,11 +80,11 @@ def test_pixie_tools_get_their_variables_and_need_their_secrets(tmp_path: Path) 
     spec = pixie(tmp_path, secrets=secrets)
     (spec.folder / ".env").write_text("OTHER=\n")
     with pytest.raises(StartFailedError) as caught:
-        build_environment(spec, {"API_KEY": "the daemon's own"})
+        build_environment(spec, {"API_KEY": "the daemon's own"}, TOOLS_ENV, tmp_path, {})
     assert "does not set: API_KEY, OTHER" in caught.value.detail
     assert caught.value.extra == {"reason": "spawn_failed", "stage": "environment"}
     (spec.folder / ".env").write_text("OTHER=1\nAPI_KEY=k\n")
-    env: Environment = build_environment(spec, {}, artefacts_root=tmp_path / "artefacts")
+    env: Environment = build_environment(spec, {}, TOOLS_ENV, tmp_path / "artefacts", {})
     assert (env["PIXIE_TOOL_ID"], env["PIXIE_ARTEFACTS_ROOT"]) == ("tool", str(tmp_path / "artefacts"))
 
 

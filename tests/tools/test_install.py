@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
-from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.install import ToolsDiskError, add_tool, new_tool, placed, remove_tool
+from supervisord_py.tools.catalog import Catalog, ToolsDiskError, add_tool, new_tool, placed, remove_tool
+from supervisord_py.tools.environment import lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import ToolSpec
-from supervisord_py.tools.sync import lacks_bytecode, needs_sync
 from supervisord_py.tools.validate import validate_tool
 from tool_folders import write_tool
 from tools.tool_house import ToolHouse

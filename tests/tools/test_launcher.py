@@ -57,7 +57,7 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
     server = await asyncio.start_server(stranger, "127.0.0.1", 0)
     taken = server.sockets[0].getsockname()[1]
 
-    monkeypatch.setattr(driver, "free_port", lambda _unit: taken)
+    monkeypatch.setattr(driver, "free_port", lambda: taken)
     house.add("shapes", listen="port", env={"FAULT": "never"})
     async with server:
         with pytest.raises(StartFailedError, match="not the tool's own"):

@@ -33,15 +33,19 @@ async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collatera
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over: list[ToolRun] = []
-    exceed = ToolRun._exceed_runtime
-    monkeypatch.setattr(ToolRun, "_exceed_runtime", lambda run: over.append(run) or None)
+    exceed = ToolRun.exceed_runtime
+
+    async def hold(run: ToolRun) -> None:
+        over.append(run)
+
+    monkeypatch.setattr(ToolRun, "exceed_runtime", hold)
     house.add("shapes", max_runtime_seconds=1, env={"FAULT": "no_cancel"})
     pid = (await house.ask("shapes"))["pid"]
     late = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
     await eventually(lambda: over)
     other = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
     await said(house, "sleeping", 2)
-    exceed(over[0])  # the other's time would be over a moment later, or earlier
+    await exceed(over[0])  # the other's time would be over a moment later, or earlier
     results = await asyncio.gather(late, other, return_exceptions=True)
     assert isinstance(results[0], ResourceLimitError)
     assert results[0].detail.startswith("ResourceLimitExceeded: runtime")

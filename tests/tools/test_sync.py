@@ -23,9 +23,9 @@ from supervisord_py.errors import ConflictError, TimedOutError
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.program import Completed
-from supervisord_py.tools import sync
+from supervisord_py.tools import environment
+from supervisord_py.tools.environment import Builder, SyncFailedError, lacks_bytecode
 from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.sync import Builder, SyncFailedError, lacks_bytecode
 from tool_folders import write_tool
 from tools.tool_house import ToolHouse
 
@@ -138,7 +138,7 @@ async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert run.stopped
-    monkeypatch.setattr(sync, "BUILD_SECONDS", 0.05)
+    monkeypatch.setattr(environment, "BUILD_SECONDS", 0.05)
     with pytest.raises(TimedOutError):
         await synced(folder, Scripted(block=True))
     assert shape(folder) == {".venv/old"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.tools import readiness as ports
-from supervisord_py.tools.readiness import NotifySocket
+from supervisord_py.tools import sockets
+from supervisord_py.tools.sockets import NotifySocket
 from tools.tool_house import ToolHouse
 
 
@@ -48,13 +48,13 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            (found,) = [one for one in ports.listening_of(process.pid) if one.port == port]
+            (found,) = [one for one in sockets.listening_of(process.pid) if one.port == port]
             assert str(found) == f"127.0.0.1:{port}"
-            assert ports.is_listener_of(process.pid, port)
-            assert not ports.is_listener_of(process.pid, port + 1)
+            assert sockets.is_listener_of(process.pid, port)
+            assert not sockets.is_listener_of(process.pid, port + 1)
         finally:
             os.killpg(process.pid, 9)
-    assert ports.listening_of(process.pid) == ()
+    assert sockets.listening_of(process.pid) == ()
 
 
 def say(path: Path, message: bytes) -> None:

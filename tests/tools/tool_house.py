@@ -117,8 +117,8 @@ class ToolHouse:
     async def answer(self, name: str, value: Any = None, **options: Any) -> tuple[Any, Any]:
         """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
         value = {} if value is None else value
-        run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value, **options)
-        async with run.going():
+        run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value)
+        async with run.going(**options):
             if run.body is not None:
                 return run, json.loads(run.body)
             return run, b"".join([chunk async for chunk in run.chunks])
