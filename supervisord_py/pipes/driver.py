@@ -20,7 +20,7 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, E
 from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
-from supervisord_py.pipes.launch import check, cleanup, stdin_of, write_files
+from supervisord_py.pipes.launch import check, stdin_of, write_files
 from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import open_for_child
@@ -51,7 +51,7 @@ class RunDriver:
     async def prepare(self, run: Run) -> ChildSpec:
         """Check its budget, and make everything ready for the spawn: its files are written, its descriptors open.
 
-        Raises CannotRunError: with the error type of the row; nothing of ours is left then.
+        Raises CannotRunError: with the error type of the row.
         """
 
         def write() -> None:
@@ -70,22 +70,19 @@ class RunDriver:
         takes_stdin = found.adapter.prompt is PromptBy.STDIN
         try:
             await asyncio.to_thread(write)
-            if room.config.preflight_seconds and found.values["url"] is not None:
-                await check_provider(found.values, seconds=room.config.preflight_seconds)
-        except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
             is_full = error.errno in _FULL
             kind = ErrorType.DISK_FULL if is_full else ErrorType.CONFIG_ERROR
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
             hint = "free some space" if is_full else "look at its owner and mode"
             raise CannotRunError(kind, message, hint=hint) from error
+        if room.config.preflight_seconds and found.values["url"] is not None:
+            await check_provider(found.values, seconds=room.config.preflight_seconds)
         run.deadline = room.clocks.awake() + plan.timeout_seconds
         return ChildSpec(
             unit=run.unit,
             argv=found.argv,
-            cwd=found.cwd,
+            cwd=str(run.home),
             env={**found.env, **room.own},
             limits=tree_limits(plan.processes, plan.cpu_percent),
             max_rss_bytes=plan.memory_bytes,

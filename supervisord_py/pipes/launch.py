@@ -1,18 +1,23 @@
-"""From an execution to what its spawn needs: key, environment, program, version, files, preflight; in this order.
+"""From an execution to what its spawn needs: key, environment, program, version, files; in this order.
 
 What is to run is decided by its row alone, which was frozen when it was queued; nothing is shared between
-executions. Who is refused is told why, and leaves nothing behind. Doing it again gives the same files.
+executions. Who is refused is told why. Doing it again gives the same files.
+
+A key comes by reference (`$ENV`, `file:PATH`, `cmd:ARGV`), and is itself in no log, no argv and no message. A key file
+must be its owner's alone (0600 or stricter). A command is split as a shell splits words, and run without one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
 import os
 import re
+import shlex
 import shutil
-import sys
+import stat
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -20,15 +25,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisord_py.config.documents import did_you_mean
-from supervisord_py.errors import ConfigError
+from supervisord_py.config.documents import did_you_mean, read_bounded
+from supervisord_py.errors import ConfigError, PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
-from supervisord_py.pipes.output import make_folder, remove_raw
+from supervisord_py.pipes.output import make_folder
 from supervisord_py.pipes.presets import CUSTOM
-from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
 if TYPE_CHECKING:
@@ -44,8 +48,11 @@ DOTENV = ".env"
 AGENT_DIR = "agent"
 PROMPT_FILE = "prompt.md"
 ARGUMENT_BYTES = 64 * 1024  # Linux takes 128 KiB; what is so long is better on stdin long before
+KEY_SECONDS = 30.0  # a password store may ask its owner first
 RECALL_SECONDS = 5.0  # of a key's command where nothing but old output waits for the key
 _KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_MAX_KEY_BYTES = 64 * 1024
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
 class RunTerms(msgspec.Struct, frozen=True):
@@ -70,7 +77,6 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     adapter: AgentSpec
     argv: tuple[str, ...]  # the program is an absolute path
     env: Environment
-    cwd: str
     values: Values
     terms: RunTerms
     secrets: tuple[str, ...] = ()  # what must never be stored
@@ -96,10 +102,8 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
         detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
         raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
-    key: str | None = None
-    if it.preset.api_key is not None:
-        environ, cwd = {**shelf.environ, **dotenv}, config.presets_file.parent
-        key = await resolve_key(it.preset.api_key, environ, cwd=cwd, run=shelf.run)
+    reference = it.preset.api_key
+    key = None if reference is None else await resolve_key(shelf, reference, dotenv)
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
@@ -117,7 +121,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
         doubts += (doubt,)
     stop, patterns = spec.stop, (*config.redact, *redact)
     terms = RunTerms(
@@ -133,7 +137,6 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
         adapter=spec,
         argv=(program, *argv[1:]),
         env=env,
-        cwd=str(folder),
         values={**values, "key_reference": spec.reference(version)},
         terms=terms,
         secrets=secrets,
@@ -146,10 +149,71 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
 def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     """Say that a provider is not known to be one of the agent's; None where it is. Pure."""
     known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
-    if provider is None or provider in known or len(known) == 1:
+    if not provider or provider in known or len(known) == 1:
         return None
     near = did_you_mean(provider, known)
     return f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands{near}"
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+async def resolve_key(
+    shelf: AgentShelf, reference: str, dotenv: Mapping[str, str], seconds: float = KEY_SECONDS
+) -> str:
+    """Return the key that a reference of presets.toml leads to, within so many seconds.
+
+    Names are looked up in `.env`, then in the daemon's environment; paths and commands start in the folder of
+    presets.toml. The reference is never quoted in a message: it may be a key.
+
+    Raises CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that cannot be had.
+    """
+    environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+    if variable := _VARIABLE.fullmatch(reference):
+        name = variable[1] or variable[2]
+        if key := environ.get(name, "").strip():
+            return key
+        raise _no_key(f"the variable {name} is not set", f"set {name} in the .env beside pipe.md, or for the daemon")
+    kind, _, rest = reference.partition(":")
+    try:
+        words = shlex.split(rest) if kind == "cmd" else rest.split()
+    except ValueError:
+        words = []
+    if kind == "file" and words:
+        return await asyncio.to_thread(_key_of_file, rest.strip(), environ, cwd)
+    if kind != "cmd" or not words:
+        hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
+        raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
+    try:
+        done = await shelf.run(words, name="key", timeout=seconds, cwd=str(cwd), env=environ)
+        key, why = done.stdout.strip(), done.words if done.code != 0 else "must print one line, and nothing else"
+        if done.code == 0 and key and "\n" not in key:
+            return key
+    except TimeoutError:
+        why = f"did not end within {seconds:g} s"
+    except PxError as error:
+        why = f"cannot be started: {error.detail}"
+    # What it printed is not quoted: stderr of a password store may hold anything.
+    raise _no_key(f"the command of the key ({words[0]}) {why}", "run the command by hand to see what it says")
+
+
+def _key_of_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
+    path = Path(environ.get("HOME") or Path.home(), text[2:]) if text.startswith("~/") else cwd / text
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise _no_key(f"others may read the key file {path} (mode {mode:o})", f"chmod 600 {path}")
+        key = read_bounded(path, _MAX_KEY_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise _no_key(f"the key file {path} cannot be read: {why}", "mend api_key") from error
+    if not key:
+        raise _no_key(f"the key file {path} is empty", "write the key alone into it")
+    return key
+
+
+def _no_key(detail: str, hint: str) -> CannotRunError:
+    return CannotRunError(ErrorType.AUTH_FAILED, detail, hint=hint)
 
 
 async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[str, ...]:
@@ -159,9 +223,8 @@ async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[
         return ()
     found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
-        if (reference := it.preset.api_key) is not None:
-            environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
-            return (*found, await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS))
+        if it.preset.api_key is not None:
+            found += (await resolve_key(shelf, it.preset.api_key, dotenv, RECALL_SECONDS),)
     return found
 
 
@@ -241,11 +304,11 @@ def build_environment(
     named = str(provider) if provider in spec.provider_keys else only or provider
     names = spec.keys_of(str(named)) if named is not None else ()
     key_name = spec.key_variable if has_url or not names else names[0]
+    secrets.add(key or "")
     if key_name and key:
         env[key_name] = key
     elif key_name and has_url and spec.no_key:
         env[key_name] = spec.no_key
-    secrets |= {key} if key else set()
     return env, tuple(sorted(filter(None, secrets)))
 
 
@@ -262,10 +325,8 @@ USUAL_PLACES = (
 def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home: str) -> str:
     """Return the absolute path of a program: on the PATH that it would run with, then where installers put it.
 
-    `name` is a name, or a path: absolute, `~/…`, or relative to the pipe's `folder`.
-
-    Raises:
-        CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
+    `name` is a name, or a path: absolute, `~/…`, or relative to the pipe's `folder`. Raises CannotRunError:
+    `agent_not_found`; what was tried is named, and how the agent is installed.
     """
     is_path = os.sep in name
     if is_path:
@@ -305,9 +366,8 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
     for path, file in spec.files.items():
         if any(values.get(name) is None for name in file.when):
             continue
-        for name in file.needs:
-            if values.get(name) is None:
-                raise needs(spec, name)
+        if lacking := [name for name in file.needs if values.get(name) is None]:
+            raise needs(spec, lacking[0])
         if file.text is None:
             texts[path] = json.dumps(fill_json(file.json, values), indent=2) + "\n"
         else:
@@ -319,8 +379,7 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
 
     Below the execution's folder: `prompt.md` where the agent is told of it, and `agent/` with what the program reads as
-    its own configuration.
-    Nothing of a user's own configuration is ever opened.
+    its own configuration. Nothing of a user's own configuration is ever opened.
     """
     spec = found.adapter
     texts, folders = file_texts(spec, found.values), [(Path(str(found.values["output_dir"])), 0o777)]
@@ -333,16 +392,16 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     make_folder(run_dir)
     prompt_file = str(found.values["prompt_file"])
     if any(prompt_file in text for text in (*found.argv, *found.env.values(), *texts.values())):
-        write_private(run_dir / PROMPT_FILE, prompt)
+        _write_private(run_dir / PROMPT_FILE, prompt)
     if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
         (run_dir / AGENT_DIR).mkdir(mode=0o700)
     for path, text in texts.items():
         target = run_dir / AGENT_DIR / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(target, text)
+        _write_private(target, text)
 
 
-def write_private(path: Path, text: str) -> None:
+def _write_private(path: Path, text: str) -> None:
     """Write a new file, private from its first instant."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -351,15 +410,10 @@ def write_private(path: Path, text: str) -> None:
 
 def stdin_of(prompt: str) -> int:
     """Return a file without a name that holds the prompt, to be an agent's stdin: it ends by itself, unlike a pipe."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("prompt")
-    else:
-        with tempfile.TemporaryFile() as unnamed:
-            descriptor = os.dup(unnamed.fileno())
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(prompt.encode("utf-8", "surrogatepass"))
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    with tempfile.TemporaryFile() as unnamed:
+        unnamed.write(prompt.encode("utf-8", "surrogatepass"))
+        unnamed.seek(0)
+        return os.dup(unnamed.fileno())
 
 
 def cleanup(run_dir: Path) -> None:
@@ -367,9 +421,3 @@ def cleanup(run_dir: Path) -> None:
     shutil.rmtree(run_dir / AGENT_DIR, ignore_errors=True)
     with contextlib.suppress(OSError):
         (run_dir / PROMPT_FILE).unlink()
-
-
-def remove_private(run_dir: Path) -> None:
-    """Remove what an execution must not leave: its agent's files, its raw output. Blocking; fine to do twice."""
-    cleanup(run_dir)
-    remove_raw(run_dir)

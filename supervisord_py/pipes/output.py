@@ -9,18 +9,19 @@ with the end of the run. Private (0700, 0600) from the first instant; a byte is 
 from __future__ import annotations
 
 import codecs
+import json
 import os
+import re
 import shutil
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from supervisord_py.pipes.secrets import Redactor, redact
 from supervisord_py.pipes.streams import PARSERS, TextStream
 from supervisord_py.process.supervisor import decode_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from supervisord_py.ledger.pipe_executions import Execution
@@ -32,6 +33,9 @@ PIECE_BYTES = 64 * 1024
 DISK_PAUSE_SECONDS = 0.5  # between two tries against a disk that takes nothing
 STEP_BYTES = 256 * 1024
 POLL_SECONDS = 0.05  # so often who follows looks whether a file has grown
+MARK = b"[redacted]"
+SHORTEST_VALUE = 6  # shorter ones are left alone: `test` as a key would black out half of an answer
+LINE_BYTES = 16 * 1024 * 1024
 HEAD_SHARE = 4  # one fourth of a row's text is for the beginning: the end tells more
 _PRIVATE = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -141,6 +145,63 @@ def disk_is_full(folder: Path) -> bool:
 
 
 # -- what is made of it --------------------------------------------------------------------------------------------
+
+
+class Redactor:
+    """Takes secrets out of one stream, line by line; what comes out does not depend on where its pieces were cut.
+
+    A line is held back until it is whole; one over LINE_BYTES is let go in pieces of that size.
+
+    Args:
+        values: Known secrets; of one of several lines, each line is one.
+        patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
+    """
+
+    def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:
+        known = sorted(_printed_forms(values), key=len, reverse=True)
+        self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
+        self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
+        self._line = b""  # not whole yet
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; return those that are certain."""
+        if self._known is None and not self._patterns:
+            return data
+        whole, newline, rest = (self._line + data).rpartition(b"\n")
+        done = [self._clean(whole), newline] if newline else []
+        while len(rest) > LINE_BYTES:
+            done.append(self._clean(rest[:LINE_BYTES]))
+            rest = rest[LINE_BYTES:]
+        self._line = rest
+        return b"".join(done)
+
+    def end(self) -> bytes:
+        """Return the rest; once, at the end of the stream."""
+        return self._clean(self._line)
+
+    def _clean(self, text: bytes) -> bytes:
+        if self._known is not None:
+            text = self._known.sub(MARK, text)
+        for pattern in self._patterns:
+            lines = text.split(b"\n")
+            text = b"\n".join(pattern.sub(lambda found: MARK if found[0] else b"", line) for line in lines)
+        return text
+
+
+def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:
+    redactor = Redactor(values, patterns)
+    done = redactor.feed(text.encode("utf-8", "surrogatepass")) + redactor.end()
+    return done.decode("utf-8", "surrogatepass")
+
+
+def _printed_forms(values: Iterable[str]) -> set[bytes]:
+    """Return every form in which a value may be printed: as it is, and as a JSON string holds it."""
+    forms = set()
+    for value in {line.strip() for each in values for line in (each.strip(), *each.split("\n"))}:
+        if len(value) >= SHORTEST_VALUE:
+            plain = {value} if "\n" not in value else set()
+            forms |= plain | {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {form.encode("utf-8", "surrogatepass") for form in forms}
 
 
 class Copier:

@@ -40,7 +40,7 @@ from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import whole_ms
 from supervisord_py.pipes.intake import next_try
-from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets, remove_private
+from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
@@ -215,7 +215,7 @@ class Run(Instance):
         if self.execution.status is Status.RUNNING:
             return  # the keeper was lost before its end was decided
         if self.terms.copied or not self.final:
-            await asyncio.to_thread(remove_private, self.folder)
+            await asyncio.to_thread(output.remove_raw, self.folder)
         if self.id and self.execution.status.is_final and not self.done.is_set():
             await self.room.after(self)
 

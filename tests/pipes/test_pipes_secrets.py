@@ -6,17 +6,21 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
-from supervisord_py.pipes import secrets
+from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.launch import resolve_key
+from supervisord_py.pipes.output import MARK, Redactor, redact
 from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.secrets import MARK, Redactor, redact, resolve_key
 
 KEY = "sk-very-secret-key"
 
@@ -34,8 +38,9 @@ async def key(
         assert answer is not None
         return answer
 
+    shelf: Any = SimpleNamespace(environ=environ or {}, run=run, config=pipes_config(cwd))
     try:
-        return await resolve_key(reference, environ or {}, cwd=cwd, run=run)
+        return await resolve_key(shelf, reference, {})
     except CannotRunError as error:
         assert KEY not in error.message
         return f"{error.error_type}: {error.message}"
@@ -129,7 +134,7 @@ def test_what_is_held_and_what_is_a_secret() -> None:
 
 
 def test_a_line_without_end_is_let_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "LINE_BYTES", 10)
+    monkeypatch.setattr(output, "LINE_BYTES", 10)
     redactor = Redactor([], ["x[0-9]+x"])
     assert redactor.feed(b"x7x" + b"." * 10) == MARK + b"." * 7
     assert redactor.end() == b"..."
