@@ -121,7 +121,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)):
         doubts += (doubt,)
     stop, patterns = spec.stop, (*config.redact, *redact)
     terms = RunTerms(
@@ -149,7 +149,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
 def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     """Say that a provider is not known to be one of the agent's; None where it is. Pure."""
     known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
-    if not provider or provider in known or len(known) == 1:
+    if provider is None or provider in known or len(known) == 1:
         return None
     near = did_you_mean(provider, known)
     return f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands{near}"
