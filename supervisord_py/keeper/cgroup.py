@@ -30,7 +30,6 @@ _DEEPEST = 12
 
 
 def put(path: str, text: str) -> None:
-    """Write one control file."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -58,7 +57,7 @@ def counter(text: str, name: str) -> int:
 def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
     """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it.
 
-    `mountinfo`: text of /proc/self/mountinfo (proc(5)); `membership`: text of /proc/self/cgroup.
+    From the texts of /proc/self/mountinfo (proc(5)) and /proc/self/cgroup.
     """
     mounts = [line.partition(" - ") for line in mountinfo.splitlines()]
     fields = next((left.split() for left, _, right in mounts if right.startswith("cgroup2 ")), None)
@@ -96,7 +95,6 @@ class Cgroup:
         self.path = path
 
     def create(self, key: str) -> Cgroup:
-        """Make the group of an instance in it."""
         os.mkdir(f"{self.path}/{key}", 0o755)
         return Cgroup(f"{self.path}/{key}")
 
@@ -122,8 +120,7 @@ class Cgroup:
     def limit(self, memory_bytes: int | None, limits: Mapping[str, tuple[int, int]]) -> set[str]:
         """Have the kernel hold the tree as a whole to `memory_bytes`, and to what of SPAWN's limits a group can hold.
 
-        Returns:
-            The names of those that it holds, "memory" for the first: the controllers of the others are not ours.
+        Returns the names of those that it holds, "memory" for the first: the controllers of the others are not ours.
         """
         wanted = {name: str(soft) for name, (soft, _) in limits.items() if soft >= 0}
         if "cpu_percent" in wanted:

@@ -109,21 +109,17 @@ class Children:
         ends: list[list[int]] = []
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as failed:
-                try:
-                    for name in (name for name in STREAMS if name not in given):
-                        reader, given[name] = os.pipe()
-                        failed.callback(os.close, reader)
-                        ours.callback(os.close, given[name])
-                        ends.append([reader, STREAMS[name], 0])
-                except OSError as error:
-                    raise SpawnError("fds", error.errno) from None
+                for name in (name for name in STREAMS if name not in given):
+                    reader, given[name] = spawn.pipe()
+                    failed.callback(os.close, reader)
+                    ours.callback(os.close, given[name])
+                    ends.append([reader, STREAMS[name], 0])
                 plan = spawn.plan_of(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
                 failed.callback(self._drop_group, child)
                 self._launch(child, plan, message, stored)
                 failed.pop_all()
             if ends:
-                instance = log.next_instance()
-                child.pipes = self._logs.read_from(log, [[fd, stream, instance] for fd, stream, _ in ends])
+                child.pipes = self._logs.read_from(log, ends)
                 child.log, child.log_position = log, log.position
         finally:
             self._logs.tidy(log)

@@ -45,7 +45,7 @@ class Segments:
         self.segment_bytes = segment_bytes  # of bytes or of records, at which a new segment begins
         self.total_bytes = total_bytes  # of all segments and records together, beyond which the oldest go
         self.position = 0  # the unit's cumulative output position: where the next byte goes
-        self.instance = 0  # number of the last instance that wrote here
+        self.instance = 0  # number of the last instance
         self._sizes: list[tuple[int, int]] = []  # (start, size) of the segments that are full
         self._start = self._idx_size = 0
         self._log = self._idx = -1
@@ -66,7 +66,7 @@ class Segments:
         count = self._idx_size // INDEX_RECORD_SIZE
         while count and not self._start <= self._last(count)[0] <= self.position:
             count -= 1
-        self.instance = self._last(count)[3] if count else self.instance
+        self.instance = max(self.instance, self._last(count)[3] if count else 0)
         self._idx_size = count * INDEX_RECORD_SIZE
         os.ftruncate(self._idx, self._idx_size)
 
@@ -74,7 +74,6 @@ class Segments:
         """Append bytes with their record, both of at most one segment; return how many bytes were written."""
         self._rotate_if_full()
         data = data[: self._start + self.segment_bytes - self.position]
-        self.instance = instance
         self._put_record(when, len(data), instance, stream)
         written = os.write(self._log, data)
         self.position += written
@@ -86,7 +85,6 @@ class Segments:
         self._put_record(when, min(count, LENGTH_MAX), self.instance, GAP)
 
     def close(self) -> None:
-        """Give the descriptors back; `open()` may follow."""
         for fd in (self._log, self._idx):
             if fd >= 0:
                 os.close(fd)
@@ -100,7 +98,6 @@ class Segments:
         self._idx_size += len(record)
 
     def _last(self, count: int) -> tuple[int, float, int, int, int, int]:
-        """Return the last of so many records."""
         found: tuple[int, float, int, int, int, int] = _record.unpack(
             os.pread(self._idx, INDEX_RECORD_SIZE, (count - 1) * INDEX_RECORD_SIZE)
         )
@@ -144,18 +141,16 @@ class UnitLog:
     """Where the pipes of one unit's instances end."""
 
     def __init__(self, logs: Logs, unit: str, segments: Segments) -> None:
-        self._logs, self._segments = logs, segments
+        self.logs, self._segments = logs, segments
         self._pending: deque[tuple[float, int, int, bytes]] = deque()
         self._pending_bytes = 0
         self._lost = 0
         self._retry: Timer | None = None
-        self._instance = 0
         self.unit = unit
         self.pipes = 0  # how many end here; the holder closes the log when there are none
 
     @property
     def degraded(self) -> bool:
-        """Whether the disk takes nothing at present."""
         return self._retry is not None
 
     @property
@@ -163,24 +158,19 @@ class UnitLog:
         """Cumulative position: where the next byte will be found, those kept in memory included."""
         return self._segments.position + self._pending_bytes
 
-    def next_instance(self) -> int:
-        """Return the number that marks the next instance's records."""
-        self.open(0)
-        self._instance = self._instance % INSTANCES + 1
-        return self._instance
-
-    def open(self, instance: int) -> None:
-        """Open if need be; numbers up to `instance` are taken."""
+    def open(self, instance: int) -> int:
+        """Open if need be; return the number that marks an instance's records: the given one, for 0 the next one."""
         if not self.degraded:
             self.flush()
-        self._instance = max(self._instance, self._segments.instance, instance)
+        last = self._segments.instance
+        self._segments.instance = max(last, instance) if instance else last % INSTANCES + 1
+        return instance or self._segments.instance
 
     def write(self, stream: int, instance: int, data: bytes) -> None:
-        """Take bytes that just arrived."""
         size = len(data)
         if self.degraded:
             # After the first lost byte everything is lost until the disk is back: what is kept has no holes.
-            data = data[: 0 if self._lost else max(0, self._logs.spill_bytes - self._pending_bytes)]
+            data = data[: 0 if self._lost else max(0, self.logs.spill_bytes - self._pending_bytes)]
             self._lost += size - len(data)
         if data:
             self._pending.append((time.time(), stream, instance, data))
@@ -206,16 +196,15 @@ class UnitLog:
         except OSError as error:
             if not self.degraded:
                 facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
-                self._logs.emit({"event": "log_degraded", **facts})
-            self._retry = self._logs.loop.later(RETRY_SECONDS, self.flush)
+                self.logs.emit({"event": "log_degraded", **facts})
+            self._retry = self.logs.loop.later(RETRY_SECONDS, self.flush)
             return
         if self.degraded:
             lost, self._lost, self._retry = self._lost, 0, None
-            self._logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
-            self._logs.tidy(self)
+            self.logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
+            self.logs.tidy(self)
 
     def close(self) -> None:
-        """Write what can be written and give the files back."""
         if self.degraded:
             self.flush()
         self._segments.close()
@@ -224,11 +213,10 @@ class UnitLog:
 class OutputPipe:
     """The reading end of one pipe of one instance."""
 
-    __slots__ = ("_logs", "fd", "instance", "log", "stream")
+    __slots__ = ("fd", "instance", "log", "stream")
 
-    def __init__(self, logs: Logs, log: UnitLog, fd: int, stream: int, instance: int) -> None:
-        self._logs, self.log = logs, log
-        self.fd, self.stream, self.instance = fd, stream, instance
+    def __init__(self, log: UnitLog, fd: int, stream: int, instance: int) -> None:
+        self.log, self.fd, self.stream, self.instance = log, fd, stream, instance
 
     def pump(self) -> int:
         """Move one piece; return its size, 0 at the end or when there is nothing now."""
@@ -255,11 +243,11 @@ class OutputPipe:
     def close(self) -> None:
         """Give the descriptor back; the log follows with its last one."""
         if self.fd >= 0:
-            self._logs.loop.unwatch(self.fd)
+            self.log.logs.loop.unwatch(self.fd)
             os.close(self.fd)
             self.fd = -1
             self.log.pipes -= 1
-            self._logs.tidy(self.log)
+            self.log.logs.tidy(self.log)
 
 
 class Logs:
@@ -279,9 +267,9 @@ class Logs:
         return log
 
     def read_from(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
-        """Read from pipes from now on, each (descriptor, stream, instance); they are ours."""
-        log.open(max(instance for _, _, instance in ends))
-        pipes = [OutputPipe(self, log, *end) for end in ends]
+        """Read from the pipes of an instance from now on, each (descriptor, stream, its number or 0); they are ours."""
+        instance = log.open(ends[0][2])
+        pipes = [OutputPipe(log, fd, stream, instance) for fd, stream, _ in ends]
         for pipe in pipes:
             os.set_blocking(pipe.fd, False)
             log.pipes += 1

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class Timer:
-    """One moment to come."""
-
     __slots__ = ("callback", "when")
 
     def __init__(self, when: float, callback: Callback | None) -> None:
@@ -27,7 +25,6 @@ class Timer:
         self.callback = callback
 
     def cancel(self) -> None:
-        """Forget it."""
         self.callback = None
 
 
@@ -64,11 +61,9 @@ class Loop:
         return timer
 
     def stop(self) -> None:
-        """Leave `run()` after the present callback."""
         self._running = False
 
     def run(self) -> None:
-        """Turn until `stop()`."""
         self._running = True
         while self._running:
             self.turn()

@@ -67,12 +67,10 @@ class MemoryWatch:
         self._timer: Timer | None = None
 
     def watch(self, child: HeldChild) -> None:
-        """Look after a limited tree until it is gone."""
         self._watched.setdefault(child.key, Watched(child, self._loop.now() + MIN_SECONDS))
         self._arm()
 
     def forget(self, child: HeldChild) -> None:
-        """Look no more."""
         if self._watched.pop(child.key, None) is not None:
             self._arm()
 

@@ -23,14 +23,10 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
-    """One line of the table."""
-
     __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
     def __init__(self, pid: int, ppid: int, pgid: int, start_time: int, name: str = "") -> None:
-        self.pid = pid
-        self.ppid = ppid
-        self.pgid = pgid  # its process group's
+        self.pid, self.ppid, self.pgid = pid, ppid, pgid
         self.start_time = start_time  # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
         self.name = name  # the command's short name
         self.alive = True  # False for a zombie
@@ -43,7 +39,6 @@ class Process:
 
 
 def parse_stat(text: bytes) -> Process:
-    """Parse the text of /proc/PID/stat (proc(5))."""
     head, _, rest = text.rpartition(b")")
     number, _, name = head.partition(b" (")
     fields = rest.split()
@@ -86,7 +81,6 @@ def look(pid: int) -> Process | None:
 
 
 def pids() -> Iterable[int]:
-    """Return the number of every process."""
     if sys.platform == "darwin":
         return _pids_darwin()
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -155,7 +149,7 @@ def send(process: Process, signum: int) -> bool:
     """
     fd = -1
     try:
-        # macOS, an old kernel, or no descriptor left: by number, after comparing, is all that can be done.
+        # macOS, or no descriptor left: by number, after comparing, is all that can be done.
         with contextlib.suppress(AttributeError, OSError):
             fd = os.pidfd_open(process.pid)
         now = look(process.pid)
@@ -182,7 +176,6 @@ ZOMBIE = 5
 
 
 def parse_bsd(record: bytes) -> Process:
-    """Parse one proc_bsdinfo record."""
     _, status, _, pid, ppid = struct.unpack_from("<5I", record, 0)
     seconds, micros = struct.unpack_from("<QQ", record, 120)
     name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -18,9 +18,9 @@ that names one is idempotent by it):
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   error "spawn_failed" with stage, errno. A known key: its child
-  signal     {key, signum, group: bool} -> {}   error "unknown_key", "dead", "not_permitted"
-             To the leader; with `group` (absent = false) to its process group, all at once, as a terminal's Ctrl-C:
-             what made a session or group of its own is spared.
+  signal     {key, signum} -> {}   error "unknown_key", "dead", "not_permitted"
+             To the leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its
+             own is spared.
   stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
              TERM (then CONT) to the tree, grace, KILL until nothing is left or kill_seconds passed; replies when the
              tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;
@@ -142,7 +142,6 @@ class FrameError(Exception):
 
 
 def close_fds(fds: Iterable[int]) -> None:
-    """Close descriptors that nobody wants."""
     for fd in fds:
         os.close(fd)
 
@@ -169,10 +168,7 @@ class FrameSocket:
         return self._sock.fileno()
 
     def push(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Queue one frame, with duplicates of `fds`: the caller may close his at once.
-
-        Raises FrameError: the frame is too large.
-        """
+        """Queue one frame, with duplicates of `fds`. Raises FrameError: it is too large."""
         # Escaped to ASCII, so that surrogates (undecodable file names) pass too.
         body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
         if len(body) > MAX_FRAME:
@@ -184,8 +180,7 @@ class FrameSocket:
     def flush(self) -> bool:
         """Send what can be sent; return whether nothing is left.
 
-        Raises:
-            OSError: The other side is gone; the reading will tell how, after what it still said.
+        Raises OSError: the other side is gone; the reading will tell how, after what it still said.
         """
         while self._output:
             data, fds = self._output[0]

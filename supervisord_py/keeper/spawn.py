@@ -89,7 +89,7 @@ def _word(text: str, stage: str = "exec") -> bytes:
 
 
 def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
-    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0, 1, 2."""
+    """Return the plan of a SPAWN message."""
     made = SpawnPlan(message["argv"], message["env"], stdio)
     made.cwd = _word(message["cwd"], "chdir")
     made.listen_pid = message.get("set_listen_pid") is True
@@ -101,7 +101,7 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
 
 def launch(plan: SpawnPlan) -> tuple[int, int]:
     """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
-    report, report_in = _pipe()
+    report, report_in = pipe()
     keeper = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
@@ -126,7 +126,7 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
     return pid, report
 
 
-def _pipe() -> tuple[int, int]:
+def pipe() -> tuple[int, int]:
     try:
         return os.pipe()
     except OSError as error:
@@ -135,7 +135,7 @@ def _pipe() -> tuple[int, int]:
 
 def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
     """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
-    report, report_in = _pipe()
+    report, report_in = pipe()
     order = {
         "argv": [os.fsdecode(word) for word in plan.argv],
         "env": {os.fsdecode(name): os.fsdecode(value) for name, value in plan.env.items()},

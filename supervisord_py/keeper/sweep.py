@@ -113,7 +113,6 @@ def write_record(run_dir: str, children: Iterable[HeldChild]) -> None:
 
 
 def forget_record(run_dir: str) -> None:
-    """Remove the record."""
     with contextlib.suppress(OSError):
         os.unlink(f"{run_dir}/{RECORD_NAME}")
 

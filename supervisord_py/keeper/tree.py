@@ -110,11 +110,9 @@ class HeldChild:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The leader's (pid, start time)."""
         return (self.pid, self.start_time)
 
     def document(self) -> dict[str, Any]:
-        """Return CHILD of the protocol."""
         facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
         return {**facts, "state": "exited" if self.exit else "running"}
 

@@ -14,7 +14,7 @@ from supervisord_py import __version__
 from supervisord_py.keeper import handover, procfs
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION, close_fds
 from supervisord_py.keeper.spawn import RefusedError
-from supervisord_py.keeper.tree import KILL_SECONDS
+from supervisord_py.keeper.tree import KILL_SECONDS, HeldChild
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
-    from supervisord_py.keeper.tree import HeldChild
 
     Members = dict[str, Any]
 
@@ -46,7 +45,6 @@ class VerbRequest:
         self.keeper.control.reply(self._control_pid, reply, fds)
 
     def child(self) -> HeldChild:
-        """Return the instance that the request names."""
         key = self.message["key"]
         if key not in self.keeper.children.held:
             raise RefusedError("unknown_key", f"no child has the key {key!r}")
@@ -109,14 +107,13 @@ def _spawn(request: VerbRequest) -> Members:
 
 def _signal(request: VerbRequest) -> None:
     child = request.child()
-    dead = RefusedError("dead", f"the leader of {child.unit} has ended")
-    if child.exit is not None:
-        raise dead
     try:
-        # Not reaped yet, so the number cannot be anybody else's; nor that of the group that setsid(2) gave the leader.
-        (os.killpg if request.message.get("group") else os.kill)(child.pid, request.message["signum"])
+        if child.exit is not None:
+            raise ProcessLookupError
+        # Not reaped yet, so its number, and with it that of the group that setsid(2) gave it, is nobody else's.
+        os.killpg(child.pid, request.message["signum"])
     except ProcessLookupError:
-        raise dead from None
+        raise RefusedError("dead", f"the leader of {child.unit} has ended") from None
     except OSError as error:
         raise RefusedError("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
 

@@ -91,7 +91,7 @@ def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     link.event("gone", key=spec["key"])
     assert link.refused("signal", key=spec["key"], signum=15)["kind"] == "dead"
     assert stop(link, spec["key"], 5) == {"survivors": [], "killed": False}
-    assert link.refused("signal", key=spec["key"], signum=15, group=True)["kind"] == "dead"
+    assert link.refused("signal", key=spec["key"], signum=15)["kind"] == "dead"
     assert link.refused("signal", key="nobody", signum=15)["kind"] == "unknown_key"
     assert link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"] == "unknown_key"
 
@@ -100,7 +100,7 @@ def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
 def test_a_signal_reaches_the_leader_or_its_whole_group(rung: Rig) -> None:
     link = rung.links[0]
     spec, pids = family(rung, 2, "child")
-    link.call("signal", key=spec["key"], signum=int(signal.SIGSTOP), group=True)
+    link.call("signal", key=spec["key"], signum=int(signal.SIGSTOP))
 
     def states() -> str:
         rows = []
@@ -110,7 +110,7 @@ def test_a_signal_reaches_the_leader_or_its_whole_group(rung: Rig) -> None:
         return "".join(rows)
 
     until(lambda: states() == "TT", "both stopped")
-    link.call("signal", key=spec["key"], signum=int(signal.SIGCONT), group=True)
+    link.call("signal", key=spec["key"], signum=int(signal.SIGCONT))
     until(lambda: states() == "SS", "both going on")
     link.call("signal", key=spec["key"], signum=int(signal.SIGKILL))
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
