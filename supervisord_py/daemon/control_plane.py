@@ -161,8 +161,8 @@ class ControlPlane:
         # Agents call the API: no schedule may start one before it listens, and each is told its real port.
         self.pipes.reconfigure(self._pipes_config())
         self.pipes.start_scheduler()
-        await placement.ready()
-        await placement.status(f"serving on {self._socket}")
+        await placement.ask("ready")
+        await placement.ask("status", text=f"serving on {self._socket}")
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
         _log.info(
             "control_ready",
@@ -337,7 +337,7 @@ class ControlPlane:
                 self.events.publish("reload_refused", detail=error.detail)
             # The service manager shows `reloading` until it hears READY=1 again, also after a refusal.
             with contextlib.suppress(KeeperLostError):
-                await self.placement.ready()
+                await self.placement.ask("ready")
 
     async def _prune(self) -> NoReturn:
         """Forget old rows, now and then. A ledger in trouble is left alone until the next time."""
@@ -467,15 +467,15 @@ class ControlPlane:
             if self.wish is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
                 await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                 await self._close_ledger()
-                await self.placement.restart(everything=False)
+                await self.placement.ask("restart", all=False)
             elif self.wish is not Shutdown.KEEPER_LOST:
                 wanted = self.wish
                 await self._stop_children()
                 await self._close_ledger()
                 if wanted is Shutdown.RESTART_ALL and self.wish is wanted:
-                    await self.placement.restart(everything=True)
+                    await self.placement.ask("restart", all=True)
                 else:
-                    await self.placement.shutdown()
+                    await self.placement.ask("shutdown")
         except KeeperLostError:
             self.end(Shutdown.KEEPER_LOST)
         if self.wish is Shutdown.KEEPER_LOST:

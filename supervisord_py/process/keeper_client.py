@@ -100,7 +100,7 @@ class KeeperClient:
         """
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
-            reply = await client._ask("hello", protocol=PROTOCOL)
+            reply = await client.ask("hello", protocol=PROTOCOL)
             keeper = {f"keeper_{name}": value for name, value in reply.items()}
             left = [(entry["key"], entry["unit"], entry["pid"]) for entry in reply.get("interrupted", ())]
             client.caps = _read(Caps, {**keeper, **reply, "interrupted": left})
@@ -136,27 +136,15 @@ class KeeperClient:
 
         Raises StartFailedError: `extra` holds reason, stage and errno.
         """
-        fds = {"stdin": spec.stdin_fd, "stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
-        given = {name: fd for name, fd in fds.items() if fd is not None}
         if self.caps.keeper_revision < OLDEST_REVISION:
             said = f"cannot start {spec.unit}: the keeper is older than this control plane"
             raise StartFailedError(said, hint=_ALL_HINT, unit=spec.unit, reason=Reason.SPAWN_FAILED.value)
-        members: Message = {
-            "key": key,
-            "unit": spec.unit,
-            "argv": spec.argv,
-            "cwd": spec.cwd,
-            "env": {**spec.env, MARK_INSTANCE: key, MARK_UNIT: spec.unit},  # DESIGN D11
-            "rlimits": [(limit.name, limit.soft, limit.hard) for limit in spec.limits],
-            "grant_fds": [(grant.child_fd, grant.stored_name) for grant in spec.grants],
-            "set_listen_pid": spec.listen_pid,
-            "max_rss_bytes": spec.max_rss_bytes,
-            "memory_grace_seconds": spec.memory_grace_seconds,
-            "tag": spec.tag,
-            "stdio_fds": list(given),
-            "zygote": spec.zygote,
-        }
-        reply = await self._ask("spawn", seconds=SPAWN_SECONDS, fds=tuple(given.values()), spec=spec, **members)
+        members: Message = msgspec.to_builtins(spec)
+        fds = {name: members.pop(name) for name in ("stdin", "stdout", "stderr")}
+        given = {name: fd for name, fd in fds.items() if fd is not None}
+        marks = {MARK_INSTANCE: key, MARK_UNIT: spec.unit}  # DESIGN D11
+        members |= {"key": key, "env": {**spec.env, **marks}, "stdio_fds": list(given)}
+        reply = await self.ask("spawn", seconds=SPAWN_SECONDS, fds=tuple(given.values()), spec=spec, **members)
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
@@ -165,7 +153,7 @@ class KeeperClient:
 
     async def list(self, prefix: str = "") -> Sequence[Child]:
         """Return all held children whose unit begins with `prefix`."""
-        reply = await self._ask("list", prefix=prefix)
+        reply = await self.ask("list", prefix=prefix)
         return tuple(self._hold(child) for child in reply.get("children", ()))
 
     async def wait(self, key: str) -> ExitRecord:
@@ -183,11 +171,11 @@ class KeeperClient:
         return await asyncio.shield(end)  # cancelling one who waits leaves the others
 
     async def signal_group(self, key: str, signum: int) -> None:
-        """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
+        """Signal the leader's process group at once, as Ctrl-C does; what made a session of its own is spared.
 
         Raises ConflictError: the leader is dead.
         """
-        await self._ask("signal", key=key, signum=signum, group=True)
+        await self.ask("signal", key=key, signum=signum, group=True)  # an older keeper signals the leader alone without
 
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
@@ -199,17 +187,17 @@ class KeeperClient:
             return StopReport(key)
         seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
         members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": KILL_SECONDS, "reason": reason}
-        reply = await self._ask("stop", fine="unknown_key", seconds=seconds, **members)
+        reply = await self.ask("stop", fine="unknown_key", seconds=seconds, **members)
         return _read(StopReport, {**reply, "key": key})
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
         """Measure whole trees; what is unknown or gone is absent."""
-        answer = await self._ask("stat", keys=[*keys], shared_once=shared_once)
+        answer = await self.ask("stat", keys=[*keys], shared_once=shared_once)
         return _read(dict[str, TreeStat], answer.get("stats"))
 
     async def annotate(self, key: str, tag: str) -> None:
         """Replace the opaque note kept with the child."""
-        await self._ask("annotate", key=key, tag=tag)
+        await self.ask("annotate", key=key, tag=tag)
         if (child := self._children.get(key)) is not None:
             self._children[key] = msgspec.structs.replace(child, tag=tag)
 
@@ -220,49 +208,19 @@ class KeeperClient:
         self._ends.pop(key, None)
         self._emptied.discard(key)
 
-    # -- descriptors -----------------------------------------------------------------------------------------------
-
-    async def put_fd(self, name: str, fd: int) -> None:
-        """Deposit a duplicate of `fd` with the keeper, where it outlives the control plane."""
-        await self._ask("put_fd", fds=(fd,), name=name)
-
     async def take_fd(self, name: str) -> int | None:
-        """Return a new duplicate of a deposited descriptor, or None; the caller closes it."""
-        fds: Fds = (await self._ask("take_fd", fine="unknown_fd", name=name)).get("fds", [])
+        """Return a new duplicate of a descriptor that was deposited by `put_fd`, or None; the caller closes it."""
+        fds: Fds = (await self.ask("take_fd", fine="unknown_fd", name=name)).get("fds", [])
         return fds[0] if fds else None
-
-    async def drop_fd(self, name: str) -> None:
-        """Forget a deposited descriptor; one that is not there is forgotten already."""
-        await self._ask("drop_fd", name=name)
-
-    # -- the daemon as a whole -------------------------------------------------------------------------------------
-
-    async def ready(self) -> None:
-        """Say that the API serves; the keeper tells the service manager."""
-        await self._ask("ready")
-
-    async def status(self, text: str) -> None:
-        """Set the one line that the service manager shows."""
-        await self._ask("status", text=text)
-
-    async def shutdown(self) -> None:
-        """Say that the control plane is done: the keeper stops what is left and exits."""
-        await self._ask("shutdown")
 
     async def upgrade(self) -> str | None:
         """Have the keeper become the installed version when this control plane ends; None: it is that one.
 
         Raises PxError: it cannot, and why.
         """
-        return (await self._ask("upgrade", fine="unknown_verb")).get("version")
+        return (await self.ask("upgrade", fine="unknown_verb")).get("version")
 
-    async def restart(self, *, everything: bool) -> None:
-        """Have the control plane replaced, or everything with all children stopped first."""
-        await self._ask("restart", all=everything)
-
-    # -- questions ---------------------------------------------------------------------------------------------------
-
-    async def _ask(
+    async def ask(
         self,
         verb: str,
         *,
@@ -272,9 +230,10 @@ class KeeperClient:
         spec: ChildSpec | None = None,
         **members: Any,
     ) -> Message:
-        """Ask, and return the answer, `fds` in it the descriptors that came; empty where it refused by the kind `fine`.
+        """Ask by a verb of keeper/protocol.py; return the answer, `fds` in it the descriptors that came.
 
-        `spec`: of the child that it is about, for the error.
+        The answer is empty where the keeper refused by the kind `fine`. `fds` are sent as duplicates; `spec`: of the
+        child that it is about, for the error.
         """
         if self.lost:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
@@ -323,20 +282,23 @@ class KeeperClient:
     # -- what comes --------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        why = "the keeper is gone"
         try:
             for _ in range(READS_A_TURN):
                 more = self._frames.receive()
                 while not self.lost and (frame := self._frames.next_frame()) is not None:
                     self._take(*frame)
-                if self.lost:
-                    return
-                if not more:
-                    self._keeper_lost("the keeper is gone")
-                    return
+                if self.lost or not more:
+                    break
+            else:
+                return
         except BlockingIOError:
             return
         except (FrameError, OSError) as error:
-            self._keeper_lost(f"the keeper is lost: {error}")
+            why = f"the keeper is lost: {error}"
+        if not self.lost:
+            self._end(why)
+            self._tell({"event": "lost"})
 
     def _take(self, message: Message, fds: Fds) -> None:
         future = self._pending.pop(message.get("id", 0), None)
@@ -394,10 +356,6 @@ class KeeperClient:
         if known.get("exit"):
             self._ended(known["exit"])
         return self._children[child.key]
-
-    def _keeper_lost(self, why: str) -> None:
-        self._end(why)
-        self._tell({"event": "lost"})
 
     def _end(self, why: str) -> None:
         if self.lost:

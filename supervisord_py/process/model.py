@@ -43,7 +43,7 @@ class Identity(Struct, frozen=True):
     boot_id: str
 
 
-class ResourceLimit(Struct, frozen=True):
+class ResourceLimit(Struct, frozen=True, array_like=True):
     """One limit of SPAWN (keeper/protocol.py), set in the child before exec or for its group; -1 is infinity."""
 
     name: str
@@ -57,14 +57,19 @@ def tree_limits(processes: int | None, cpu_percent: int | None) -> tuple[Resourc
     return tuple(ResourceLimit(name, value, value) for name, value in asked if value is not None)
 
 
-class GrantedFd(Struct, frozen=True):
+class GrantedFd(Struct, frozen=True, array_like=True):
     """A descriptor that the keeper holds under `stored_name`, given to the child as number `child_fd` (>= 3)."""
 
     child_fd: int
     stored_name: str
 
 
-class ChildSpec(Struct, frozen=True):
+_SPAWN = {"limits": "rlimits", "grants": "grant_fds", "listen_pid": "set_listen_pid"}
+_SPAWN |= {"stdin_fd": "stdin", "stdout_fd": "stdout", "stderr_fd": "stderr"}
+"""What SPAWN of keeper/protocol.py calls the fields that it calls otherwise."""
+
+
+class ChildSpec(Struct, frozen=True, rename=_SPAWN):
     """A validated declaration of one child process.
 
     Attributes:

@@ -91,7 +91,7 @@ class Zygote:
         with ours:
             ours.setblocking(False)
             with theirs:
-                await self._placement.put_fd(their_name, theirs.fileno())
+                await self._placement.ask("put_fd", fds=(theirs.fileno(),), name=their_name)
             spec = ChildSpec(
                 unit=self.unit,
                 argv=(*self.recipe.argv, str(FD)),
@@ -103,12 +103,12 @@ class Zygote:
             try:
                 self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
             finally:
-                await self._placement.drop_fd(their_name)
+                await self._placement.ask("drop_fd", name=their_name)
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
             told: dict[str, Any] = json.loads(text) if text else {"refused": "it ended while it imported: see its log"}
             self.refused = told.get("refused")
             if self.refused is None:
-                await self._placement.put_fd(self.stored, ours.fileno())
+                await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
                 self.made_from, self.import_seconds = told["made_from"], dict(told["seconds"])
 
     async def end(self, reason: Reason) -> None:
@@ -122,7 +122,7 @@ class Zygote:
 
 
 async def _end(placement: KeeperClient, key: str, reason: Reason) -> None:
-    await placement.drop_fd(f"{UNITS}{key}")
+    await placement.ask("drop_fd", name=f"{UNITS}{key}")
     report = await placement.stop(key, grace_seconds=0.0, reason=reason.value)
     if not report.survivors:
         placement.release(key)

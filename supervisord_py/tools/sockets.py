@@ -48,7 +48,7 @@ class Listeners:
         if tool not in self._held:
             self._held[tool] = listening = _listening_socket()  # now: who asks while the keeper answers gets the same
             try:
-                await self._placement.put_fd(self.prefix + tool, listening.fileno())
+                await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
             except BaseException:
                 self._held.pop(tool).close()
                 raise
@@ -89,7 +89,7 @@ class Listeners:
         if tool in self._held:
             self.unwatch(tool)
             self._held.pop(tool).close()
-        await self._placement.drop_fd(self.prefix + tool)
+        await self._placement.ask("drop_fd", name=self.prefix + tool)
 
     def close(self) -> None:
         """Close our duplicates; the keeper's stay."""

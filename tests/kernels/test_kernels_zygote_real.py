@@ -169,7 +169,7 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_t
                 await asyncio.to_thread(deafen, pid, backend.zygotes._zygotes[recipe_of(launch)].key)
             case "dead":
                 os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
-                await rig.placement.drop_fd(f"zygote:{backend.zygotes._zygotes[recipe_of(launch)].key}")
+                await rig.placement.ask("drop_fd", name=f"zygote:{backend.zygotes._zygotes[recipe_of(launch)].key}")
             case "old":
                 (library / "sitecustomize.py").touch()
             case "changed":
