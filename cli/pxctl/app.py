@@ -1,4 +1,4 @@
-"""The command line: how commands are declared and loaded, and how a failure is reported.
+"""The command line: how commands are declared, loaded and completed, and how a failure is reported.
 
 `pxctl X` imports the module of X and of no other command. Whatever a command raises ends in an exit code of CONTRACT
 §3, with at most one error on stderr, or one problem document on stdout under `--json`.
@@ -6,23 +6,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.client import Client
+from pxctl.client import Client, query, route
 from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 
@@ -106,7 +104,7 @@ def waking_client(invocation: Invocation, no_autostart: bool) -> Client:
         return invocation.client()
 
     def wake() -> None:
-        from pxctl.daemon_process import START_SECONDS, start_daemon  # which few calls need
+        from pxctl.service import START_SECONDS, start_daemon  # which few calls need
 
         invocation.notice("pxctl: starting pxd …")
         start_daemon(invocation, START_SECONDS)
@@ -118,20 +116,6 @@ def source_of(text: str) -> str:
     """Return what is to be installed as the daemon takes it: an example, an address, or a path in full."""
     is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", text)
     return os.path.abspath(os.path.expanduser(text)) if is_path else text
-
-
-def shipped_files() -> Iterator[Path]:
-    """Yield the files that this very package has installed: manual pages lie in other places than man(1) looks at."""
-    from importlib import metadata
-    from pathlib import Path
-
-    yield from (Path(str(file.locate())).resolve() for file in metadata.files("supervisord-py") or ())
-
-
-def own_version() -> str:
-    from importlib import metadata
-
-    return metadata.version("supervisord-py")
 
 
 def _globals(*, hidden: bool) -> list[click.Option]:
@@ -158,10 +142,7 @@ _GLOBAL_OPTIONS = _globals(hidden=True)
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
 
-_OTHER_WORDS = {
-    "ps": "status", "ls": "list", "top": "status --watch", "log": "logs", "kill": "stop", "rm": "remove",
-    "help": "--help",
-}  # fmt: skip
+_OTHER_WORDS = {"ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"]}
 """What people say elsewhere."""
 
 
@@ -182,10 +163,8 @@ class PxGroup(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        near = [*(each for each in known if each.startswith(name)), *get_close_matches(name, known, 1), "--help"]
-        word = _OTHER_WORDS.get(name, near[0])
-        word = "status" if word == "list" and "list" not in known else word
-        word = "--help" if word == "remove" and "remove" not in known else word
+        near = [*_OTHER_WORDS.get(name, []), *(each for each in known if each.startswith(name))]
+        word = next(filter(known.__contains__, [*near, *get_close_matches(name, known, 1)]), "--help")
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
 
@@ -252,3 +231,66 @@ def declare_group(name: str, help_text: str) -> PxGroup:
     made = PxGroup(name, help=help_text)
     root.add_command(made)
     return made
+
+
+# -- live names for the shell's completion -----------------------------------------------------------------------------
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+_NAMES_SECONDS = 0.1
+
+
+def _ask(context: click.Context, target: str) -> Any:
+    """Return the document at `target`; {} when it does not come in time. Never starts a daemon, nor prints an error."""
+    invocation: Invocation = context.find_root().obj or Invocation({})
+    with contextlib.suppress(Failure, OSError):
+        return Client(invocation.socket_path).get(target, timeout=_NAMES_SECONDS)
+    return {}
+
+
+def _offer(names: Iterable[object], incomplete: str) -> list[str]:
+    return [name for name in dict.fromkeys(map(str, names)) if name.startswith(incomplete)]
+
+
+def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
+    """Return what offers members of the objects that the daemon lists, with their kind once it was typed."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        listed = _ask(context, target).get(key, [])
+        names = [(one.get("kind", kind), one.get(member)) for member in members for one in listed]
+        full = (f"{its}:{name}" for its, name in names)
+        return _offer((name for _, name in names), incomplete) or _offer(full, incomplete)
+
+    return complete
+
+
+def _choices(*words: str) -> Completer:
+    return lambda _, __, incomplete: _offer(words, incomplete)
+
+
+tool_names = _listing("/api/tools", "tools", "tool", "name")
+kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
+pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
+unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
+execution_ids = _listing("/api/executions", "executions", "", "id")
+example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+pipe_keys = _choices(
+    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
+    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
+)  # fmt: skip
+example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
+
+
+def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    ids = execution_ids(context, parameter, incomplete) if not incomplete or incomplete[0].isdigit() else []
+    return ids + (pipe_names(context, parameter, incomplete) if not incomplete[:1].isdigit() else [])
+
+
+def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    if "=" in incomplete:
+        return []
+    with contextlib.suppress(Failure):
+        tool = _ask(context, route("tool", context.params.get("tool") or ""))
+        return _offer([f"{key}=" for key in (tool.get("input_schema") or {}).get("properties") or {}], incomplete)
+    return []

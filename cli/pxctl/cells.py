@@ -9,18 +9,16 @@ from __future__ import annotations
 import binascii
 import contextlib
 import json
-import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pxctl import output
 from pxctl.failures import Document, Failure
-from pxctl.follow import bytes_of
 from pxctl.invocation import Invocation
-from pxctl.shown import Screen, harmless
+from pxctl.streams import Screen, bytes_of, harmless
 
 _SVG = "image/svg+xml"
 _PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
@@ -75,7 +73,7 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
                 other.unlink(missing_ok=True)
     except OSError as error:
         raise Failure(f"cannot write {folder}: {error.strerror}", kind="os_error") from error
-    write_whole(path, [content])
+    output.write_whole(path, [content])
     return path
 
 
@@ -89,21 +87,6 @@ def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
     pieces = [encoded[at : at + 4096] for at in range(0, len(encoded), 4096)]
     more = [f"m={int(piece is not pieces[-1])};{piece}\x1b\\" for piece in pieces]
     return "\x1b_Ga=T,f=100," + "\x1b_G".join(more) + "\n"
-
-
-def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
-    """Write a file beside its place and move it there once it is complete; return its size in bytes."""
-    beside, size = path.with_name(f"{path.name}.{os.getpid()}.part"), 0
-    try:
-        with beside.open("wb") as file:
-            for chunk in chunks:
-                size += file.write(chunk)
-        beside.replace(path)
-    except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path}") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return size
 
 
 # -- a call -----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import contextlib
 import json
 import re
 import socket
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,8 +19,7 @@ from pxctl.failures import Document, Failure, Interrupted, Unreachable, problem,
 
 READ_SECONDS = 30.0
 SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
-_CONNECT_SECONDS = 10.0
-_PAUSE_SECONDS = 0.05
+_CONNECT_SECONDS = 10
 _READ_BYTES = 64 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
@@ -59,10 +58,7 @@ class Exchange:
     def send(
         self, method: str, target: str, fields: Mapping[str, str], body: bytes | None, timeout: float | None
     ) -> None:
-        """Send a request and read the head of its answer; the body follows by `chunks()`.
-
-        `timeout`: so many seconds of silence are borne; None: any.
-        """
+        """Send a request and read the head of its answer; `timeout`: seconds of silence that are borne (None: any)."""
         self._timeout = timeout or 0.0
         self._socket.settimeout(timeout)
         lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl"]
@@ -73,9 +69,13 @@ class Exchange:
             # A refusal (413) may be on its way already although not everything was taken.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
-            self.status = 0
-            while self.status < 200:  # interim answers (1xx) are passed over
-                self._read_head()
+            line = self._line()
+            if not re.match(rb"HTTP/1\.\d \d{3}\b", line):
+                raise ValueError(f"an answer that begins with {line[:40]!r}")
+            self.status, self.fields = int(line[9:12]), {}
+            while line := self._line():
+                name, _, value = line.decode("latin-1").partition(":")
+                self.fields[name.lower()] = value.strip()
         self.is_kept = fields.get("Connection") == "keep-alive" and self.fields.get("connection") != "close"
 
     def read(self) -> bytes:
@@ -86,20 +86,17 @@ class Exchange:
         length = self.fields.get("content-length")
         with self._failing():
             if coding == "chunked":
-                while size := int(self._line().split(b";", 1)[0], 16):
+                while size := int(self._line(), 16):
                     yield from self._exactly(size)
-                    if self._line():
-                        raise ValueError("a chunk that is longer than it says")
-                self._read_fields()
+                    self._line()
+                self._line()
             elif length is not None:
                 yield from self._exactly(int(length))
             else:
                 raise ValueError(f"an answer without a length, in the coding {coding!r}")
 
     def _exactly(self, count: int) -> Iterator[bytes]:
-        if count < 0:
-            raise ValueError(f"a length of {count}")
-        while count:
+        while count > 0:
             piece = self._answer.read1(min(count, _READ_BYTES))
             if not piece:
                 raise EOFError
@@ -111,21 +108,6 @@ class Exchange:
         if not line.endswith(b"\n"):
             raise EOFError
         return line.rstrip(b"\r\n")
-
-    def _read_head(self) -> None:
-        line = self._line()
-        if not re.match(rb"HTTP/1\.\d \d{3}\b", line):
-            raise ValueError(f"an answer that begins with {line[:40]!r}")
-        self.status, self.fields = int(line[9:12]), self._read_fields()
-
-    def _read_fields(self) -> dict[str, str]:
-        fields: dict[str, str] = {}
-        while line := self._line():
-            name, colon, value = line.partition(b":")
-            if not colon:
-                raise ValueError(f"a header field {line[:40]!r}")
-            fields[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-        return fields
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -142,27 +124,20 @@ class Exchange:
 
 
 def _connect(path: str) -> socket.socket:
-    """Connect; while the queue is full, which unix(7) says at once by EAGAIN, try again."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    # While the queue of a socket is full, connect(2) waits, for as long as a send may take: a struct timeval.
+    patience = _CONNECT_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)
     try:
-        while True:
-            try:
-                connection.connect(path)
-                return connection
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_PAUSE_SECONDS)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        connection.connect(path)
+        return connection
     except OSError as error:
         connection.close()
         if isinstance(error, PermissionError):
             hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
             raise Failure(f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint) from error
         why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
-        known = {FileNotFoundError: "there is no such socket", ConnectionRefusedError: "nobody listens there"}
-        raise Unreachable(path, known.get(type(error), why)) from error
+        raise Unreachable(path, why) from error
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -290,10 +265,6 @@ def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
 # -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands ---------------------------------
 
 
-def is_glob(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
-
-
 def bare_name(kind: str, text: str) -> str:
     """Return the name alone out of `x` or `kind:x`; a usage error where it names something else, or nothing."""
     found, colon, rest = text.partition(":")
@@ -309,12 +280,7 @@ def route(kind: str, text: str, verb: str = "") -> str:
     return f"/api/{kind}s/{quote(bare_name(kind, text))}" + (f"/{verb}" if verb else "")
 
 
-def expand(client: Client, names: Sequence[str]) -> list[str]:
-    """Return the full names that the daemon understands by `names`, each once."""
-    found = client.get(query("/api/units", [("name", name) for name in names]))
-    return list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
-
-
-def units_of(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
+def units_of(client: Client, kind: str, names: Iterable[str]) -> list[str]:
     """Return the full names of a kind's units that names and globs mean, each once."""
-    return expand(client, [f"{kind}:{bare_name(kind, text)}" for text in texts])
+    wanted = [("name", f"{kind}:{bare_name(kind, name)}") for name in names]
+    return [str(unit["unit"]) for unit in client.get(query("/api/units", wanted)).get("units", [])]

@@ -25,7 +25,6 @@ from pxctl.invocation import Invocation
 if TYPE_CHECKING:
     import psutil
 
-START_SECONDS = 30.0
 _LOSER_SECONDS = 10.0  # so long is waited for the other one where two are started at once
 _LOST_TO_ANOTHER, _BAD_SETTINGS = 8, 78
 _PAUSE_SECONDS = 0.02
@@ -67,19 +66,11 @@ def answers(client: Client, timeout: float = 1.0) -> bool:
     return True
 
 
-def start_daemon(invocation: Invocation, timeout: float) -> None:
-    """Start the unit that is installed for it, else spawn `pxd`, detached; return when its socket answers.
+def spawn_daemon(invocation: Invocation, timeout: float) -> None:
+    """Start `pxd`, detached; return when its socket answers.
 
     Raises Failure: it ended first (with its last words), or does not answer within `timeout` seconds.
     """
-    from pxctl.service import start_unit
-
-    with invocation.spinner("pxd", "starting…"):
-        if not (start_unit(invocation) and answers(Client(invocation.socket_path), timeout)):
-            _spawn(invocation, timeout)
-
-
-def _spawn(invocation: Invocation, timeout: float) -> None:
     argv, env = _pxd(invocation)
     path = Path(paths.find_log_file(invocation.env, system=invocation.system))
     old_umask = os.umask(0o077)

@@ -5,16 +5,16 @@ What one ended with is an exit code of CONTRACT §3: 0 completed, 7 timed out, 1
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
 from pxctl import output
 from pxctl.client import Client, bare_name, query, route
 from pxctl.failures import Document, Exit, Failure
-from pxctl.follow import ask_until, bytes_of, events_of
 from pxctl.invocation import Invocation
 from pxctl.output import duration
-from pxctl.shown import Screen
+from pxctl.streams import Screen, ask_until, bytes_of, events_of
 
 NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
@@ -60,15 +60,14 @@ def await_execution(client: Client, execution: Document, timeout: float | None =
 
 
 def successor_of(client: Client, execution: Document) -> Document | None:
-    """Return the retry that was queued after an execution; None where none is known. Never fails."""
+    """Return the retry that was queued after an execution; None where none is known."""
     if execution.get("status") not in {"failed", "timed_out"}:
         return None
     target = query(route("pipe", str(execution.get("pipe_name")), "executions"), [("limit", 20)])
-    try:
+    with contextlib.suppress(Failure):
         later = client.get(target).get("executions", [])
-    except Failure:
-        return None
-    return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
+        return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
+    return None
 
 
 def route_of(execution: Document, verb: str) -> str:
@@ -144,9 +143,7 @@ def execution_events(client: Client, execution: Document) -> Iterator[Document]:
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
-    target, place = route_of(execution, "tail"), {"seen": None}
-    for _, event in events_of(client, lambda: target, follow=True, seen=lambda: place["seen"]):
-        place["seen"] = event.get("seen", place["seen"])
+    for _, event in events_of(client, lambda: route_of(execution, "tail")):
         yield event
         if event.get("event") == "done":
             return

@@ -72,6 +72,16 @@ class Invocation:
             self.print(*ids)
         return self.json or self.quiet
 
+    def show(self, result: Document, ids: Iterable[object], *lines: object) -> None:
+        """Write a result as `--json` or `-q` want it, else these lines."""
+        if not self.print_result(result, ids):
+            self.print(*lines)
+
+    def print_check(self, word: str, text: object, cure: object = None) -> None:
+        """Write what a check found: the verdict, in its colour, a sentence, and below it lines of what to do."""
+        self.print(f"{self.paint(f'{word:<5}', output.BY_STATE.get(word))}  {output.clean(str(text))}")
+        self.print(*(f"       {output.clean(line)}" for line in str(cure or "").splitlines()))
+
     def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
         on = self.has_colour
         lines = output.table(columns, rows, self.width)

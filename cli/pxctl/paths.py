@@ -61,6 +61,19 @@ def find_data(env: Mapping[str, str], *, system: bool) -> list[str]:
     return [folder for folder in dict.fromkeys(found) if os.path.exists(folder)]
 
 
+def shipped_files() -> list[str]:
+    """Return the files that this very package has installed: manual pages lie in other places than man(1) looks at."""
+    from importlib import metadata
+
+    return [os.path.realpath(file.locate()) for file in metadata.files("supervisord-py") or ()]
+
+
+def own_version() -> str:
+    from importlib import metadata
+
+    return metadata.version("supervisord-py")
+
+
 def _full(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 

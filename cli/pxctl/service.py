@@ -17,14 +17,14 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pxctl.app import own_version
-from pxctl.cells import write_whole
-from pxctl.client import Exchange
-from pxctl.daemon_process import ask_pxd, run
+from pxctl import output
+from pxctl.client import Client, Exchange
+from pxctl.daemon_process import answers, ask_pxd, run, spawn_daemon
 from pxctl.failures import Document, Exit, Failure, Unreachable
 from pxctl.invocation import Invocation
-from pxctl.paths import find_socket
+from pxctl.paths import find_socket, own_version
 
+START_SECONDS = 30.0
 SYSTEMD, LAUNCHD = "systemd", "launchd"
 HERE = LAUNCHD if sys.platform == "darwin" else SYSTEMD
 _SERVICE, _SOCKET = "pxd.service", "pxd.socket"
@@ -170,11 +170,18 @@ def _write(path: Path, text: str) -> None:
         raise Failure(
             f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path.parent}"
         ) from error
-    write_whole(path, [text.encode("utf-8", "surrogateescape")])
+    output.write_whole(path, [text.encode("utf-8", "surrogateescape")])
     path.chmod(0o644)
 
 
-def start_unit(invocation: Invocation) -> bool:
+def start_daemon(invocation: Invocation, timeout: float) -> None:
+    """Start the unit that is installed for this very socket, else `pxd` itself; return when its socket answers."""
+    with invocation.spinner("pxd", "starting…"):
+        if not (_start_unit(invocation) and answers(Client(invocation.socket_path), timeout)):
+            spawn_daemon(invocation, timeout)
+
+
+def _start_unit(invocation: Invocation) -> bool:
     """Have systemd start pxd where a unit for this very socket is installed; say whether it did."""
     there = own_files(invocation, SYSTEMD) if HERE == SYSTEMD else []
     variables = read_file(there[0].read_text("utf-8", "surrogateescape"))[1] if there else {}

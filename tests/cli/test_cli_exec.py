@@ -17,7 +17,7 @@ from cli.fake_daemon import FakeDaemon, Request, ndjson, reply
 from cli.px import Px, without_spinner
 from pxctl.cells import drawn
 from pxctl.invocation import Invocation
-from pxctl.shown import Outlet
+from pxctl.streams import Outlet
 
 ROUTE = "POST /api/kernels/default/execute"
 CELL, KERNEL = "0123456789abcdef", "default-3fa9c1"
@@ -47,6 +47,11 @@ def done(status: str = "ok", message: str | None = None, **members: Any) -> dict
 FINE = ndjson(started(), ended(), done())
 
 
+def sent(request: Request) -> dict[str, Any]:
+    """Return the members of a body that say something: null and false are the same as absent."""
+    return {name: value for name, value in request.json().items() if value not in (None, False)}
+
+
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
@@ -54,11 +59,11 @@ def test_what_decides_the_interpreter_and_the_options_are_sent(px: Px, daemon: F
     daemon.on(ROUTE, FINE).on("POST /api/kernels/work/execute", FINE)
     assert px("exec", "x = 1", VIRTUAL_ENV="/v", CONDA_PREFIX="/c", OTHER="s").code == 0
     environ = {"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "PATH": "/usr/bin:/bin"}
-    assert daemon.seen[0].json() == {"code": "x = 1", "cwd": str(px.folder), "environ": environ}
+    assert sent(daemon.seen[0]) == {"code": "x = 1", "cwd": str(px.folder), "environ": environ}
     options = ["--timeout", "-5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct"]
     asked = [*options, "--kernelspec", "ir", "--kernel", "kernel:work", "--cwd", "sub"]
     assert px("exec", "ls", *asked).code == 0
-    assert daemon.seen[1].json() == {
+    assert sent(daemon.seen[1]) == {
         "code": "ls", "cwd": str(px.folder / "sub"), "timeout": -5.0, "reset": True, "per_call": True,
         "interpreter": "py", "kernelspec": "ir", "backend": "direct", "environ": {"PATH": "/usr/bin:/bin"},
     }  # fmt: skip

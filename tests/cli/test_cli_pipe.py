@@ -14,7 +14,7 @@ from cli.px import Px
 
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
 RUN, TAIL = "POST /api/pipes/digest/run", "GET /api/pipes/digest/executions/12/tail"
-STOP, START = "POST /api/units/stop", "POST /api/units/start"
+START = "POST /api/units/start"
 QUEUED, RUNNING = execution(12, "queued", position=2), execution(12, "running")
 NOTICE = "pxctl: pipe:digest execution 12: "
 
@@ -49,9 +49,9 @@ def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) ->
     ended = px("pipe", "validate", "digest")
     assert ended.code == 1
     assert ended.lines == [
+        "fail   schedule: pipe.md:3: '*/30' is no text",
+        "       cure: quote it",
         "pipe:digest: fail",
-        "  fail  schedule: pipe.md:3: '*/30' is no text",
-        "        cure: quote it",
     ]
     assert px("pipe", "validate", "good").code == 0
     assert px("pipe", "validate", "*", "-q").lines == ["good", "digest"]
@@ -139,15 +139,15 @@ def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb
 def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(ONE, document(RUNNING))
     daemon.on("POST /api/pipes/digest/executions/12/cancel", document(execution(12, "cancelled")))
-    daemon.on(STOP, results(pipe__diary={"executions": [execution(7, "cancelled", pipe_name="diary")]}))
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:diary"}]}))
+    daemon.on("POST /api/pipes/diary/cancel", document({"executions": [execution(7, "cancelled", pipe_name="diary")]}))
     ended = px("pipe", "cancel", "diary", "12")
     assert ended.lines == ["pipe:digest execution 12 cancelled", "pipe:diary execution 7 cancelled"]
     assert px("pipe", "cancel", "12", "-q").text == "12\n"
     told = px("pipe", "cancel", "12", "diary", "--json").json()
     assert [one["answer"]["executions"][0]["id"] for one in told["results"]] == [12, 7]
-    daemon.on(STOP, results(pipe__diary={"executions": []}))
-    ended = px("pipe", "cancel", "diary")
-    assert (ended.code, ended.err) == (0, "pipe:diary: nothing runs and nothing waits\n")
+    daemon.on("POST /api/pipes/diary/cancel", document({"executions": []}))
+    assert px("pipe", "cancel", "diary").text == "pipe:diary: nothing runs and nothing waits\n"
 
 
 # -- run --------------------------------------------------------------------------------------------------------------

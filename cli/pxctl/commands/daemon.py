@@ -32,7 +32,7 @@ def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).
 
 
 @declare(daemon, "start", "start pxd")
-@_timeout(daemon_process.START_SECONDS)
+@_timeout(service.START_SECONDS)
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Start pxd in the background; returns when its socket answers.
 
@@ -44,7 +44,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     """
     running = _pid(invocation)
     if running is None:
-        daemon_process.start_daemon(invocation, timeout)
+        service.start_daemon(invocation, timeout)
     pid, did = running or _pid(invocation), "runs already" if running else "started"
     invocation.print_done(f"pxd {did} (pid {pid}), socket {invocation.socket_path}")
 
@@ -103,7 +103,7 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
         before = client.get("/api/daemon")
     except Unreachable:
         invocation.notice("pxd does not run; starting it")
-        daemon_process.start_daemon(invocation, timeout)
+        service.start_daemon(invocation, timeout)
         document = client.get("/api/daemon")
     else:
         with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):

@@ -19,15 +19,13 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_autostart_option, root, waking_client
-from pxctl.cells import CellScreen, write_whole
+from pxctl.app import declare, kernel_names, no_autostart_option, root, waking_client
+from pxctl.cells import CellScreen
 from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
-from pxctl.completion import kernel_names
 from pxctl.failures import Document, Exit, Failure, usage
-from pxctl.follow import Patience, bytes_of, pages, stream
 from pxctl.invocation import Invocation
-from pxctl.shown import STREAMS
+from pxctl.streams import STREAMS, Patience, bytes_of, pages, stream
 
 _PAUSE_SECONDS = 0.1
 _LEAVE_AT = 4  # the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself
@@ -40,7 +38,7 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
     if file is None and code not in {None, "-"}:
         return "code", str(code), bash
-    is_stdin = file in {None, "-"}
+    is_stdin, ending = file in {None, "-"}, Path(file or "-").suffix.lower()
     if is_stdin and code is None and invocation.in_is_terminal:
         raise usage("there is nothing to run", _EXAMPLE)
     where = "stdin" if is_stdin else str(file)
@@ -51,26 +49,23 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage(f"cannot read {where}: {why}", f"ls -l {where}") from error
     if is_stdin and not text.strip():
         raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
-    ending = "" if is_stdin else Path(where).suffix.lower()
-    if ending == ".ipynb" and not bash:
-        return "notebook", text, False
-    is_shell = bash or ending in {".sh", ".bash"}
-    return "script" if file is not None and ending in {".py", ""} and not is_shell else "code", text, is_shell
+    if bash or ending in {".sh", ".bash"}:
+        return "code", text, True
+    members = {".ipynb": "notebook", ".py": "script", "": "code" if file is None else "script"}
+    return members.get(ending, "code"), text, False
 
 
 class CellCall:
     """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it."""
 
     def __init__(self, client: Client, name: str, body: Document) -> None:
-        self._client = client
+        self._client, self._name, self._body = client, name, body
         self._asking = Client(client.path)  # without a spinner, which would draw into the output
-        self._name, self._body = name, body
         self._cell: str | None = None
-        self._counts = dict.fromkeys(STREAMS, 0)
+        self._counts = dict.fromkeys(STREAMS, 0)  # of bytes that the cell printed
         self._done: list[Document] = []
         self._before: Any = None
-        self.presses = 0
-        self.kernel = name
+        self.presses, self.kernel = 0, name
 
     def __enter__(self) -> CellCall:
         self._before = signal.getsignal(signal.SIGINT)
@@ -140,8 +135,8 @@ class CellCall:
         yield {"event": "cell_done", "cell": row}
         status, message = str(row.get("status")), None
         if status != "ok" or "code" not in self._body:  # what was sent may have had more cells
-            message = f"The cell ended with status {status} while the control plane was replaced"
-            status, message = status if status != "ok" else "aborted", f"{message}; later cells were not run."
+            message = f"The cell ended ({status}) while the control plane was replaced; later ones were not run."
+            status = "aborted" if status == "ok" else status
         facts = {"variables": row.get("variables") or "kept", "status": status, "message": message}
         yield {"event": "done", "result": {"kernel": self.kernel, "cells": self._done, **facts}}
 
@@ -172,15 +167,7 @@ class CellCall:
 @click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the notebook.")
 @no_autostart_option
 def run_cells(
-    invocation: Invocation,
-    code: str | None,
-    file: str | None,
-    kernel: str,
-    cwd: str | None,
-    bash: bool,
-    target: str | None,
-    no_autostart: bool,
-    **asked: Any,
+    invocation: Invocation, code: str | None, file: str | None, kernel: str, cwd: str | None, bash: bool, **asked: Any
 ) -> int:
     """Run code in a kernel that keeps its variables for the next call.
 
@@ -192,7 +179,7 @@ def run_cells(
     $ pxctl exec 'x + 1'                          # the same session: 43
     $ pxctl exec -f analysis.py --kernel work     # cells begin at # %%
     """
-    name = bare_name("kernel", kernel)
+    name, target, no_autostart = bare_name("kernel", kernel), asked.pop("target"), asked.pop("no_autostart")
     invocation.action = f"run kernel:{name}"
     member, text, is_shell = _read_source(invocation, code, file, bash)
     if target and member != "notebook":
@@ -201,38 +188,34 @@ def run_cells(
     if is_shell and (asked["interpreter"] or asked["kernelspec"]):
         raise usage("--interpreter and --kernelspec name what runs Python cells, and shell cells run in bash")
     client = waking_client(invocation, no_autostart)
-    wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
-    wanted |= {"language": "bash"} if is_shell else {}
-    body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **wanted}
+    body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **asked}
+    body["language"] = "bash" if is_shell else None
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
     with screen, CellCall(client, name, body) as call:
         try:
-            if invocation.json:
-                result = client.ask("POST", route("kernel", name, "execute"), content=body, timeout=None)
-                invocation.print_json(result)
-            else:
-                for event in call.events():
+            for event in call.events():
+                if not invocation.json:
                     screen.show(event)
-                    result = event.get("result") or result
+                result = event.get("result") or result
         except KeyboardInterrupt:
             variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
             detail, hint = f"cancelled; what runs of it is being ended{variables}", f"pxctl kernel show {name}"
             raise Failure(detail, kind="cancelled", unit=f"kernel:{name}", hint=hint) from None
-    if not invocation.json:
+    if invocation.json:
+        invocation.print_json(result)
+    else:
         screen.conclude(result)
     if member == "notebook":
         _save_notebook(invocation, result, target, file)
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
-    if failure is None:
-        if result.get("message"):  # `exit()` ends the session, for one
-            invocation.notice(f"pxctl: {result['message']}")
-        return Exit.OK
-    if invocation.json:
-        return failure.exit_code
+    if failure is None and result.get("message"):  # `exit()` ends the session, for one
+        invocation.notice(f"pxctl: {result['message']}")
+    if failure is None or invocation.json:
+        return Exit.OK if failure is None else failure.exit_code
     if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
-        raise click.exceptions.Exit(failure.exit_code)  # the traceback said it
+        return failure.exit_code  # the traceback said it
     raise failure
 
 
@@ -243,7 +226,7 @@ def _save_notebook(invocation: Invocation, result: Document, path: str | None, f
     elif not isinstance(notebook, str):
         invocation.warn(f"pxctl: {path} was not written: the daemon's answer has no notebook")
     else:
-        write_whole(Path(path), [notebook.encode("utf-8", "surrogatepass")])
+        output.write_whole(Path(path), [notebook.encode("utf-8", "surrogatepass")])
         invocation.notice(f"pxctl: saved {path}")
 
 

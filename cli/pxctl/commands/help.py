@@ -7,21 +7,23 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, own_version, root, shipped_files
+from pxctl.app import declare, root
 from pxctl.failures import Document, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.output import Column
+from pxctl.paths import own_version, shipped_files
 
 _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT", "about", 1, minimum=20)]
 _SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
 def _pages() -> Iterator[Document]:
-    for path in shipped_files():
+    for path in map(Path, shipped_files()):
         if path.parent.parent.name == "man" and path.is_file():
             name, _, section = path.name.rpartition(".")
             about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
@@ -74,10 +76,10 @@ def print_script(_: Invocation, shell: str) -> None:
     $ pxctl completion fish > ~/.config/fish/completions/pxctl.fish
     $ eval "$(pxctl completion bash)"    # this shell only
     """
-    path = next((path for path in shipped_files() if str(path).endswith(_SCRIPTS[shell])), None)
+    path = next((path for path in shipped_files() if path.endswith(_SCRIPTS[shell])), None)
     if path is None:
         raise Failure("this installation has no scripts", hint="pip install supervisord-py brings them")
-    output.write(path.read_bytes())
+    output.write(Path(path).read_bytes())
 
 
 @declare(root, "version")

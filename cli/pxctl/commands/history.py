@@ -10,12 +10,11 @@ import contextlib
 import click
 
 from pxctl import executions, output
-from pxctl.app import declare, root, timeout_option
+from pxctl.app import declare, root, timeout_option, unit_names
 from pxctl.client import SLACK_SECONDS, Client, query, quote
-from pxctl.completion import unit_names
 from pxctl.failures import Document, Exit, Failure, usage
-from pxctl.follow import ask_until, bytes_of, events_of, since_when
 from pxctl.invocation import Invocation
+from pxctl.streams import ask_until, bytes_of, events_of, since_when
 
 
 @declare(root, "logs", "read the logs of {unit}")

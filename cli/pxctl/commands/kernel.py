@@ -14,11 +14,10 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option, waking_client
-from pxctl.client import Client, bare_name, expand, is_glob, query, route
-from pxctl.commands.units import bare_id, declare_steering, one_by_one, print_outcomes
-from pxctl.completion import kernel_names
-from pxctl.failures import Document, Failure, usage
+from pxctl.app import declare, declare_group, kernel_names, no_autostart_option, timeout_option, waking_client
+from pxctl.client import Client, bare_name, query, route, units_of
+from pxctl.commands.units import bare_id, change_each, steer, steering
+from pxctl.failures import Document, Failure
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
 
@@ -26,7 +25,6 @@ kernel = declare_group("kernel", "Sessions and their kernels: list, start, attac
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
-_names = click.argument("units", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
 _which = click.option("--cwd", metavar="DIR", help="Which of several of that name; else the one of this folder.")
 
 
@@ -60,40 +58,33 @@ def _find(client: Client, name: str, cwd: str | None = None) -> Document:
     return client.get(target)  # perhaps there are several, none of them here: the problem lists them
 
 
-def _id(client: Client, name: str, cwd: str | None) -> str:
-    return str(_find(client, name, cwd).get("id"))
-
-
-def _units(client: Client, units: Sequence[str], cwd: str | None) -> list[str]:
+def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
     found: list[str] = []
-    for name in units:
-        bare = bare_name("kernel", name)
-        if is_glob(bare) and cwd is not None:
-            raise usage(f"{name!r} means sessions of every folder, and --cwd one", "name the session")
-        found += expand(client, [f"kernel:{bare}"]) if is_glob(bare) else [f"kernel:{_id(client, bare, cwd)}"]
+    for name in names:
+        is_glob = cwd is None and any(sign in name for sign in "*?[")
+        found += units_of(client, "kernel", [name]) if is_glob else [str(_find(client, name, cwd)["unit"])]
     return list(dict.fromkeys(found))
 
 
 # -- list, show, start ------------------------------------------------------------------------------------------------
 
 
-def _failure_words(document: Document) -> str:
+def _reason(document: Document) -> str:
     """Return why a session is as it is; of one that failed a sentence: its document has a whole problem."""
-    failure = document.get("failure") or {}
-    return str(failure.get("detail") or document.get("reason") or "")
+    return str((document.get("failure") or {}).get("detail") or document.get("reason") or "")
 
 
 _COLUMNS = [
     Column("ID", "id", minimum=12),
     state_column(),
-    Column("PID", lambda one: one.get("pid") or "", 5, right=True),
-    Column("QUEUED", lambda one: one.get("queued") or "", 4, right=True),
+    Column("PID", "pid", 5, right=True),
+    Column("QUEUED", "queued", 4, right=True),
     Column("MEMORY", lambda one: size(one.get("rss_bytes")), 3, right=True),
     Column("LAST USED", lambda one: ago(one.get("last_used")), 2),
     Column("CWD", "cwd", 6, minimum=12),
     Column("INTERPRETER", "interpreter", 7, minimum=16),
     Column("BACKEND", "backend", 9),
-    Column("REASON", _failure_words, 8, minimum=10, style=lambda one: BY_STATE.get(str(one.get("state")))),
+    Column("REASON", lambda one: (_reason(one), BY_STATE.get(str(one.get("state")))), 8, minimum=10),
 ]
 
 
@@ -119,7 +110,7 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     """
     document = _find(invocation.client(), name, cwd)
     if not invocation.print_result(document, [document.get("id")]):
-        invocation.print_members(document, reason=_failure_words(document))
+        invocation.print_members(document, reason=_reason(document))
 
 
 @declare(kernel, "start")
@@ -140,8 +131,8 @@ def start_kernel(
     """
     name = bare_name("kernel", name)
     invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
-    content = {"name": name, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
-    content |= {key: value for key, value in {**asked, "explain": explain or None}.items() if value is not None}
+    place = {"cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
+    content = {"name": name, "explain": explain, **place, **asked}
     client = waking_client(invocation, no_autostart)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
@@ -150,7 +141,7 @@ def start_kernel(
         return
 
     from pxctl.cells import CellScreen
-    from pxctl.follow import stream
+    from pxctl.streams import stream
 
     found: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
@@ -187,39 +178,35 @@ def _explain(invocation: Invocation, document: Document) -> None:
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-declare_steering(
-    kernel,
-    "stop",
+@declare(kernel, "stop", "stop {units}")
+@steering("NAME", kernel_names)
+@_which
+def stop_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None, **waiting: Any) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left. Their variables are lost.
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
 
     $ pxctl kernel stop default
     $ pxctl kernel stop 'work*'
-    """,
-    _names,
-    _which,
-    find=_units,
-    ids=bare_id,
-)
-declare_steering(
-    kernel,
-    "restart",
+    """
+    return steer(invocation, "stop", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
+
+
+@declare(kernel, "restart", "restart {units}")
+@steering("NAME", kernel_names)
+@_which
+def restart_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None, **waiting: Any) -> int:
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
     A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
 
     $ pxctl kernel restart default
-    """,
-    _names,
-    _which,
-    find=_units,
-    ids=bare_id,
-)
+    """
+    return steer(invocation, "restart", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
 
 
 @declare(kernel, "interrupt", "interrupt {units}")
-@_names
+@click.argument("units", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
 @_which
 def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None) -> int:
     """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
@@ -236,20 +223,18 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str |
         document = client.ask("POST", route("kernel", unit, "interrupt"))
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
-            detail = f"it is {document['state']}: there is no process to interrupt"
-            hint = f"pxctl kernel start {unit[7:]}"
-            raise Failure(detail, kind="inactive", unit=unit, hint=hint)
+            detail, hint = f"it is {document['state']}: there is no process to interrupt", "pxctl kernel start"
+            raise Failure(detail, kind="inactive", hint=f"{hint} {unit.removeprefix('kernel:')}")
         return document
 
     def words(unit: str, document: Document) -> str:
-        running, taken = document.get("running"), document.get("steps") or []
+        taken = document.get("steps") or []
+        if not document.get("running"):
+            return f"{unit} no cell is running" + "".join(f": {step['detail']}" for step in taken if step.get("detail"))
         steps = ", ".join(str(step.get("action")) for step in taken)
-        details = "".join(f": {step['detail']}" for step in taken if step.get("detail"))
-        what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
-        return f"{unit} {what}"
+        return f"{unit} cell {document['running']}: {steps or 'asked to end'}"
 
-    outcomes = one_by_one(invocation, "interrupt", _units(client, units, cwd), interrupt)
-    return print_outcomes(invocation, outcomes, words, bare_id)
+    return change_each(invocation, "interrupt", _units(client, units, cwd), interrupt, words, bare_id)
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------
@@ -277,11 +262,11 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
         raise Failure(detail, kind="inactive", unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
     argv = [program, "--existing", file] if program else ["jupyter", "console", "--existing", file]
-    if program and invocation.in_is_terminal and not only_print:
+    opens = invocation.in_is_terminal and not only_print
+    if program and opens:
         os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
-    else:
-        invocation.print(shlex.join(argv))
-    if program is None and invocation.in_is_terminal and not only_print:
+    invocation.print(shlex.join(argv))
+    if opens:
         raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
 
 
@@ -298,15 +283,14 @@ def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: st
     $ pxctl kernel export default -o session.ipynb
     $ pxctl kernel export default > session.ipynb
     """
-    from pxctl.cells import write_whole
 
     client = invocation.client()
-    place, fields = route("kernel", _id(client, name, cwd), "notebook"), {"Accept": "*/*"}
+    place, fields = route("kernel", str(_find(client, name, cwd)["id"]), "notebook"), {"Accept": "*/*"}
     with client.open("GET", place, fields=fields, timeout=_EXPORT_SECONDS) as exchange:
         if target is None:
             for chunk in exchange.chunks():
                 output.write(chunk)
             output.write("\n")
             return
-        count = write_whole(Path(target), exchange.chunks())
+        count = output.write_whole(Path(target), exchange.chunks())
     invocation.notice(f"saved {target} ({size(count)})")

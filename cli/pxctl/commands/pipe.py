@@ -5,15 +5,14 @@ from __future__ import annotations
 import click
 
 from pxctl import executions, output
-from pxctl.app import declare, declare_group, source_of
+from pxctl.app import declare, declare_group, example_pipes, execution_names, pipe_keys, pipe_names, source_of
 from pxctl.client import bare_name, query, route, units_of
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import bare_id, one_by_one, print_outcomes
-from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
+from pxctl.commands.units import bare_id, change_each
 from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, ago, clean, state_column, with_broken
-from pxctl.shown import harmless
+from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
+from pxctl.streams import harmless
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
@@ -23,7 +22,7 @@ _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", she
 # -- list, show -------------------------------------------------------------------------------------------------------
 
 
-def _remark(pipe: Document) -> tuple[str, str | None]:
+def _remark(pipe: Document) -> Cell:
     if pipe.get("config_error"):
         # The row says which pipe it is; a narrow terminal has no room to say it again.
         return "broken: " + str(pipe["config_error"]).removeprefix(f"{pipe.get('folder')}/"), "red"
@@ -31,7 +30,7 @@ def _remark(pipe: Document) -> tuple[str, str | None]:
         return f"execution {pipe['running']}", None
     if pipe.get("slower_than_schedule"):
         return "takes longer than the time between two runs", "yellow"
-    return (str(pipe["warnings"][0]), "yellow") if pipe.get("warnings") else ("", None)
+    return "; ".join(pipe.get("warnings") or []), "yellow"
 
 
 _COLUMNS = [
@@ -41,9 +40,9 @@ _COLUMNS = [
     Column("NEXT RUN", lambda pipe: ago(pipe.get("next_run")), 2),
     Column("LAST RUN", lambda pipe: ago(pipe.get("last_run")), 5),
     state_column("last_status", "LAST STATUS", 3),
-    Column("QUEUED", lambda pipe: pipe.get("queued") or "", 8, right=True),
-    Column("FAILURES", lambda pipe: pipe.get("consecutive_failures") or "", 7, right=True, style=lambda _: "red"),
-    Column("REMARK", lambda pipe: _remark(pipe)[0], 6, minimum=12, style=lambda pipe: _remark(pipe)[1]),
+    Column("QUEUED", "queued", 8, right=True),
+    Column("FAILURES", lambda pipe: (pipe.get("consecutive_failures"), "red"), 7, right=True),
+    Column("REMARK", _remark, 6, minimum=12),
 ]
 
 
@@ -100,23 +99,15 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None) for unit in units]
     is_ok = all(one.get("ok") for one in found)
     result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
-    if not invocation.print_result(result, (one.get("pipe") for one in found)):
-        for one in found:
-            _print_checks(invocation, one)
+    if invocation.print_result(result, (one.get("pipe") for one in found)):
+        found = []
+    for one in found:
+        for check in one.get("checks") or []:
+            where = f"pipe.md:{check['line']}: " if check.get("line") else ""
+            cure = f"cure: {check['hint']}" if check.get("hint") and check["verdict"] not in {"pass", "skip"} else None
+            invocation.print_check(check["verdict"], f"{check['name']}: {where}{check['detail']}", cure)
+        invocation.print(f"pipe:{one.get('pipe')}: {'pass' if one.get('ok') else 'fail'}")
     return Exit.OK if is_ok else Exit.FAILED
-
-
-def _print_checks(invocation: Invocation, found: Document) -> None:
-    checks = found.get("checks") or []
-    has_warning = any(check.get("verdict") == "warn" for check in checks)
-    overall = "fail" if not found.get("ok") else "warn" if has_warning else "pass"
-    invocation.print(f"pipe:{found.get('pipe')}: " + invocation.paint(overall, BY_STATE.get(overall)))
-    for check in checks:
-        word, line = str(check.get("verdict")), f"pipe.md:{check['line']}: " if check.get("line") else ""
-        words = clean(f"{check.get('name')}: {line}{check.get('detail')}")
-        invocation.print(f"  {invocation.paint(f'{word:4}', BY_STATE.get(word))}  {words}")
-        if check.get("hint") and word not in {"pass", "skip"}:
-            invocation.print(f"        {invocation.paint('cure:', 'bold')} {clean(str(check['hint']))}")
 
 
 @declare(pipe, "new", "make pipe:{name}")
@@ -140,7 +131,7 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add example:disk-digest
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    content = {"source": source_of(source)} | ({"name": name} if name else {})
+    content = {"source": source_of(source), "name": name}
     if found := invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
         invocation.notice(
             f"look at it: pxctl pipe show {found['name']}; try it: pxctl pipe run {found['name']}",
@@ -196,13 +187,13 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         return client.ask("POST", route("pipe", unit, verb), timeout=None)
 
     def words(unit: str, pipe: Document) -> str:
-        invocation.print_warnings(pipe if verb == "enable" else {})
-        when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""
-        when = "; it runs now" if when.endswith("ago") else when and f"; next run {when}"
-        return f"{unit} {verb}d{when}"
+        if verb == "disable":
+            return f"{unit} disabled"
+        invocation.print_warnings(pipe)
+        when = ago(pipe.get("next_run"))
+        return f"{unit} enabled" + ("; it runs now" if when.endswith("ago") else f"; next run {when}" * (when != "-"))
 
-    outcomes = one_by_one(invocation, verb, units_of(client, "pipe", names), change)
-    return print_outcomes(invocation, outcomes, words, bare_id)
+    return change_each(invocation, verb, units_of(client, "pipe", names), change, words, bare_id)
 
 
 @declare(pipe, "enable", "enable {names}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import json
 from collections.abc import Iterator
@@ -9,21 +10,17 @@ from typing import Any
 
 import click
 
-from pxctl import executions, follow, output
-from pxctl.app import declare, no_autostart_option, no_wait_option, timeout_option, waking_client
-from pxctl.client import Client, bare_name, query, route
+from pxctl import app, executions, output
+from pxctl.client import Client, bare_name, query, route, units_of
 from pxctl.coerce import read_argument, read_json
 from pxctl.commands.pipe import pipe
-from pxctl.commands.units import one_by_one, print_outcomes, request
-from pxctl.completion import execution_names, pipe_names
-from pxctl.failures import Document, Exit, Failure
+from pxctl.commands.units import change_each
+from pxctl.failures import Document, Exit
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, state_column
-from pxctl.shown import STREAMS, Screen, print_pages
+from pxctl.streams import STREAMS, Outlet, Screen, pages, since_when
 
-_execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
-
-
+_execution = click.argument("execution", metavar="ID|PIPE", shell_complete=app.execution_names)
 _RUN_COLUMNS = [
     Column("ID", "id"),
     Column("PIPE", "pipe_name", minimum=10),
@@ -34,7 +31,7 @@ _RUN_COLUMNS = [
     Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
     Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
-    Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
+    Column("RETRY OF", "retry_of", 10, right=True),
     Column("ERROR", lambda one: one.get("error_message") or one.get("error_type"), 3, minimum=14),
 ]
 
@@ -62,11 +59,11 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
         invocation.print(execution.get("id"))
     if failure is not None:
         raise failure
-    if no_wait and not invocation.quiet:
-        words = executions.where_it_is(execution) or execution.get("status")
-        invocation.print(f"{executions.title_of(execution)}: {words}")
-    elif not no_wait:
-        invocation.notice(f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}")
+    title = executions.title_of(execution)
+    if not no_wait:
+        invocation.notice(f"pxctl: {title}: completed, {executions.took(execution)}")
+    elif not invocation.quiet:
+        invocation.print(f"{title}: {executions.where_it_is(execution) or execution.get('status')}")
     return Exit.OK
 
 
@@ -79,17 +76,17 @@ def _follow(invocation: Invocation, client: Client, execution: Document) -> Docu
         return executions.follow_execution(invocation, execution)
 
 
-@declare(pipe, "run")
-@click.argument("name", metavar="NAME", shell_complete=pipe_names)
-@no_wait_option
+@app.declare(pipe, "run")
+@click.argument("name", metavar="NAME", shell_complete=app.pipe_names)
+@app.no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
-@timeout_option("Of this execution; else the pipe's own (exit 7).")
+@app.timeout_option("Of this execution; else the pipe's own (exit 7).")
 @click.option(
     "--context",
     metavar="JSON|@FILE|-",
     help="An object that the prompt shows to the agent; an array queues one execution for each, and returns.",
 )
-@no_autostart_option
+@app.no_autostart_option
 def run_pipe(
     invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
 ) -> int:
@@ -99,25 +96,23 @@ def run_pipe(
     the final execution is one document. Ctrl-C ends the following only: the execution goes on.
 
     $ pxctl pipe run disk-digest
-    $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
+    $ pxctl pipe run disk-digest --no-wait -q    # prints the execution's id
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
-    asked["queue"] = asked["queue"] or None
     asked["context"] = None if context is None else read_json(read_argument(context), "--context")
-    content = {key: value for key, value in asked.items() if value is not None}
-    client = waking_client(invocation, no_autostart)
+    client = app.waking_client(invocation, no_autostart)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
-        execution = client.ask("POST", route("pipe", name, "run"), content=content, timeout=None)
+        execution = client.ask("POST", route("pipe", name, "run"), content=asked, timeout=None)
     if "executions" in execution:
         invocation.print_rows(execution, execution["executions"], "id", _RUN_COLUMNS, "nothing was queued")
         return max(map(executions.exit_code_of, filter(executions.is_final, execution["executions"])), default=Exit.OK)
     return _finish(invocation, client, execution, no_wait)
 
 
-@declare(pipe, "retry", "retry execution {execution}")
+@app.declare(pipe, "retry", "retry execution {execution}")
 @_execution
-@no_wait_option
+@app.no_wait_option
 def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
     """Queue an execution again, as a new one with what its pipe says now, and follow it; exits as `pipe run` does.
 
@@ -130,8 +125,8 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> in
     return _finish(invocation, client, again, no_wait)
 
 
-@declare(pipe, "cancel", "cancel {targets}")
-@click.argument("targets", nargs=-1, required=True, metavar="ID|PIPE...", shell_complete=execution_names)
+@app.declare(pipe, "cancel", "cancel {targets}")
+@click.argument("targets", nargs=-1, required=True, metavar="ID|PIPE...", shell_complete=app.execution_names)
 def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
 
@@ -140,25 +135,23 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     """
     client = invocation.client()
     numbers = [f"execution {target}" for target in targets if target.isdecimal()]
-    names = [f"pipe:{bare_name('pipe', target)}" for target in targets if not target.isdecimal()]
+    names = [target for target in targets if not target.isdecimal()]
 
     def cancel(unit: str) -> Document:
+        if unit.startswith("pipe:"):
+            return client.ask("POST", route("pipe", unit, "cancel"), content={}, timeout=None)
         found = executions.find_execution(client, unit.removeprefix("execution "))
         return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None)]}
 
-    outcomes = one_by_one(invocation, "cancel", numbers, cancel)
-    if names:
-        outcomes += request(invocation, client, "stop", names)
-
-    def words(_: str, document: Document) -> str:
-        return "\n".join(f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"])
+    def words(unit: str, document: Document) -> str:
+        lines = [f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"]]
+        return "\n".join(lines) or f"{unit}: nothing runs and nothing waits"
 
     def ids(_: str, document: Document) -> list[object]:
         return [one.get("id") for one in document["executions"]]
 
-    idle = [unit for unit, one in outcomes if not isinstance(one, Failure) and not one["executions"]]
-    invocation.notice(*(f"{unit}: nothing runs and nothing waits" for unit in idle))
-    return print_outcomes(invocation, [one for one in outcomes if one[0] not in idle], words, ids)
+    units = numbers + (units_of(client, "pipe", names) if names else [])
+    return change_each(invocation, "cancel", units, cancel, words, ids)
 
 
 # -- queue, runs, output, tail ----------------------------------------------------------------------------------------
@@ -175,7 +168,7 @@ _QUEUE_COLUMNS = [
     Column("ID", "id"),
     Column("PIPE", "pipe_name", minimum=10),
     state_column("status", "STATUS"),
-    Column("POSITION", lambda one: one.get("position") or "", 2, right=True),
+    Column("POSITION", "position", 2, right=True),
     Column("GROUP", "group", 4),
     Column("SLOTS", "slots", 6, right=True),
     Column("TRIGGER", "trigger", 5),
@@ -184,7 +177,7 @@ _QUEUE_COLUMNS = [
 ]
 
 
-@declare(pipe, "queue", "read the queue")
+@app.declare(pipe, "queue", "read the queue")
 def show_queue(invocation: Invocation) -> None:
     """Show what runs and what waits in line, by group: its slots, and each one's position.
 
@@ -195,9 +188,9 @@ def show_queue(invocation: Invocation) -> None:
     invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")
 
 
-@declare(pipe, "runs", "list the executions")
-@click.argument("name", metavar="[PIPE]", required=False, shell_complete=pipe_names)
-@click.option("--pipe", metavar="P", shell_complete=pipe_names, help="The same as PIPE.")
+@app.declare(pipe, "runs", "list the executions")
+@click.argument("name", metavar="[PIPE]", required=False, shell_complete=app.pipe_names)
+@click.option("--pipe", metavar="P", shell_complete=app.pipe_names, help="The same as PIPE.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N.")
@@ -213,14 +206,14 @@ def list_runs(
     named = name or asked.pop("pipe")
     target = route("pipe", named, "executions") if named else "/api/executions"
     filters = [("status", status) for status in statuses]
-    answer = invocation.client().get(query(target, [*filters, ("since", follow.since_when(since)), *asked.items()]))
+    answer = invocation.client().get(query(target, [*filters, ("since", since_when(since)), *asked.items()]))
     rows, following = answer.get("executions", []), answer.get("next_cursor")
     invocation.print_rows(answer, rows, "id", _RUN_COLUMNS, "no such executions")
     if following is not None and not invocation.json:
         invocation.notice(f"… more: --cursor {following}")
 
 
-@declare(pipe, "output", "read the output of {execution}")
+@app.declare(pipe, "output", "read the output of {execution}")
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
@@ -233,12 +226,29 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
-    place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
-    found_pages = follow.pages(client, executions.route_of(found, "output"), stream, offset, limit)
-    print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
+    outlet, content = Outlet(invocation, "stdout"), b""
+    for page in pages(client, executions.route_of(found, "output"), stream, offset, limit):
+        if invocation.json:
+            content += page.content
+        else:
+            outlet.put(page.content)
+    if invocation.json:
+        document = {"schema": "px.execution-output/1", "execution": found.get("id"), "stream": stream, "offset": offset}
+        document |= {"pipe_name": found.get("pipe_name"), "total_bytes": page.total}
+        document |= {"complete": page.complete, "truncated": page.truncated}
+        try:
+            invocation.print_json({**document, "text": content.decode()})
+        except UnicodeDecodeError:
+            invocation.print_json({**document, "base64": binascii.b2a_base64(content, newline=False).decode()})
+        return
+    outlet.close_line()
+    if page.truncated and not page.content:
+        invocation.warn(f"pxctl: {page.end} of {page.total} bytes were kept (pipes.output_file_bytes)")
+    elif not page.complete:
+        invocation.notice(f"pxctl: {page.end} of {page.total} bytes so far; go on with --offset {page.end}")
 
 
-@declare(pipe, "tail", "read the output of {execution}")
+@app.declare(pipe, "tail", "read the output of {execution}")
 @_execution
 @click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
 def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> None:
@@ -254,10 +264,11 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
     with contextlib.suppress(KeyboardInterrupt):
         if not goes_on:
             _show_now(invocation, client, found)
-        elif not invocation.json:
+        elif invocation.json:
+            for event in executions.execution_events(client, found):
+                invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+        else:
             invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
-        for event in executions.execution_events(client, found) if goes_on and invocation.json else ():
-            invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
 def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
@@ -267,7 +278,7 @@ def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
     is_cut = False
     with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
         for stream in STREAMS:
-            for page in follow.pages(client, executions.route_of(found, "output"), stream):
+            for page in pages(client, executions.route_of(found, "output"), stream):
                 screen.put(stream, page.content)
                 is_cut = is_cut or page.truncated
     if is_cut:

@@ -17,14 +17,12 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_autostart_option, root, timeout_option, waking_client
-from pxctl.cells import write_whole
+from pxctl.app import assignments, declare, no_autostart_option, root, timeout_option, tool_names, waking_client
 from pxctl.client import SLACK_SECONDS, Client, Exchange, bare_name, query, route, split_lines
 from pxctl.coerce import build_input, read_argument, read_json
-from pxctl.completion import assignments, tool_names
 from pxctl.failures import PROBLEM_PREFIX, Failure, raise_problem, usage
-from pxctl.follow import NDJSON
 from pxctl.invocation import Invocation
+from pxctl.streams import NDJSON
 
 _COLD = {"cold", "starting", "failed"}
 _JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
@@ -171,7 +169,7 @@ def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: outpu
         with contextlib.suppress(ValueError, RecursionError):
             if (found := _embedded(json.loads(raw))) is not None:
                 chunks = [found]
-    size = write_whole(file, chunks)
+    size = output.write_whole(file, chunks)
     spinner.stop()
     invocation.notice(f"saved {file} ({output.size(size)})")
 

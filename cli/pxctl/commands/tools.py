@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import click
 
-from pxctl.app import declare, declare_group, source_of
+from pxctl.app import declare, declare_group, example_tools, source_of, tool_names
 from pxctl.client import bare_name, query, route
-from pxctl.completion import example_tools, tool_names
 from pxctl.failures import Document, Exit, Failure, Interrupted
-from pxctl.follow import stream
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
+from pxctl.streams import stream
 
 tools = declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
 _tool = click.argument(
@@ -159,7 +158,7 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl tools add example:compound-interest
     $ pxctl tools add ./my-tool --name other-name
     """
-    content = {"source": source_of(source)} | ({"name": name} if name else {})
+    content = {"source": source_of(source), "name": name}
     added = invocation.add("tool", "/api/tools/add", content)
     if added and added.get("needs_sync"):
         invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added['name']}")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_wait_option, report, root, timeout_option
-from pxctl.client import SLACK_SECONDS, Client, expand, query, route
-from pxctl.completion import tool_names, unit_names
+from pxctl.app import declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
+from pxctl.client import SLACK_SECONDS, query, route, units_of
 from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable, problem
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, duration, size, state_column
@@ -25,14 +24,11 @@ _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
 _LOOK_SECONDS = 2.0
 
-_units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
-_tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
-
 
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
-def _reason(unit: Document) -> tuple[str, str | None]:
+def _reason(unit: Document) -> output.Cell:
     """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one ended badly."""
     if error := unit.get("config_error"):
         return str(error), "red"
@@ -56,7 +52,7 @@ _COLUMNS = [
     Column("CPU", lambda unit: f"{unit.get('cpu_percent') or 0:.1f}%" if unit.get("pid") else "", 8, right=True),
     Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
     Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
-    Column("REASON", lambda unit: _reason(unit)[0], 2, minimum=12, style=lambda unit: _reason(unit)[1]),
+    Column("REASON", _reason, 2, minimum=12),
 ]
 
 
@@ -108,23 +104,8 @@ def _watch(invocation: Invocation, target: str) -> int:
 # -- several units at once --------------------------------------------------------------------------------------------
 
 
-UnitOutcome = tuple[str, Document | Failure]
-"""What became of one unit: the daemon's document, or a failure."""
-
-
-def one_by_one(
-    invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Document]
-) -> list[UnitOutcome]:
-    """Do to each unit what is over at once; failures are kept, not raised."""
-    outcomes: list[UnitOutcome] = []
-    for unit in units:
-        try:
-            with invocation.detaching(f"detached; what was asked of {unit} goes on"):
-                outcomes.append((unit, step(unit)))
-        except Failure as failure:
-            failure.action = f"{verb} {unit}"
-            outcomes.append((unit, failure))
-    return outcomes
+Outcome = tuple[str, Document | Failure]
+Ids = Callable[[str, Document], list[object]]  # what `-q` prints of a unit, and of what the daemon answered
 
 
 def full_id(unit: str, _: Document) -> list[object]:
@@ -136,65 +117,50 @@ def bare_id(unit: str, _: Document) -> list[object]:
     return [unit.partition(":")[2]]
 
 
-def print_outcomes(
+def change_each(
     invocation: Invocation,
-    outcomes: Sequence[UnitOutcome],
+    verb: str,
+    units: Iterable[str],
+    change: Callable[[str], Document],
     words: Callable[[str, Document], str],
-    ids: Callable[[str, Document], list[object]] = full_id,
+    ids: Ids = full_id,
 ) -> int:
-    """Print what became of each in words, as one document, or as ids; raise the failure of a single one.
+    """Do to one unit after the other what is over at once; print what became of each, return the exit code."""
+    outcomes: list[Outcome] = []
+    for unit in units:
+        try:
+            with invocation.detaching(f"detached; what was asked of {unit} goes on"):
+                outcomes.append((unit, change(unit)))
+        except Failure as failure:
+            outcomes.append((unit, failure))
+    return _print_outcomes(invocation, verb, outcomes, words, ids)
 
-    The document of a single unit is the daemon's own.
-    """
-    failures = [one for _, one in outcomes if isinstance(one, Failure)]
+
+def _print_outcomes(
+    invocation: Invocation, verb: str, outcomes: list[Outcome], words: Callable[[str, Document], str], ids: Ids
+) -> int:
+    """Print what became of each in words, as one document (of a single unit the daemon's own), or as ids."""
     found = [(unit, one) for unit, one in outcomes if not isinstance(one, Failure)]
+    failures = [one for _, one in outcomes if isinstance(one, Failure)]
+    for unit, one in outcomes:
+        if isinstance(one, Failure):
+            one.action, one.unit = f"{verb} {unit}", unit
     if failures and len(outcomes) == 1:
         raise failures[0]
     results = [{"unit": unit, "answer": one, "problem": None} for unit, one in found]
     results += [{"unit": one.unit, "answer": None, "problem": one.document()} for one in failures]
     whole = found[0][1] if len(outcomes) == 1 else {"schema": "px.some-units/1", "results": results}
     if not invocation.print_result(whole, [each for unit, one in found for each in ids(unit, one)]):
-        invocation.print(*(words(unit, document) for unit, document in found))
+        invocation.print(*(words(unit, one) for unit, one in found))
     for failure in [] if invocation.json else failures:
         report(invocation, failure)
     return failures[0].exit_code if failures else Exit.OK
 
 
 def steer(
-    invocation: Invocation,
-    client: Client,
-    verb: str,
-    names: Sequence[str],
-    timeout: float | None,
-    no_wait: bool,
-    ids: Callable[[str, Document], list[object]] = full_id,
+    invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool, ids: Ids = full_id
 ) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
-
-    def words(unit: str, document: Document) -> str:
-        found = document["units"][0] if "units" in document else document
-        state, pid = found.get("state"), f" (pid {found['pid']})" if found.get("pid") else ""
-        if no_wait:
-            return f"{unit} {_GOING[verb]}"
-        if verb == "stop":
-            is_killed = unit in document.get("killed", [])
-            return f"{unit} stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
-        if unit.startswith("pipe:"):
-            return f"{unit} {found.get('status')} (execution {found.get('id')})"
-        return f"{unit} {state}{pid}"
-
-    return print_outcomes(invocation, request(invocation, client, verb, names, timeout, no_wait), words, ids)
-
-
-def request(
-    invocation: Invocation,
-    client: Client,
-    verb: str,
-    names: Sequence[str],
-    timeout: float | None = None,
-    no_wait: bool = False,
-) -> list[UnitOutcome]:
-    """Ask the daemon for it; return what became of each unit, in its order. Ctrl-C says what goes on."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
     limit, listed = None if timeout is None else 2 * timeout + SLACK_SECONDS, ", ".join(names)
@@ -202,61 +168,55 @@ def request(
         invocation.detaching(f"detached; {listed} goes on {_GOING[verb]}"),
         invocation.spinner(listed, f"{_GOING[verb]}…"),
     ):
-        results = client.ask("POST", target, timeout=limit).get("results", [])
-    return [_outcome(verb, result, timeout) for result in results]
+        results = invocation.client().ask("POST", target, timeout=limit).get("results", [])
+
+    def words(unit: str, document: Document) -> str:
+        found = document["units"][0] if "units" in document else document
+        if no_wait:
+            return f"{unit} {_GOING[verb]}"
+        if verb == "stop":
+            is_killed = unit in document.get("killed", [])
+            return f"{unit} stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
+        if unit.startswith("pipe:"):
+            return f"{unit} {found.get('status')} (execution {found.get('id')})"
+        return f"{unit} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
+
+    return _print_outcomes(invocation, verb, [_outcome(verb, result) for result in results], words, ids)
 
 
-def _outcome(verb: str, result: Document, timeout: float | None) -> UnitOutcome:
-    unit, answer, refusal = str(result.get("unit")), result.get("answer") or {}, result.get("problem")
-    failure = None if refusal is None else problem(500, refusal)
+def _outcome(verb: str, result: Document) -> Outcome:
+    unit, answer = str(result.get("unit")), result.get("answer") or {}
+    if result.get("problem") is not None:
+        return unit, problem(500, result["problem"])
     if verb == "start" and answer.get("status") == "failed":  # an execution of a pipe
         from pxctl.executions import failure_of
 
-        failure = failure_of(answer)
-    if failure is None:
-        return unit, answer
-    if failure.kind == "timed_out" and timeout is not None and verb != "start":
-        what, goal = ("something of it is left", " --for stopped") if verb == "stop" else ("it is not ready", "")
-        failure.detail, failure.hint = f"{what} after {timeout:g} s; the {verb} goes on", f"pxctl wait {unit}{goal}"
-    failure.action, failure.unit = f"{verb} {unit}", unit
-    return unit, failure
+        return unit, failure_of(answer) or answer
+    return unit, answer
 
 
-def declare_steering(
-    group: click.Group,
-    verb: str,
-    about: str,
-    *named: Callable[[Any], Any],
-    find: Callable[..., Sequence[str]] = lambda _, units: units,
-    ids: Callable[[str, Document], list[object]] = full_id,
-) -> None:
-    """Declare a command that steers units; `find` gets the client and the arguments that `named` declares."""
-
-    def steer_units(invocation: Invocation, timeout: float | None, no_wait: bool, **given: Any) -> int:
-        client = invocation.client()
-        return steer(invocation, client, verb, find(client, **given), timeout, no_wait, ids)
-
-    steer_units.__doc__, function = about, steer_units
-    for option in (no_wait_option, timeout_option(), *reversed(named)):
-        function = option(function)
-    declare(group, verb, f"{verb} {{units}}")(function)
+def steering(metavar: str, complete: Any) -> Callable[[Any], Any]:
+    """Declare the arguments of a command that steers units."""
+    units = click.argument("units", nargs=-1, required=True, metavar=f"{metavar}...", shell_complete=complete)
+    return lambda function: units(timeout_option()(no_wait_option(function)))
 
 
-declare_steering(
-    root,
-    "start",
+@declare(root, "start", "start {units}")
+@steering("UNIT", unit_names)
+def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Warm up units; returns when they are ready.
 
     A pipe is run in the background: returns when it is queued. Ctrl-C ends the waiting only: the start goes on.
 
     $ pxctl start lorenz-ode-solver
     $ pxctl start 'tool:*' --timeout 60
-    """,
-    _units,
-)
-declare_steering(
-    root,
-    "stop",
+    """
+    return steer(invocation, "start", units, timeout, no_wait)
+
+
+@declare(root, "stop", "stop {units}")
+@steering("UNIT", unit_names)
+def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units, and name what survived; returns when nothing of them is left.
 
     The unit's whole process tree is ended (TERM, its grace, KILL); of a pipe, what runs and waits is cancelled. What is
@@ -265,18 +225,21 @@ declare_steering(
 
     $ pxctl stop lorenz-ode-solver
     $ pxctl stop 'tool:*'
-    """,
-    _units,
-)
-declare_steering(
-    root,
-    "restart",
+    """
+    return steer(invocation, "stop", units, timeout, no_wait)
+
+
+@declare(root, "restart", "restart {units}")
+@steering("UNIT", unit_names)
+def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units and start them anew; returns when they are ready.
 
     $ pxctl restart lorenz-ode-solver
-    """,
-    _units,
-)
+    """
+    return steer(invocation, "restart", units, timeout, no_wait)
+
+
+_tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
 
 
 @declare(root, "pin", "pin {tools}")
@@ -290,7 +253,7 @@ def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> 
     $ pxctl pin lorenz-ode-solver
     $ pxctl pin --forever lorenz-ode-solver text-stats
     """
-    return _change_pins(invocation, "pin", tools, "PUT", [("forever", forever)])
+    return _change_pins(invocation, "pin", tools, "PUT", "pin?forever=1" if forever else "pin")
 
 
 @declare(root, "unpin", "unpin {tools}")
@@ -300,19 +263,16 @@ def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
 
     $ pxctl unpin lorenz-ode-solver
     """
-    return _change_pins(invocation, "unpin", tools, "DELETE", [])
+    return _change_pins(invocation, "unpin", tools, "DELETE", "pin")
 
 
-def _change_pins(
-    invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, parameters: list[tuple[str, Any]]
-) -> int:
+def _change_pins(invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, place: str) -> int:
     client = invocation.client()
-
-    def change(unit: str) -> Document:
-        return client.ask(method, query(route("tool", unit, "pin"), parameters))
 
     def words(unit: str, one: Document) -> str:
         return f"{unit} {'' if one.get('pinned') else 'not '}pinned{' for ever' if one.get('forever') else ''}"
 
-    units = expand(client, [tool if ":" in tool else f"tool:{tool}" for tool in tools])
-    return print_outcomes(invocation, one_by_one(invocation, verb, units, change), words)
+    def change(unit: str) -> Document:
+        return client.ask(method, route("tool", unit, place))
+
+    return change_each(invocation, verb, units_of(client, "tool", tools), change, words)

@@ -1,0 +1,294 @@
+"""Output that comes over time: followed over restarts of the control plane, and shown as pipe and terminal get it.
+
+After each loss a stream is taken up again at the place that the caller remembers, so that nothing is shown twice and
+nothing is left out. A pipe gets bytes as they are, a terminal text that cannot steer it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import codecs
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from pxctl import output
+from pxctl.client import Client, query, split_lines
+from pxctl.failures import Document, Failure, raise_problem, usage
+from pxctl.invocation import Invocation
+
+NDJSON = "application/x-ndjson"
+STREAMS = ("stdout", "stderr")
+_AWAY_SECONDS = 60.0
+_PAUSE_SECONDS = 0.2
+_READ_SECONDS = 60.0
+_SLICE_SECONDS = 300.0
+_PAGE_BYTES = 1024 * 1024
+
+
+# -- followed ---------------------------------------------------------------------------------------------------------
+
+
+class Patience:
+    """Bears the absence of a daemon that was there before, or of its control plane, for a while."""
+
+    def __init__(self, *, met: bool = False) -> None:
+        self._since: float | None = None
+        self._met = met
+
+    def met(self) -> None:
+        self._met, self._since = True, None
+
+    def bear(self, failure: Failure) -> None:
+        """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        self._met = self._met or failure.kind != "unreachable"
+        is_loss = failure.kind in {"unreachable", "interrupted", "shutdown"}
+        if not is_loss or not self._met or now - self._since > _AWAY_SECONDS:
+            raise failure
+        time.sleep(_PAUSE_SECONDS)
+
+
+def stream(
+    client: Client, method: str, target: str, *, opened: Callable[[], None] = lambda: None, **request: Any
+) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer; raises the problem that it ends with."""
+    fields = {**request.pop("fields", {}), "Accept": NDJSON}
+    with client.open(method, target, fields=fields, **request) as exchange:
+        opened()
+        for line in filter(bytes.strip, split_lines(exchange.chunks())):
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
+            raise_problem(event)
+            yield line, event
+
+
+def events_of(client: Client, target: Callable[[], str], *, follow: bool = True) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer; followed, over restarts of the control plane.
+
+    `target` is asked anew at each connection: it names the place to go on at, unless the last event did (`seen`).
+    """
+    if not follow:
+        yield from stream(client, "GET", target(), timeout=_READ_SECONDS)
+        return
+    patience, seen = Patience(), dict[str, str]()
+    while True:
+        try:
+            for line, event in stream(client, "GET", target(), opened=patience.met, timeout=None, fields=seen):
+                if "seen" in event:
+                    seen = {"Last-Event-ID": event["seen"]}
+                yield line, event
+            # An orderly end of an endless answer: the control plane is being replaced.
+            time.sleep(_PAUSE_SECONDS)
+        except Failure as failure:
+            patience.bear(failure)
+
+
+def ask_until(
+    client: Client,
+    target: Callable[[float], str],
+    timeout: float | None,
+    too_late: Failure,
+    *,
+    slack: float = 0.0,
+    met: bool = False,
+) -> Document:
+    """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
+
+    `target` makes the request of so many seconds; `too_late` is raised once `timeout` is over. `slack`: how much longer
+    than a slice the daemon may take to say so. `met`: it answered before.
+    """
+    patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+        part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
+        try:
+            return client.get(target(part), timeout=part + slack)
+        except Failure as failure:
+            if failure.kind == "timed_out":
+                patience.met()
+            else:
+                patience.bear(failure)
+            if deadline is not None and time.monotonic() >= deadline:
+                too_late.unit = failure.unit or too_late.unit
+                raise too_late from failure
+
+
+def bytes_of(event: Document) -> bytes:
+    if "bytes" in event:
+        return bytes(event["bytes"])
+    if "base64" in event:
+        return binascii.a2b_base64(event["base64"])
+    return str(event.get("text", "")).encode("utf-8", "surrogatepass")
+
+
+class FetchedPage(NamedTuple):
+    """A piece of kept output, and where the next one begins; `total`: the bytes of the whole output so far.
+
+    `complete`: this is its end, and no more will come. `truncated`: not all of it was kept (pipes.output_file_bytes);
+    an empty page is the end then.
+    """
+
+    content: bytes
+    end: int
+    total: int
+    complete: bool
+    truncated: bool
+
+
+def pages(
+    client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None
+) -> Iterator[FetchedPage]:
+    """Yield page after page up to the end for now, or up to the limit; at least one."""
+    last = None if limit is None else offset + limit
+    while last is None or offset < last:
+        size = _PAGE_BYTES if last is None else min(last - offset, _PAGE_BYTES)
+        with client.open("GET", query(route, [("offset", offset), ("limit", size), ("stream", stream)])) as exchange:
+            content, fields = exchange.read(), exchange.fields
+        offset += len(content)
+        is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
+        yield FetchedPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
+        if not content or is_complete:
+            return
+
+
+def since_when(text: str | None) -> str | None:
+    """Return the time of `--since` as the daemon reads it: RFC 3339, or an age ("10m").
+
+    Understands "2 hours ago", and by the clock here "today", "yesterday", "16:00" (the last one that was) and a date
+    and time without a zone.
+    """
+    if text is None:
+        return None
+    from datetime import UTC, datetime, timedelta
+
+    words, now = text.strip().lower(), datetime.now()
+    if found := re.fullmatch(r"((?:\d+(?:\.\d+)?[smhd])+)|(\d+(?:\.\d+)?) *([smhd])[a-z]*(?: +ago)?", words):
+        return found[1] or found[2] + found[3]
+    try:
+        if words in {"today", "yesterday"}:
+            moment = datetime.combine(now.date() - timedelta(days=words == "yesterday"), datetime.min.time())
+        elif re.fullmatch(r"\d?\d:\d\d", words):
+            moment = datetime.fromisoformat(f"{now:%Y-%m-%d} {words:0>5}")
+            moment -= timedelta(days=moment > now)
+        else:
+            moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        forms = "10m, '2 hours ago', 16:00, today, yesterday, 2026-01-31, 2026-01-31T12:00:00Z"
+        raise usage(f"--since {text!r} is no time", f"it takes {forms}") from error
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# -- shown ------------------------------------------------------------------------------------------------------------
+
+_RESET = "\x1b[0m"
+_STEERING = re.compile(
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI, of which colours are
+    r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
+    r"|\x1b[ -/]{1,4}[0-~]|\x1b[0-OQ-WYZ\\`-~]"  # two characters and more (ECMA-48)
+    # C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters
+    "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
+"""What may become an escape sequence with the next piece."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def harmless(text: str, *, colour: bool = False) -> str:
+    """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
+
+    def instead(found: re.Match[str]) -> str:
+        if len(found[0]) == 1:
+            return "�"
+        return found[0] if colour and _COLOUR.fullmatch(found[0]) else ""
+
+    return _STEERING.sub(instead, text)
+
+
+class Outlet:
+    """Where one stream goes: bytes as they are, or made harmless for a terminal, the same however they are cut."""
+
+    def __init__(self, invocation: Invocation, stream: str) -> None:
+        is_err = stream == "stderr"
+        self.is_terminal = invocation.err_is_terminal if is_err else invocation.out_is_terminal
+        self._write = output.write_error if is_err else output.write
+        self._colour = invocation.err_has_colour if is_err else invocation.has_colour
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._held = ""  # the beginning of an escape sequence
+        self._ends_line, self._is_painted = True, False
+
+    def put(self, content: bytes, *, is_end: bool = False) -> None:
+        if not self.is_terminal:
+            self._ends_line = content.endswith(b"\n") if content else self._ends_line
+            self._write(content)
+            return
+        text, self._held = self._held + self._decode(content, is_end), ""
+        if not is_end and (begun := _BEGUN.search(text)):
+            text, self._held = text[: begun.start()], begun[0]
+        if shown := harmless(text, colour=self._colour):
+            self._ends_line = shown.endswith("\n")
+            if "\x1b" in shown:
+                self._is_painted = shown.rfind(_RESET) < shown.rfind("\x1b")
+            self._write(shown)
+
+    def put_lines(self, text: str) -> None:
+        whole = ("" if self._ends_line else "\n") + text.removesuffix("\n") + "\n"
+        self.put(whole.encode("utf-8", "surrogatepass"))
+
+    def close_line(self) -> None:
+        """End a line and a colour that are begun on a terminal."""
+        if self.is_terminal:
+            self.put(b"", is_end=True)
+            self._write((_RESET if self._is_painted else "") + ("" if self._ends_line else "\n"))
+            self._ends_line, self._is_painted = True, False
+
+
+class Screen:
+    """Both streams of what runs elsewhere, what is said about it, and a spinner while nothing comes.
+
+    Use as a context manager, which ends what is begun.
+    """
+
+    def __init__(self, invocation: Invocation, unit: str) -> None:
+        self.invocation, self.phase = invocation, "…"
+        self.out, self.err = (Outlet(invocation, stream) for stream in STREAMS)
+        self._spinner = invocation.spinner(unit, lambda: self.phase)
+        self._said: set[str] = set()
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close_lines()
+
+    def put(self, stream: str, content: bytes) -> None:
+        outlet, other = (self.err, self.out) if stream == "stderr" else (self.out, self.err)
+        self._spinner.stop()
+        if outlet.is_terminal:
+            other.close_line()
+        outlet.put(content)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Write a line to stderr, unless -q silences it; text of others is made harmless."""
+        self.close_lines()
+        words = harmless(text).rstrip()
+        self.invocation.notice(output.paint(words, style, on=self.invocation.err_has_colour))
+
+    def say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(f"pxctl: {text}")
+
+    def wait(self, phase: str) -> None:
+        self.phase = phase
+        self._spinner.start()
+
+    def close_lines(self) -> None:
+        self._spinner.stop()
+        self.out.close_line()
+        self.err.close_line()
