@@ -17,22 +17,15 @@ from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from msgspec.structs import asdict
 
 from supervisord_py.api.context import ApiCall, Document, HeldCall
 from supervisord_py.api.schemas import refuse_value
 from supervisord_py.api.streams import JSON, SSE, Decoder, feed, frame, json_answer
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell import (
-    CallEvent,
-    CellDone,
-    CellResult,
-    CellStarted,
-    RungClimbed,
-)
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 
 LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
+_EDGES = frozenset({"cell_started", "cell_done"})
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
 _SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
 
@@ -90,8 +83,8 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
     A cell's end is told when its files were read to their end; what else happens meanwhile, as soon as it does.
     """
     events, told, record = place.events, [place.out, place.err], place.record
-    edges = [event for event in held.events[:events] if isinstance(event, CellDone | CellStarted)]
-    started = edges[-1] if edges and isinstance(edges[-1], CellStarted) else None
+    edges = [event for event in held.events[:events] if event["event"] in _EDGES]
+    started = edges[-1] if edges and edges[-1]["event"] == "cell_started" else None
     reading: Reading | None = None
     decoder = Decoder()
 
@@ -101,21 +94,21 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 
     while not call.live.given_up.done() and (started or events < len(held.events) or not held.work.done()):
         for event in held.events[events:]:
-            if started is not None and isinstance(event, CellDone | CellStarted):
+            if started is not None and event["event"] in _EDGES:
                 break
             events += 1
-            if isinstance(event, CellStarted):
+            if event["event"] == "cell_started":
                 started, told, record = event, [0, 0], -1
-            yield told_now(event_document(event))
+            yield told_now(event)
         if started is None:
             await held.until_more(events)
             continue
         if reading is None:
-            log = CellLog(call.context.config.cells_dir / started.kernel, started.id)
+            log = CellLog(call.context.config.cells_dir / started["kernel"], started["id"])
             reading = Reading(log, *told, span_bytes=READ_BYTES)
             await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
         has_ended = events < len(held.events) or held.work.done()
-        found = reading.pieces(record) if reading.is_little else await asyncio.to_thread(reading.pieces, record)
+        found = await asyncio.to_thread(reading.pieces, record)
         is_last = reading.ended or (has_ended and not found)
         for item in [*found, None] if is_last else found:
             if isinstance(item, Piece):
@@ -128,24 +121,9 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
             for document in documents:
                 if "event" not in document:
                     told[document["stream"] == "stderr"] += document["end"] - document["offset"]
-                yield told_now({"event": "output", "id": started.id, **document})
+                yield told_now({"event": "output", "id": started["id"], **document})
         if is_last:
             reading = started = None
         elif not found:
             await held.until_more(events, LOOK_SECONDS)
     yield frame(media, {"event": "done", "result": held.result()}, identifier=f"{held.id}:done", event="done")
-
-
-def event_document(event: CallEvent) -> Document:
-    """Return an event of a call as its followers are told it."""
-    kind = {"event": event.__struct_config__.tag}
-    if isinstance(event, CellDone):
-        return {**kind, "cell": cell_document(event.result)}
-    if isinstance(event, RungClimbed):
-        return {**kind, "id": event.id, **asdict(event.step)}
-    return {**kind, **asdict(event)}
-
-
-def cell_document(cell: CellResult) -> Document:
-    """Return what came of one cell."""
-    return {**asdict(cell), "duration": cell.duration_seconds}

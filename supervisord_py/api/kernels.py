@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -21,7 +21,7 @@ from aiohttp import web
 from supervisord_py.api import schemas as s
 from supervisord_py.api.auth import instance_of_peer
 from supervisord_py.api.context import ApiCall, HeldCall
-from supervisord_py.api.kernel_streams import cell_document, resume, tell
+from supervisord_py.api.kernel_streams import resume, tell
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure
@@ -145,16 +145,8 @@ async def restart(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, An
 async def interrupt(call: ApiCall, *, cwd: s.Folder | None = None, cell: str | None = None) -> dict[str, Any]:
     """Interrupt the running cell; asked again, go on to the next rung. `state` is what the session was found in."""
     view = session_of(call, cwd)
-    report = await call.context.kernels.interrupt(view.id, cell=cell)
-    return {"kernel": report.session_id, "running": report.running, "steps": report.steps, "state": view.state}
-
-
-class _Content(NamedTuple):
-    """What is to be run, and what it says of its language."""
-
-    cells: tuple[Cell, ...]
-    notebook: str | None = None  # the text that the results go back into, None where there was none
-    kernelspec: str | None = None
+    running, steps = await call.context.kernels.interrupt(view.id, cell=cell)
+    return {"kernel": view.id, "running": running, "steps": steps, "state": view.state}
 
 
 async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
@@ -162,9 +154,9 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     if seen := call.request.headers.get("Last-Event-ID"):
         return await resume(call, seen)
     arrived_at, kernels = asyncio.get_running_loop().time(), call.context.kernels
-    content, place = await _content(call, body), _place(body)
+    (cells, kernelspec), place = await _cells(body), _place(body)
     if body.kernelspec is None and body.interpreter is None:
-        place["kernelspec"] = content.kernelspec
+        place["kernelspec"] = kernelspec
 
     def caller() -> str | None:
         connection = call.request.get_extra_info("socket")
@@ -172,18 +164,18 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         return call.request.headers.get("X-Px-Instance") or (instance_of_peer(connection) if local else None)
 
     request = CallRequest(
-        session=call.path("k").removeprefix("kernel:"),
-        cells=content.cells,
+        name=call.path("k").removeprefix("kernel:"),
+        owner=Owner.PER_CALL if body.per_call else Owner.SESSION,
+        cells=cells,
         arrived_at=arrived_at,
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
-        per_call=bool(body.per_call),
         caller=caller,
         **place,
     )
 
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
-        return await _finished(call, content, await kernels.execute(request, told))
+        return await _finished(call, body.notebook, await kernels.execute(request, told))
 
     interrupted = partial(
         InterruptedRunError,
@@ -194,27 +186,23 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     return await tell(call, choose(call, JSON, NDJSON, SSE), held)
 
 
-async def _content(call: ApiCall, body: s.Execute) -> _Content:
-    """Return what a body wants to run; a notebook's kernelspec is an order, but for the usual one."""
+async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
+    """Return what a body wants to run, and a notebook's kernelspec: an order, but for the usual one."""
     given = [name for name in _SOURCES if getattr(body, name) is not None]
     if len(given) != 1:
         told = "none of them is there" if not given else f"there are {' and '.join(given)}"
         raise s.refuse("", f"The body must have one of {', '.join(_SOURCES)}; {told}.", 'for example {"code": "1 + 1"}')
+    cells, kernelspec = tuple(Cell(each.code, each.title) for each in body.cells or ()), None
     if body.code is not None:
-        return _Content((Cell(body.code),))
-    if body.cells is not None:
-        content = _Content(tuple(Cell(each.code, each.title) for each in body.cells))
-    else:
-        reader = await _notebook_module()
-        if body.script is not None:
-            content = _Content(reader.cells_of_script(body.script))
-        else:
-            read = await asyncio.to_thread(reader.cells_of_notebook, body.notebook)
-            spec = None if read.kernelspec == _USUAL_SPEC else read.kernelspec
-            content = _Content(read.cells, body.notebook, spec)
-    if not content.cells:
+        cells = (Cell(body.code),)
+    elif body.script is not None:
+        cells = (await _notebook_module()).cells_of_script(body.script)
+    elif body.notebook is not None:
+        cells, named = await asyncio.to_thread((await _notebook_module()).cells_of_notebook, body.notebook)
+        kernelspec = None if named == _USUAL_SPEC else named
+    if not cells:
         raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", 'for example {"code": "1 + 1"}')
-    return content
+    return cells, kernelspec
 
 
 async def _notebook_module() -> Any:
@@ -222,27 +210,22 @@ async def _notebook_module() -> Any:
     return await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.notebook")
 
 
-async def _finished(call: ApiCall, content: _Content, result: CallResult) -> dict[str, Any]:
+async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict[str, Any]:
     """Return the answer, with the executed notebook where one was sent: pictures are whole in it."""
-    known = {
-        **msgspec.structs.asdict(result),
-        "status": result.status,
-        "cells": [cell_document(cell) for cell in result.cells],
-    }
+    cells = [cell.document() for cell in result.cells]
+    known = {**msgspec.structs.asdict(result), "status": result.status, "cells": cells}
     session = known.pop("session_id")
     document = {"schema": "px.exec/1", "kernel": session, "name": session.rpartition("-")[0], **known}
-    if content.notebook is None:
+    if sent is None:
         return document
     notebook, cells_dir = await _notebook_module(), call.context.config.cells_dir
     limits = call.context.kernels.config.output
 
-    def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
+    def outputs_of(cell: CellResult) -> Any:
         log = CellLog(cells_dir / session, cell.id)
-        found: Any = notebook.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
-        return found  # type: ignore[no-any-return] # of a module that is imported late
+        return notebook.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
 
-    text = await asyncio.to_thread(notebook.executed, content.notebook, result.cells, outputs_of)
-    return {**document, "notebook": text}
+    return {**document, "notebook": await asyncio.to_thread(notebook.executed, sent, result.cells, outputs_of)}
 
 
 async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:

@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from supervisord_py.config.settings import MIB
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.process.model import tree_limits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import KernelInstance
     from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
     from supervisord_py.process.supervisor import Supervisor
+
+_MODULES = {
+    BackendName.DIRECT: ("direct", "DirectBackend"),
+    BackendName.GATEWAY_LOCAL: ("gateway_local", "GatewayLocal"),
+    BackendName.GATEWAY_EXTERNAL: ("gateway", "GatewayExternal"),
+    BackendName.BASH: ("bash", "BashBackend"),
+}
 
 
 class Launch(Struct, frozen=True):
@@ -55,7 +57,6 @@ class Launch(Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """`kernel:<session>`."""
         return f"kernel:{self.session_id}"
 
 
@@ -86,13 +87,6 @@ class KernelGoneError(PxError):
     kind = "kernel_gone"
     title = "The kernel is gone"
     status = 502
-
-
-class StartMethod(StrEnum):
-    """How a kernel's process came about."""
-
-    SPAWN = "spawn"
-    ZYGOTE = "zygote"
 
 
 class KernelHandle(Protocol):
@@ -159,14 +153,6 @@ class KernelBackend(Protocol):
         """Let go of everything; with `stop`, end what it runs for itself (a local gateway that nobody else uses)."""
 
 
-_MODULES = {
-    BackendName.DIRECT: ("direct", "DirectBackend"),
-    BackendName.GATEWAY_LOCAL: ("gateway_local", "GatewayLocal"),
-    BackendName.GATEWAY_EXTERNAL: ("gateway", "GatewayExternal"),
-    BackendName.BASH: ("bash", "BashBackend"),
-}
-
-
 class Backends:
     """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long.
 
@@ -179,21 +165,20 @@ class Backends:
         config: KernelsConfig,
         make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
-        self.made: dict[BackendName, KernelBackend] = {}
+        self.made: dict[BackendName, Any] = {}
         self._supervisor = supervisor
         self._config = config
         self._make = make or self._import
         self._making = asyncio.Lock()
 
-    async def get(self, name: BackendName) -> KernelBackend:
-        """Return a backend; whoever comes while it is made waits for the same one."""
+    async def get(self, name: BackendName) -> Any:
+        """Return a `KernelBackend`; whoever comes while it is made waits for the same one."""
         async with self._making:
             if name not in self.made:
                 self.made[name] = await self._make(name, self._config)
             return self.made[name]
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings: for what is started from now on."""
         self._config = config
         for backend in self.made.values():
             if (take := getattr(backend, "reconfigure", None)) is not None:
@@ -204,49 +189,14 @@ class Backends:
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
         self.made.clear()
 
-    async def _import(self, name: BackendName, config: KernelsConfig) -> KernelBackend:
+    async def _import(self, name: BackendName, config: KernelsConfig) -> Any:
         file, kind = _MODULES[name]
-        module: Any = await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}")
+        make: Any = getattr(await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}"), kind)
         if name is BackendName.BASH:
-            return getattr(module, kind)(self._supervisor)  # type: ignore[no-any-return]
+            return make(self._supervisor)
         if name is not BackendName.DIRECT:
-            return getattr(module, kind)(self._supervisor, config)  # type: ignore[no-any-return]
+            return make(self._supervisor, config)
         placement = self._supervisor.placement
-        backend = getattr(module, kind)(placement, config)
         alive = {child.key for child in await placement.list("kernel:")}
         await asyncio.to_thread(connection_file.sweep, config.run_dir, alive)
-        return backend  # type: ignore[no-any-return]
-
-
-def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
-    """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
-    folder = cells_dir / session_id
-    for each in reversed([it for it in (folder, *folder.parents) if not it.is_dir()]):
-        each.mkdir(mode=0o700, exist_ok=True)
-        each.chmod(0o700)  # also under a umask that takes more away
-    return folder
-
-
-def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
-    """Return the launch of a kernel, by what was chosen for its session; makes its folder of cells. Blocking."""
-    session = instance.session
-    choice, key = session.choice, session.key
-    fallback = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
-    return Launch(
-        session_id=session.id,
-        instance=instance.key,
-        interpreter=choice.interpreter if choice else fallback,
-        cwd=key.cwd,
-        env=dict(choice.env) if choice else {},
-        cells_dir=folder_of_cells(config.cells_dir, session.id),
-        kernelspec=choice.kernelspec if choice else session.kernelspec,
-        kernelspec_argv=choice.kernelspec_argv if choice else None,
-        limits=tree_limits(config.processes, config.cpu_percent),
-        max_rss_bytes=config.hard_memory_mb * MIB or None,
-        memory_grace_seconds=config.memory_grace_seconds,
-        overlay=choice.overlay if choice else None,
-        modules=choice.modules if choice else (),
-        tag=instance.note(),
-        interrupt_mode=session.interrupt_mode,
-        arguments=session.arguments,
-    )
+        return make(placement, config)

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec.structs import replace
@@ -20,20 +20,10 @@ from msgspec.structs import replace
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
-from supervisord_py.kernels.cell import (
-    CallResult,
-    CellDone,
-    CellError,
-    CellResult,
-    CellStarted,
-    CellStatus,
-    RungClimbed,
-    Step,
-    Variables,
-)
+from supervisord_py.kernels.cell import CallResult, CellError, CellResult, CellStatus, Step, Variables
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.live_session import KernelWaiter
-from supervisord_py.kernels.messages import CellOutcome, Stopped, judge, sentence
+from supervisord_py.kernels.messages import CellOutcome, CellPlace
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
@@ -42,10 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
+    from supervisord_py.kernels.cell import CallEvent, CallRequest
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance, LiveSession
+    from supervisord_py.kernels.session_set import Waiter
 
 ABANDON_SECONDS = 2.0
 """After SIGKILL: a process that takes longer to die sits in the operating system, and no call should wait for that."""
@@ -54,49 +45,36 @@ END_SECONDS = 15.0  # how long a cell waits for the word on how its kernel ended
 _log = structlog.get_logger(__name__)
 
 
-class Timeout(NamedTuple):
-    """The time a call has, in seconds. `notice` says what was changed about it, None when nothing was."""
-
-    seconds: float
-    notice: str | None = None
-
-
-def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
-    """Return the time in force for what was asked; None is the default."""
+def timeout_of(asked: float | None, config: KernelsConfig) -> tuple[float, str | None]:
+    """Return the seconds in force for what was asked (None is the default), and what was changed about it, if so."""
     low, high = config.timeout_min_seconds, config.timeout_max_seconds
     seconds = config.timeout_seconds if asked is None else min(max(asked, low), high)
     if asked is None or seconds == asked:
-        return Timeout(seconds)
+        return seconds, None
     how, end = ("raised", "min") if asked < low else ("cut", "max")
-    return Timeout(seconds, f"timeout {asked:g} s was {how} to {seconds:g} s (kernels.timeout_{end}_seconds).")
+    return seconds, f"timeout {asked:g} s was {how} to {seconds:g} s (kernels.timeout_{end}_seconds)."
 
 
 class KernelCall:
     """One call. `run` runs it, as `task`; `tell` hears of what happens, on the loop, and must not block or raise."""
 
     def __init__(
-        self,
-        pool: KernelPool,
-        session: LiveSession,
-        request: CallRequest,
-        timeout: Timeout,
-        tell: Callable[[CallEvent], None],
+        self, pool: KernelPool, session: LiveSession, request: CallRequest, tell: Callable[[CallEvent], None]
     ) -> None:
         self.id = secrets.token_hex(8)
         self.task = asyncio.create_task(self.run())
-        self._pool, self._session = pool, session
-        self._request, self._timeout, self._tell = request, timeout, tell
-        self._deadline = request.arrived_at + timeout.seconds
+        self._pool, self._session, self._request, self._tell = pool, session, request, tell
+        self._seconds, clamped = timeout_of(request.timeout_seconds, pool.config)
+        self._deadline = request.arrived_at + self._seconds
         self._execution: CellExecution | None = None
         self._has_kernel = False
         self._cancelled = False
-        self._is_own = session.per_call and session.keeps_variables
-        """The variables of the session end with this call."""
+        self._is_own = session.per_call and session.keeps_variables  # the session's variables end with this call
         self._results: list[CellResult] = []
         self._variables = Variables.KEPT if session.keeps_variables and not self._is_own else Variables.LOST
         """What the next call finds of the variables, as far as this one came."""
         self._message: str | None = None
-        self._notices = [] if timeout.notice is None else [timeout.notice]
+        self._clamped, self._notices = clamped is not None, [] if clamped is None else [clamped]
 
     def cancel(self) -> None:
         """End it: a call that waits leaves the line, one that runs a cell has it ended."""
@@ -108,13 +86,14 @@ class KernelCall:
 
     async def run(self) -> CallResult:
         """Run it to its end. Raises PxError: no cell was run."""
-        session, request, pool = self._session, self._request, self._pool
-        if session.running is not None and session.kernel and session.kernel.is_called_by(request.caller()):
-            raise messages.own_session(session.unit)
-        granted = asyncio.get_running_loop().create_future()
-        waiter = KernelWaiter(session=session, reset=request.reset, granted=granted, tell=self._tell)
+        session, request, pool, loop = self._session, self._request, self._pool, asyncio.get_running_loop()
+        if session.running is not None and (busy := session.kernel) is not None:
+            caller = request.caller()
+            if caller is not None and caller in {busy.key, busy.process_key}:
+                raise messages.own_session(session.unit)
+        waiter = KernelWaiter(session=session, reset=request.reset, granted=loop.create_future(), tell=self._tell)
         kernel = await pool.acquire(waiter, self._deadline)
-        self._has_kernel, over_memory = True, False
+        self._has_kernel, recycled = True, False
         try:
             kernel.refuse_stopped()
             if waiter.is_cold:
@@ -122,15 +101,15 @@ class KernelCall:
             if not kernel.has_run and session.lost is not None:
                 self._notices.append(session.lost)
                 session.lost = None
-            over_memory = await self._run_cells(kernel)
-            over_memory = over_memory and self._variables is Variables.KEPT and kernel.wanted is None
-            if over_memory := over_memory and not session.foreign_busy:
+            is_over_memory = await self._run_cells(kernel)
+            is_whole = self._variables is Variables.KEPT and kernel.wanted is None
+            if recycled := is_over_memory and is_whole and not session.foreign_busy:
                 pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
                 self._notices.append(messages.RECYCLED)
                 self._variables = Variables.LOST
         finally:
             session.last_used = time.time()
-            pool.give_back(waiter, kernel, over_memory=over_memory)
+            pool.give_back(waiter, kernel, over_memory=recycled)
         return CallResult(
             session_id=session.id,
             cwd=session.key.cwd,
@@ -138,8 +117,8 @@ class KernelCall:
             backend=session.key.backend,
             variables=self._variables,
             cells=tuple(self._results),
-            timeout_seconds=self._timeout.seconds,
-            clamped=self._timeout.notice is not None,
+            timeout_seconds=self._seconds,
+            clamped=self._clamped,
             cold_start_ms=kernel.cold_start_ms if waiter.is_cold else None,
             instance=kernel.key,
             notices=tuple(self._notices),
@@ -152,14 +131,17 @@ class KernelCall:
         There is a message afterwards where the last one that was run is not the last one that was sent, or not ok.
         """
         session, request, loop = self._session, self._request, asyncio.get_running_loop()
-        cells, over_memory = request.cells, False
-        for index, cell in enumerate(cells):
-            where = Stopped(index, len(cells), cell.title, self._is_own, not session.keeps_variables)
+        is_over_memory = False
+        for index, cell in enumerate(request.cells):
+            if self._message is not None:
+                self._not_run(cell.title, CellStatus.ABORTED)
+                continue
+            where = CellPlace(index, len(request.cells), cell.title, self._is_own)
             if loop.time() >= self._deadline:
                 error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
-                self._not_run(cell, CellStatus.TIMED_OUT, error)
+                self._not_run(cell.title, CellStatus.TIMED_OUT, error)
                 self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
-                break
+                continue
             sent = KernelCellRow(
                 id=secrets.token_hex(8),
                 session=session.id,
@@ -171,34 +153,31 @@ class KernelCall:
                 started_at=time.time(),
                 instance=kernel.key,
                 title=cell.title,
-                timeout_seconds=self._timeout.seconds,
+                timeout_seconds=self._seconds,
             )
-            self._execution = run = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
-            started = CellStarted(index, sent.id, sent.title, session.id, cell.code, len(cells))
+            told = {"index": index, "id": sent.id, "title": cell.title, "kernel": session.id, "code": cell.code}
+            self._execution = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
             try:
-                result, end = await run.perform(started)
+                result, end, is_over_memory = await self._execution.perform(
+                    {"event": "cell_started", **told, "count": len(request.cells)}
+                )
             finally:
                 self._execution = None
-            over_memory = run.over_memory
             if end.variables is Variables.LOST:
                 self._variables = Variables.LOST
             result = replace(result, variables=self._variables)
             self._results.append(result)
             if result.status is CellStatus.OK:
                 session.clear_failures()
-            self._message = sentence(where, end, kernel.end, loop.time() - request.arrived_at)
+            self._message = messages.sentence(where, end, kernel.end, loop.time() - request.arrived_at)
             if self._message is None and (self._cancelled or end.cut is not None):
                 self._message = f"The call was cancelled.{where.left_out}"
-            self._tell(CellDone(result))
-            if self._message is not None:
-                break
-        for cell in cells[len(self._results) :]:
-            self._not_run(cell, CellStatus.ABORTED)
-        return over_memory
+            self._tell({"event": "cell_done", "cell": result.document()})
+        return is_over_memory
 
-    def _not_run(self, cell: Cell, status: CellStatus, error: CellError | None = None) -> None:
-        result = CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=self._variables)
-        self._results.append(result)
+    def _not_run(self, title: str | None, status: CellStatus, error: CellError | None = None) -> None:
+        cell = CellResult(secrets.token_hex(8), title, status, error=error, variables=self._variables)
+        self._results.append(cell)
 
 
 class CellExecution:
@@ -219,7 +198,6 @@ class CellExecution:
         self.cell_id = sent.id
         self.steps: tuple[Step, ...] = ()  # what was done so far to end it
         self.judged = asyncio.Event()  # set when it is known how it ended
-        self.over_memory = False  # the kernel is over its soft limit after the cell
         self._pool, self._kernel, self._handle = pool, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
@@ -229,22 +207,25 @@ class CellExecution:
         self._cut_as: CellStatus | None = None  # set once it is to end
         self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
         self._is_over = False
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see _tell_news
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done at the next change
         kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
 
-    async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, CellOutcome]:
-        """Send the cell, wait for its end or make it end; return what came of it, and how it ended.
+    async def perform(self, started: CallEvent | None = None) -> tuple[CellResult, CellOutcome, bool]:
+        """Send the cell, wait for its end or make it end.
 
         Args:
             started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
                 sent: it is only followed, and how long it took, its own files tell.
+
+        Returns:
+            What came of it, how it ended, and whether the kernel is over its soft memory limit afterwards.
         """
         kernel, pool, sent = self._kernel, self._pool, self._sent
         request = ExecuteRequest(sent.id, sent.code, self._folder, pool.config.output.preview_bytes, self._cap)
         loop, duration = asyncio.get_running_loop(), None
         try:
             if started is not None:
-                await self._pool.cell_store.dispatch(sent)
+                await pool.cell_store.dispatch(sent)
                 self._tell(started)
             began = loop.time()
             end = await self._run(asyncio.ensure_future(self._handle.execute(request, is_sent=started is None)))
@@ -252,19 +233,18 @@ class CellExecution:
                 duration = loop.time() - began
             if end.gone is not None or end.variables is Variables.LOST or kernel.phase is not Phase.READY:
                 await self._until_known(end)
-            end = judge(end, kernel.end)
+            end = messages.judge(end, kernel.end)
             kernel.exiting = kernel.exiting or end.exited
         finally:
             kernel.run = None
             self.judged.set()
         is_over = kernel.over.is_set()
-        self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
-            pool.is_over_memory(kernel),
-            self._pool.cell_store.finish(sent, end, duration, kernel_is_over=is_over),
+        over_memory, result = await asyncio.gather(  # the keeper measures while we read
+            pool.is_over_memory(kernel), pool.cell_store.finish(sent, end, duration, kernel_is_over=is_over)
         )
         if end.error is not None or result.status is not end.status:
             end = replace(end, status=result.status, error=result.error)
-        return result, end
+        return result, end, over_memory
 
     async def _run(self, executing: asyncio.Future[Reply]) -> CellOutcome:
         is_lost = False
@@ -349,9 +329,8 @@ class CellExecution:
                     self._hurries -= 1
                     break
                 signs: set[asyncio.Future[Any]] = {executing, handle.died, self._news}
-                await asyncio.wait(
-                    {it for it in signs if not it.done()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
+                pending = {it for it in signs if not it.done()}
+                await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         has_failed = executing.done() and executing.exception() is not None
         return self._is_fatal or handle.died.done() or has_failed
 
@@ -373,18 +352,17 @@ class CellExecution:
             raise
         except PxError as error:  # a gateway that does not answer must not stop the escalation
             step = Step(act.__name__, round(after_seconds, 3), error.detail)
-        _log.info("cell_rung", unit=self._kernel.unit, cell=self._sent.id, action=step.action, detail=step.detail)
+        told = {"action": step.action, "after_seconds": step.after_seconds, "detail": step.detail}
+        _log.info("cell_rung", unit=self._kernel.unit, cell=self.cell_id, **told)
         self.steps = (*self.steps, step)
-        self._tell(RungClimbed(self._sent.id, step))
+        self._tell({"event": "rung", "id": self.cell_id, **told})
         self._tell_news()
 
     def _say_ended_by_us(self, variables: Variables) -> None:
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.steps]
         left = Variables.LOST if self._is_stateless else variables
-        why = self._cut_as.value if self._cut_as else None
-        self._pool.supervisor.say(
-            "interrupted_cell", self._kernel, None, cell=self._sent.id, why=why, steps=steps, variables=left.value
-        )
+        told: dict[str, Any] = {"cell": self.cell_id, "why": self._cut_as and self._cut_as.value, "steps": steps}
+        self._pool.supervisor.say("interrupted_cell", self._kernel, variables=left.value, **told)
 
     # -- its kernel's end --------------------------------------------------------------------------------------------
 
@@ -400,3 +378,13 @@ class CellExecution:
                 await kernel.over.wait()
         except TimeoutError:
             _log.warning("kernel_end_unknown", unit=kernel.unit, instance=kernel.key)
+
+
+async def follow(pool: KernelPool, kernel: KernelInstance, sent: KernelCellRow, running: Waiter) -> None:
+    """Wait for the end of a cell that an earlier control plane sent, or make it end when its call's time is over."""
+    left = sent.queued_at + (sent.timeout_seconds or pool.config.timeout_max_seconds) - time.time()
+    run = CellExecution(pool, kernel, sent, asyncio.get_running_loop().time() + left)
+    result, *_ = await run.perform()
+    if result.status is CellStatus.OK:
+        kernel.session.clear_failures()
+    pool.give_back(running, kernel)

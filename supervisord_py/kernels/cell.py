@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from supervisord_py.kernels.session import StartRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from supervisord_py.kernels.session import BackendName
+
+CallEvent = dict[str, Any]
+"""What happens in a call, as its followers are told it, in order; `event` is one of:
+
+- `queued`: it waits, and its `position` (1 is next). `starting`: the kernel of session `kernel`, by `interpreter`.
+- `cell_started`: a cell was sent: `index`, `id`, `title`, `kernel` (its session), `code`, and the `count` of all cells.
+- `rung`: a step was taken to end the cell `id`, with the members of Step. `cell_done`: the document of a `cell`.
+- `notice`: `text` for people.
+"""
 
 
 class CellStatus(StrEnum):
@@ -53,18 +64,6 @@ class Step(Struct, frozen=True):
     detail: str | None = None  # what it met, where that is known
 
 
-class InterruptReport(Struct, frozen=True):
-    """What an interrupt did.
-
-    Without a cell of ours a start under way was ended, or the kernel was interrupted once, because a client that is not
-    ours may have it at work.
-    """
-
-    session_id: str
-    running: str | None  # id of the cell that was running
-    steps: tuple[Step, ...] = ()  # so far; more may follow while the cell does not end
-
-
 class CellResult(Struct, frozen=True):
     """What came of one cell."""
 
@@ -84,24 +83,17 @@ class CellResult(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     variables: Variables = Variables.KEPT  # what the next call finds of the session's state after this cell
 
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "duration": self.duration_seconds}
 
-class CallRequest(Struct, frozen=True):
-    """One call: cells to be run in order in one session."""
 
-    session: str  # name or id; a name is made a session by cwd, interpreter and backend
+class CallRequest(StartRequest, frozen=True, kw_only=True):
+    """One call: cells to be run in order in one session; with the owner `per_call` in a kernel of its own."""
+
     cells: tuple[Cell, ...]  # at least one
     arrived_at: float  # monotonic time (the event loop's)
-    cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
-    interpreter: str | None = None  # None lets settings and candidates decide, here and in the next two
-    kernelspec: str | None = None
-    backend: BackendName | None = None
-    language: str = "python"  # or `bash`
-    timeout_seconds: float | None = None  # as asked for, before clamping; None is the default
     reset: bool = False  # replace the kernel before the first cell
-    per_call: bool = False  # a kernel of its own, removed afterwards
     caller: Callable[[], str | None] = lambda: None  # finds PX_INSTANCE of whoever calls: own sessions are refused
-    environ: Mapping[str, str] = field(default_factory=dict)  # of the caller; decides between interpreters, and is
-    # never passed on unfiltered
 
 
 class CallResult(Struct, frozen=True):
@@ -124,52 +116,3 @@ class CallResult(Struct, frozen=True):
     def status(self) -> CellStatus:
         """That of the first cell which did not end well, else ok."""
         return next((cell.status for cell in self.cells if cell.status is not CellStatus.OK), CellStatus.OK)
-
-
-# -- while it runs: what followers are told, in order; the tag is the event's name -------------------------------------
-
-
-class Queued(Struct, frozen=True, tag="queued"):
-    """The call waits; `position` 1 is next."""
-
-    position: int
-
-
-class KernelStarting(Struct, frozen=True, tag="starting"):
-    """The session's kernel is being started."""
-
-    kernel: str  # id of the session
-    interpreter: str
-
-
-class CellStarted(Struct, frozen=True, tag="cell_started"):
-    """A cell was sent to the kernel of a session; `count` is how many cells the call has."""
-
-    index: int
-    id: str
-    title: str | None
-    kernel: str = ""
-    code: str = ""
-    count: int = 0
-
-
-class RungClimbed(Struct, frozen=True, tag="rung"):
-    """A step was taken to end a cell."""
-
-    id: str
-    step: Step
-
-
-class CellDone(Struct, frozen=True, tag="cell_done"):
-    """A cell ended."""
-
-    result: CellResult
-
-
-class Notice(Struct, frozen=True, tag="notice"):
-    """Something for people."""
-
-    text: str
-
-
-CallEvent = Queued | KernelStarting | CellStarted | RungClimbed | CellDone | Notice

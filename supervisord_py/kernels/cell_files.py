@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -20,12 +22,7 @@ from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
 READ_BYTES = 64 * 1024
-SMALL_BYTES = 16 * 1024
 MOST_PIECES = 256
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 Size = Annotated[int, Meta(ge=0)]
@@ -85,9 +82,7 @@ class Record(Struct, frozen=True):
         return f"the complete output is cut at its cap of {self.cap} bytes"
 
 
-class StreamSpan(NamedTuple):
-    """A piece of a stream that is to be read."""
-
+class StreamSpan(NamedTuple):  # of what is to be read
     stream: str
     start: int
     end: int
@@ -118,9 +113,8 @@ class CellLog:
 
     def __init__(self, folder: Path, cell_id: str) -> None:
         if not CELL_ID.match(cell_id):
-            raise UnknownUnitError(
-                f"{cell_id!r} is not the id of a cell", hint="the ids are in the answer of `pxctl exec --json`"
-            )
+            hint = "the ids are in the answer of `pxctl exec --json`"
+            raise UnknownUnitError(f"{cell_id!r} is not the id of a cell", hint=hint)
         self.folder = folder
         self.cell_id = cell_id
         self.paths = {stream: folder / f"{cell_id}{ending}" for stream, ending in STREAMS.items()}
@@ -150,8 +144,8 @@ class CellLog:
         """Return a page of the output, or of one stream of it as if the other were not there."""
         ended = self.ended() is not None  # before the size: what came in between is on a later page
         found, left, total = [], limit, 0
-        for span in Reading(self).spans():
-            if stream not in (None, span.stream):
+        for span in Reading(self).news():
+            if not isinstance(span, StreamSpan) or stream not in (None, span.stream):
                 continue
             length, skip = span.end - span.start, max(0, offset - total)
             if left > 0 and skip < length:
@@ -242,17 +236,6 @@ class Reading:
                 yield record
         yield from self._up_to(sizes["stderr"], sizes["stdout"])
 
-    def spans(self) -> Iterator[StreamSpan]:
-        return (item for item in self.news() if isinstance(item, StreamSpan))
-
-    @property
-    def is_little(self) -> bool:
-        """Whether what there is to be read is soon read: the way to a thread and back would take longer."""
-        left = sum(self._log.size(stream) - told for stream, told in self.told.items())
-        with suppress(OSError):
-            left += self._log.records_path.stat().st_size - self.line
-        return left <= SMALL_BYTES
-
     def pieces(self, seen: int = -1) -> list[Piece | Record]:
         """Return the next few things, about one piece of bytes; [] where there is nothing new.
 
@@ -293,10 +276,6 @@ def _record(line: bytes, offset: int) -> Record | None:
         return None
 
 
-def error_of(members: Mapping[str, Any] | None) -> CellError | None:
-    return None if members is None else convert(members, CellError)
-
-
 def as_event(record: Record) -> dict[str, Any] | None:
     """Return a record as clients of a stream are told it (without `id`), None for what they are not told."""
     if record.kind in _EVENTS:
@@ -304,3 +283,12 @@ def as_event(record: Record) -> dict[str, Any] | None:
     if record.kind == "status":
         return {"event": "status", "status": record.event}
     return {"event": "notice", "text": record.capped_words} if record.kind == "capped" else None
+
+
+def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
+    """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
+    folder = cells_dir / session_id
+    for each in reversed([it for it in (folder, *folder.parents) if not it.is_dir()]):
+        each.mkdir(mode=0o700, exist_ok=True)
+        each.chmod(0o700)  # also under a umask that takes more away
+    return folder

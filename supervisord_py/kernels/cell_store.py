@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 from msgspec.structs import asdict, replace
 
-from supervisord_py.kernels.backend import KernelGoneError, folder_of_cells
+from supervisord_py.kernels import messages
+from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
-from supervisord_py.kernels.cell_files import SMALL_BYTES, CellLog
+from supervisord_py.kernels.cell_files import CellLog, folder_of_cells
 from supervisord_py.kernels.inside.cell_writer import RECORDS
-from supervisord_py.kernels.messages import CellOutcome, end_in_row, how_it_ended, judge
+from supervisord_py.kernels.messages import CellOutcome
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -37,7 +38,7 @@ SWEEP_SECONDS = 300.0
 FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes
 ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
 DAY_SECONDS = 86_400.0
-_PAGE = 1000
+SMALL_BYTES = 16 * 1024  # read at once: the way to a thread and back takes longer
 _log = structlog.get_logger(__name__)
 
 
@@ -94,7 +95,9 @@ class CellStore:
             duration_seconds = ended_at - sent.started_at
         result = _result(sent, end, output, duration_seconds)
         if end.gone is not None and kernel_is_over:
-            await self.seal(sent, result, ended_at)
+            error = None if result.error is None else asdict(result.error)
+            lasted = max(0.0, ended_at - sent.started_at)
+            await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, lasted)
         known = ("execution_count", "total_bytes", "truncated", "lossy", "error")
         kernel_rows.finish(
             self._ledger,
@@ -109,11 +112,9 @@ class CellStore:
         return result
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
-        """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         from supervisord_py.kernels.render import CellOutput, show
 
-        config = self._config()
-        log, limits = CellLog(config.cells_dir / sent.session, sent.id), config.output
+        log, limits = self.log(sent.session, sent.id), self._config().output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
             if log.records_path not in paths:  # its kernel died before it began
@@ -124,20 +125,9 @@ class CellStore:
         except OSError as error:
             return CellOutput(unkept=f"Its output cannot be read: {error}.")
 
-    async def seal(self, sent: KernelCellRow, result: CellResult, ended_at: float) -> None:
-        """Close the files of a cell whose kernel is over by now and did not."""
-        error = None if result.error is None else asdict(result.error)
-        duration = max(0.0, ended_at - sent.started_at)
-        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, duration)
-
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
         await self._ledger.flush()  # the end of a cell that was answered just now may be on its way
-        rows: list[KernelCellRow] = []
-        while page := await kernel_rows.of_session(
-            self._ledger, session_id, after=rows[-1].id if rows else None, limit=_PAGE
-        ):
-            rows += page
-        return rows
+        return await kernel_rows.of_session(self._ledger, session_id)
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
         from supervisord_py.kernels import notebook
@@ -166,7 +156,7 @@ class CellStore:
             if kernel_end is None and row.instance is not None:
                 life = await instances.INSTANCES.get(self._ledger, row.instance)
                 if life is not None and life.ended_at is not None:
-                    kernel_end = end_in_row(life.reason, life.code, life.signal, life.ended_at)
+                    kernel_end = messages.end_in_row(life.reason, life.code, life.signal, life.ended_at)
             session = await kernel_rows.SESSIONS.get(self._ledger, row.session)
             is_shell = session is not None and session.backend == BackendName.BASH
             known = kernel_end or End(Reason.INTERRUPTED)
@@ -188,15 +178,15 @@ class CellStore:
 
 
 def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_seconds: float | None) -> CellResult:
-    reply, status, error = end.reply, end.status, end.error
+    status, error, lossy, count = end.status, end.error, output.unkept is not None, None
+    if end.reply is not None:
+        lossy, count = lossy or end.reply.lossy, end.reply.execution_count
     if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
         status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
     elif status is not CellStatus.OK:
         # A kernel replies `NoneType` where a value's own `__repr__` raised; the traceback that it showed knows better.
-        errors = (error, output.end.error if output.end else None, output.error)
-        told = [it for it in errors if it is not None]
+        told = [it for it in (error, output.end.error if output.end else None, output.error) if it is not None]
         error = next((it for it in told if it.name != "NoneType"), told[0] if told else None)
-    count = reply.execution_count if reply else None
     if count is None and output.end is not None:
         count = output.end.execution_count
     shown = ("text", "outputs", "truncated", "artifact", "total_bytes")
@@ -208,7 +198,7 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
         duration_seconds=duration_seconds,
         execution_count=count,
         steps=end.steps,
-        lossy=bool(reply and reply.lossy) or output.unkept is not None,
+        lossy=lossy,
         notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
         **{name: getattr(output, name) for name in shown},
     )
@@ -219,13 +209,14 @@ def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
     reply = log.reply()
     if reply is not None:
         is_sealed = reply.status is CellStatus.ERROR and reply.execution_count is None  # no kernel told of this end
-        return judge(CellOutcome(reply, variables=Variables.LOST if is_sealed or is_shell else Variables.KEPT), None)
+        left = Variables.LOST if is_sealed or is_shell else Variables.KEPT
+        return messages.judge(CellOutcome(reply, variables=left), None)
     if not log.exists():
         return CellOutcome(status=CellStatus.ABORTED, variables=Variables.LOST)
     gone = CellOutcome(gone=KernelGoneError("The kernel is gone."), variables=Variables.LOST)
     if not is_shell:
-        return judge(gone, kernel_end)
-    text = f"The shell {how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
+        return messages.judge(gone, kernel_end)
+    text = f"The shell {messages.how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
     return replace(gone, status=CellStatus.ERROR, error=CellError("KernelDied", text))
 
 

@@ -19,20 +19,10 @@ from supervisord_py.config.settings import MIB
 from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
-from supervisord_py.kernels.backend import launch_of
-from supervisord_py.kernels.call import CellExecution
-from supervisord_py.kernels.cell import CellStatus, KernelStarting, Queued
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
-from supervisord_py.kernels.session_set import (
-    Action,
-    KernelStart,
-    KernelStop,
-    SessionSet,
-    Waiter,
-    WhyRefused,
-)
+from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, SessionSet, Waiter, WhyRefused
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
 from supervisord_py.process.instance import End, Phase, outcome, read_note
@@ -81,7 +71,7 @@ class KernelPool(Driver[KernelInstance]):
         self.kernels: dict[KernelInstance, None] = {}  # of which something is left, in the order of their starts
         self._resolver = resolver
         self._revived: list[KernelInstance] = []  # what the keeper held when we began
-        self._followed: set[str] = set()  # cells that were in flight then
+        self._in_flight: list[tuple[KernelInstance, KernelCellRow, Waiter]] = []  # what they were at then
         self._unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
         self._has_kernels = asyncio.Event()
         self._let_go = False
@@ -99,7 +89,6 @@ class KernelPool(Driver[KernelInstance]):
         await self.supervisor.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self.config = config
         self.backends.reconfigure(config)
         self.set.limits = config
@@ -189,9 +178,10 @@ class KernelPool(Driver[KernelInstance]):
                     elif waiter.is_served and session.kernel is not None:
                         granted.set_result(session.kernel)
                     elif waiter.waits_for is Phase.STARTING:
-                        waiter.tell(KernelStarting(session.id, session.key.interpreter))
+                        told = {"kernel": session.id, "interpreter": session.key.interpreter}
+                        waiter.tell({"event": "starting", **told})
                     else:
-                        waiter.tell(Queued(waiter.position))
+                        waiter.tell({"event": "queued", "position": waiter.position})
                 case _:  # it gave up in this very moment, and says so itself
                     pass
 
@@ -207,15 +197,12 @@ class KernelPool(Driver[KernelInstance]):
         session = start.session
         assert isinstance(session, LiveSession)
         session.kernel = kernel = KernelInstance(self.placement.new_key(), session)
-        self._add(kernel)
+        self.kernels[kernel] = None
+        self._has_kernels.set()
         event = self.supervisor.say("starting", kernel, cause=session.ended_by, why=start.cause.value)
         session.ended_by = None
         kernel.life = self.supervisor.task(self._live(kernel))
         return event
-
-    def _add(self, kernel: KernelInstance) -> None:
-        self.kernels[kernel] = None
-        self._has_kernels.set()
 
     # -- one kernel: up ----------------------------------------------------------------------------------------------
 
@@ -245,7 +232,7 @@ class KernelPool(Driver[KernelInstance]):
             if session.choice is None:
                 asked = session.choose_request(loop.time() + config.start_seconds)
                 session.adopt(await self._resolver().resolve(asked, config))
-            instance.launch = await asyncio.to_thread(launch_of, instance, config)
+            instance.launch = await asyncio.to_thread(instance.plan, config)
         instance.backend = await self.backends.get(session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
         instance.give_up_at = loop.time() + config.start_seconds
@@ -257,10 +244,9 @@ class KernelPool(Driver[KernelInstance]):
         Raises StartFailedError, ReadinessTimeoutError, ConfigError: why it does not, with evidence.
         """
         assert instance.launch is not None
-        starting = asyncio.ensure_future(
-            instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
-        )
-        signs: list[asyncio.Future[Any]] = [starting]
+        start = instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
+        starting: asyncio.Future[Any] = asyncio.ensure_future(start)
+        signs = [starting]
         if instance.child is not None:
             signs.append(asyncio.ensure_future(self.supervisor.wait(instance)))
         try:
@@ -336,11 +322,11 @@ class KernelPool(Driver[KernelInstance]):
 
     # -- what an earlier control plane left --------------------------------------------------------------------------
 
-    async def adopt_all(self) -> None:
-        """Go through everything that is held; returns when all is decided.
+    async def adopt_all(self) -> Sequence[tuple[KernelInstance, KernelCellRow, Waiter]]:
+        """Go through everything that is held, when all is decided return the cells in flight: to be followed, each.
 
         Direct kernels are the supervisor's to adopt; sessions of shell cells and kernels of gateways, for which the
-        keeper holds no process, are looked for here. Then every cell that was in flight is followed, or closed.
+        keeper holds no process, are looked for here. Every other cell that was in flight is closed.
         """
         for instance in await self.supervisor.adopt(self):
             await self._go_on(instance)
@@ -353,7 +339,8 @@ class KernelPool(Driver[KernelInstance]):
             await asyncio.gather(*(self._adopt_from(name) for name in gateways))
         left = [it for it in self._revived if it.session.kernel is not it]
         ends = {it.key: it.end or End(it.wanted or Reason.REPLACED) for it in left}
-        await self.cell_store.close_cut_off(self._followed, ends)
+        await self.cell_store.close_cut_off({sent.id for _, sent, _ in self._in_flight}, ends)
+        return self._in_flight
 
     def revive(self, child: Child, note: Note | None) -> KernelInstance | None:
         """Return the instance of a held kernel; None for gateways and shell cells, which are looked after elsewhere."""
@@ -372,7 +359,7 @@ class KernelPool(Driver[KernelInstance]):
         instance = KernelInstance(child.key, session, unit=child.unit)
         instance.child, instance.started_at, instance.stop_seconds = child, child.started_at, self.config.stop_seconds
         if own is not None:
-            instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
+            instance.cold_start_ms, instance.start_method = own.cold_start_ms, own.method
         return instance
 
     async def adopt(self, instance: KernelInstance, note: Note) -> bool:
@@ -386,7 +373,7 @@ class KernelPool(Driver[KernelInstance]):
         session, child = instance.session, instance.child
         session.interrupt_mode, instance.is_ours = own.interrupt_mode, session.key.backend is BackendName.DIRECT
         try:
-            instance.launch = await asyncio.to_thread(launch_of, instance, self.config)
+            instance.launch = await asyncio.to_thread(instance.plan, self.config)
             instance.backend = await self.backends.get(session.key.backend)
             instance.handle = await instance.backend.attach(instance.launch, child)
         except KeeperLostError:
@@ -452,27 +439,12 @@ class KernelPool(Driver[KernelInstance]):
             kernel.has_run, session.lost = True, None  # the variables of the session's last cells are this kernel's
         session.used_at = clock.now() - max(0.0, time.time() - (session.last_used or kernel.started_at))
         running = Waiter(session) if sent is not None else None
-        self._add(kernel)
+        self.kernels[kernel] = None
+        self._has_kernels.set()
         self.perform(self.set.adopt(session, clock.now(), running))
         kernel.life = self.supervisor.task(self._watch(kernel))
         if sent is not None and running is not None:
-            self._followed.add(sent.id)
-            self.supervisor.task(self._follow(kernel, sent, running))
-
-    async def _follow(
-        self,
-        kernel: KernelInstance,
-        sent: KernelCellRow,
-        running: Waiter,
-    ) -> None:
-        """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
-        seconds = sent.timeout_seconds or self.config.timeout_max_seconds
-        left = sent.queued_at + seconds - time.time()
-        run = CellExecution(self, kernel, sent, asyncio.get_running_loop().time() + left)
-        result, _ = await run.perform()
-        if result.status is CellStatus.OK:
-            kernel.session.clear_failures()
-        self.give_back(running, kernel)
+            self._in_flight.append((kernel, sent, running))
 
     # -- memory: the hard limit is the keeper's, the soft one is here ------------------------------------------------
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from supervisord_py.config.settings import MIB
 from supervisord_py.errors import AmbiguousNameError, ConflictError, InvalidInputError, UnknownUnitError
-from supervisord_py.kernels.backend import StartMethod
+from supervisord_py.kernels import messages
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
-from supervisord_py.kernels.messages import hard_failure, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import Instance, Phase
-from supervisord_py.process.model import Reason, StopReport, Survivor
+from supervisord_py.process.model import Reason, StopReport, Survivor, tree_limits
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.kernels.backend import KernelHandle, Launch
+    from supervisord_py.kernels.backend import KernelHandle
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.choice import Choice
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.instance import End, Note
     from supervisord_py.process.keeper_client import KeeperClient
@@ -68,6 +71,7 @@ class LiveSession(KernelSlot):
         super().__init__(per_call=owner is Owner.PER_CALL)
         self.key = key
         self.id = key.id
+        self.unit = f"kernel:{key.id}"
         self.keeps_variables = key.backend is not BackendName.BASH  # shell cells leave no state
         self.language = language
         self.created = created
@@ -90,10 +94,6 @@ class LiveSession(KernelSlot):
         self.written_use: float | None = None  # `last_used` as its row has it
 
     @property
-    def unit(self) -> str:
-        return f"kernel:{self.id}"
-
-    @property
     def is_at_rest(self) -> bool:
         """Nothing of a kernel is there, and nobody waits for one."""
         return self.kernel is None and self.phase is Phase.COLD and not self.line
@@ -101,7 +101,8 @@ class LiveSession(KernelSlot):
     @property
     def is_over(self) -> bool:
         """A front end has ended it, and nobody has run a cell of ours there."""
-        return self.owner.is_front_end and not self.has_cells and self.reason is Reason.STOPPED
+        is_front_ends = self.owner in {Owner.JUPYTER, Owner.JUPYTER_API}
+        return is_front_ends and not self.has_cells and self.reason is Reason.STOPPED
 
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
@@ -139,7 +140,7 @@ class LiveSession(KernelSlot):
         )
 
     def view(self) -> SessionView:
-        kernel = self.kernel
+        kernel, failure = self.kernel, self.failure
         return SessionView(
             id=self.id,
             **msgspec.structs.asdict(self.key),
@@ -154,12 +155,12 @@ class LiveSession(KernelSlot):
             rss_bytes=kernel.rss_bytes if kernel else None,
             instance=kernel.key if kernel else None,
             restarts=self.restarts,
-            failure=None if self.failure is None else hard_failure(self.deaths, self.failure, self.unit).problem(),
+            failure=None if failure is None else messages.hard_failure(self.deaths, failure, self.unit).problem(),
             owner=self.owner.value,
             kernelspec=self.kernelspec,
             language=self.language,
             notices=self.notices,
-            start_method=kernel.method.value if kernel and kernel.child else None,
+            start_method=kernel.start_method if kernel and kernel.child else None,
             cold_start_ms=kernel.cold_start_ms if kernel and kernel.ready_at is not None else None,
         )
 
@@ -170,7 +171,7 @@ class KernelNote(msgspec.Struct, frozen=True):
     session: KernelSessionRow
     interrupt_mode: str  # as in Launch
     cold_start_ms: int = 0
-    method: StartMethod = StartMethod.SPAWN
+    method: Literal["spawn", "zygote"] = "spawn"
 
 
 def own_of(note: Note | None) -> KernelNote | None:
@@ -187,13 +188,11 @@ class KernelInstance(Instance):
     def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
         super().__init__(key, unit or session.unit)
         self.session = session
-        self.start_method = session.key.backend.value
         self.launch: Launch | None = None  # what was asked of the backend
         self.backend: Any = None
         self.handle: KernelHandle | None = None  # what came of it
         self.give_up_at = 0.0  # loop time by which it must answer
         self.cold_start_ms = 0  # from the decision to readiness
-        self.method = StartMethod.SPAWN
         self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
         self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
@@ -217,10 +216,6 @@ class KernelInstance(Instance):
             return self.key if self.is_ours else None
         return self.handle.child.key if self.handle.child is not None else None
 
-    def is_called_by(self, caller: str | None) -> bool:
-        """Say whether a call from an instance of ours comes from a cell on this kernel."""
-        return caller is not None and caller in {self.key, self.process_key}
-
     def refuse_stopped(self) -> None:
         """Raise ConflictError where somebody has stopped the process (SIGSTOP): a cell would wait its whole time."""
         import psutil
@@ -234,14 +229,38 @@ class KernelInstance(Instance):
                     pid=self.pid,
                 )
 
+    def plan(self, config: KernelsConfig) -> Launch:
+        """Return its launch, by what was chosen for its session; makes its folder of cells. Blocking."""
+        session, choice, key = self.session, self.session.choice, self.session.key
+        has_spec = key.interpreter.startswith(SPEC_PREFIX)
+        chosen: dict[str, Any] = {"interpreter": None if has_spec else key.interpreter, "env": {}}
+        chosen["kernelspec"] = session.kernelspec
+        if choice is not None:
+            names = ("interpreter", "env", "kernelspec", "kernelspec_argv", "overlay", "modules")
+            chosen = {name: getattr(choice, name) for name in names}
+        return Launch(
+            **chosen,
+            session_id=session.id,
+            instance=self.key,
+            cwd=key.cwd,
+            cells_dir=folder_of_cells(config.cells_dir, session.id),
+            limits=tree_limits(config.processes, config.cpu_percent),
+            max_rss_bytes=config.hard_memory_mb * MIB or None,
+            memory_grace_seconds=config.memory_grace_seconds,
+            tag=self.note(),
+            interrupt_mode=session.interrupt_mode,
+            arguments=session.arguments,
+        )
+
     def explain(self, end: End) -> None:
-        self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
+        self.problem.update(end.facts(), detail=f"The kernel {messages.how_it_ended(end)}.")
 
     def facts(self) -> dict[str, Any]:
-        return {"start_method": self.method.value} if self.is_ours else {}
+        return {"start_method": self.start_method} if self.is_ours else {}
 
     def own_note(self) -> dict[str, Any]:
-        note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, self.method)
+        method: Any = self.start_method
+        note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, method)
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
@@ -249,7 +268,7 @@ class KernelInstance(Instance):
         child: Child | None = await self.backend.fork(self.launch, spec)
         if child is None:
             return await super().spawn(placement, spec)
-        self.method = StartMethod.ZYGOTE
+        self.start_method = "zygote"
         return child
 
     async def annotate(self, placement: KeeperClient) -> None:
@@ -335,10 +354,11 @@ class SessionRegister:
 
     def known(self, session_id: str) -> LiveSession:
         """Return a session by its id. Raises UnknownUnitError: there is none."""
-        session = self.sessions.get(session_id)
-        if session is None:
-            raise _unknown(session_id)
-        return session
+        if (session := self.sessions.get(session_id)) is not None:
+            return session
+        name = shortened(session_id)
+        hint = "`pxctl kernel list` shows them; `pxctl kernel start` makes one."
+        raise UnknownUnitError(f"There is no kernel session {name}.", hint=hint, unit=f"kernel:{name}")
 
     def find(self, name: str, cwd: str | None = None) -> LiveSession:
         """Return the session that a user means by an id, a Jupyter id or a name.
@@ -347,25 +367,23 @@ class SessionRegister:
 
         Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists their ids.
         """
-        if (session := self.sessions.get(name)) is not None:
-            return session
         found = [it for it in self.sessions.values() if name in {it.key.name, it.key.jupyter_id}]
+        if name in self.sessions or not found:
+            return self.known(name)
         if len(found) > 1 and cwd is not None:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
             found = [it for it in found if it.kernel is not None] or found
         pythons = {(it.key.name, it.key.cwd) for it in found if it.keeps_variables}
         found = [it for it in found if it.keeps_variables or (it.key.name, it.key.cwd) not in pythons]
-        if not found:
-            raise _unknown(name)
         if len(found) > 1:
             ids = sorted(it.id for it in found)
             raise AmbiguousNameError(
-                f"{name} names {len(found)} sessions: {', '.join(ids)}.",
+                f"{name} names {len(ids)} sessions: {', '.join(ids)}.",
                 hint="Use an id: `pxctl kernel list` shows them with their folders.",
                 candidates=[f"kernel:{each}" for each in ids],
             )
-        return found[0]
+        return found[0] if found else self.known(name)
 
     def write(self, session: LiveSession) -> None:
         session.written_use = session.last_used
@@ -392,12 +410,3 @@ class SessionRegister:
             kernel_rows.forget(self._ledger, session.id)
         for session in idle[: max(0, len(self.sessions) - REMEMBERED_MAX)]:
             self.sessions.pop(session.id)
-
-
-def _unknown(name: str) -> UnknownUnitError:
-    name = shortened(name)
-    return UnknownUnitError(
-        f"There is no kernel session {name}.",
-        hint="`pxctl kernel list` shows them; `pxctl kernel start` makes one.",
-        unit=f"kernel:{name}",
-    )

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from supervisord_py.errors import (
-    CancelledRunError,
-    ConflictError,
-    OverloadedError,
-    PxError,
-    ReadinessTimeoutError,
-    ShuttingDownError,
-    StartFailedError,
-    TimedOutError,
-)
+from supervisord_py import errors
+from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
@@ -35,7 +27,6 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 12
 _FATAL = "Fatal Python error"  # how faulthandler begins
-_MIB = 1024 * 1024
 _WANTED = {
     Reason.STOPPED: "it was stopped on request",
     Reason.EVICTED_LRU: "room was needed for another session",
@@ -66,7 +57,7 @@ def how_it_ended(end: End) -> str:
     if end.reason in _LIMITS:
         verdict = end.record.verdict if end.record else None
         limit = verdict.limit_bytes if verdict else None
-        return _LIMITS[end.reason] + ("" if limit is None else f" (limit {limit // _MIB} MiB)")
+        return _LIMITS[end.reason] + ("" if limit is None else f" (limit {limit >> 20} MiB)")
     if end.reason in _WANTED or end.reason is Reason.INTERRUPTED:
         return f"was ended: {_WANTED.get(end.reason, 'the daemon was cut off')}"
     if end.signal is not None:
@@ -97,18 +88,16 @@ def early_exit(launch: Launch, end: End) -> PxError:
     _, mark, said = end.stderr_tail.rpartition("px-launch: ")
     if mark:
         told: dict[str, str] = json.loads(said.splitlines()[0])
-        return StartFailedError(f"{launch.unit} was not started: {told['detail']}", hint=told["hint"], **facts)
-    words = last_lines(end.stderr_tail, 1).strip()[:300] or "it wrote nothing to stderr"
-    return StartFailedError(
-        f"{launch.unit} {how_it_ended(end)} before it was ready: {words}",
-        hint=f"see `pxctl logs {launch.unit}`",
-        **facts,
-    )
+        text, hint = f"was not started: {told['detail']}", told["hint"]
+    else:
+        words = last_lines(end.stderr_tail, 1).strip()[:300] or "it wrote nothing to stderr"
+        text, hint = f"{how_it_ended(end)} before it was ready: {words}", f"see `pxctl logs {launch.unit}`"
+    return errors.StartFailedError(f"{launch.unit} {text}", hint=hint, **facts)
 
 
 def not_ready(launch: Launch, seconds: float) -> PxError:
     """Return the error of a start that lives but did not answer in time."""
-    return ReadinessTimeoutError(
+    return errors.ReadinessTimeoutError(
         f"{launch.unit} was not ready within {seconds:.1f} s: it does not answer",
         hint=f"give the call more time (`--timeout`), or see `pxctl logs {launch.unit}`",
         unit=launch.unit,
@@ -122,31 +111,27 @@ def not_ready(launch: Launch, seconds: float) -> PxError:
 
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
 RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
-_REFUSALS: dict[WhyRefused, tuple[type[PxError], str, str]] = {
-    WhyRefused.QUEUE_FULL: (
-        OverloadedError,
-        "{unit} has {limits.queue_max} calls in line already.",
-        "Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
-    ),
-    WhyRefused.STOPPED: (CancelledRunError, "{unit} was stopped while the call waited.", "Ask again."),
-    WhyRefused.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
-}
 _WAITED = {
     Phase.STARTING: "The kernel of {unit} was still starting",
     Phase.STOPPING: "The last kernel of {unit} was still on its way out",
     Phase.COLD: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
     Phase.READY: "Other calls of {unit} came first, and were not over",
 }
+RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
-    kind, text, hint = _REFUSALS[why]
-    more = {"retry_after_seconds": RETRY_SECONDS} if kind is OverloadedError else {}
-    return kind(text.format(unit=unit, limits=limits), hint=hint, unit=unit, **more)
+    if why is WhyRefused.STOPPED:
+        return errors.CancelledRunError(f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit)
+    if why is WhyRefused.CLOSING:
+        return errors.ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.", unit=unit)
+    text = f"{unit} has {limits.queue_max} calls in line already."
+    hint = "Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max."
+    return errors.OverloadedError(text, hint=hint, unit=unit, retry_after_seconds=RETRY_SECONDS)
 
 
 def own_session(unit: str) -> PxError:
-    return ConflictError(
+    return errors.ConflictError(
         f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
         hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
         unit=unit,
@@ -155,7 +140,7 @@ def own_session(unit: str) -> PxError:
 
 def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) -> PxError:
     why = _WAITED[waits_for or Phase.READY].format(unit=unit, limits=limits)
-    return TimedOutError(
+    return errors.TimedOutError(
         f"{why} when the call's time was over; nothing was run.",
         hint="Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`).",
         unit=unit,
@@ -167,17 +152,15 @@ def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) 
 
 def hard_failure(deaths: int, last: Mapping[str, object], unit: str) -> PxError:
     """Return the error of a call to a session whose kernel died again and again, with evidence of the last death."""
-    return StartFailedError(
-        f"The kernel of {unit} died {deaths} times with no cell that succeeded in between; it is not started "
-        "again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
+    told = f" Last: {last['detail']}" if last.get("detail") else ""
+    return errors.StartFailedError(
+        f"The kernel of {unit} died {deaths} times with no cell that succeeded in between; "
+        f"it is not started again by itself.{told}",
         hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
         unit=unit,
         failures=deaths,
         **{key: value for key, value in last.items() if key in _EVIDENCE},
     )
-
-
-RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
 
 
 # -- what the end of a cell means --------------------------------------------------------------------------------------
@@ -247,22 +230,17 @@ def _cut_error(end: CellOutcome) -> CellError:
 
 # -- what a call is answered with --------------------------------------------------------------------------------------
 
-_NO_INPUT = "StdinNotImplementedError"
-_INPUT = (
-    " The cell asked for input, which cells cannot get here. Put the value into the code, or read it from a file or an "
-    "environment variable."
-)
+_INPUT = " The cell asked for input, which cells cannot get here. Put the value into the code, or read it from a file."
 _OWN = " The session was this call's own: its variables are gone with it."
 
 
-class Stopped(Struct, frozen=True):
-    """Where a call ended early: the cell, and how many there are."""
+class CellPlace(Struct, frozen=True):
+    """Which cell of a call it is, and of how many."""
 
     index: int  # counts from 0
     count: int
     title: str | None = None
     is_own: bool = False  # the session is the call's own: its variables end with it
-    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
 
     def __str__(self) -> str:
         number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
@@ -270,26 +248,21 @@ class Stopped(Struct, frozen=True):
 
     @property
     def left_out(self) -> str:
-        """Say which cells were not run, as a sentence; empty when none."""
+        """Say which cells after it were not run, as a sentence; empty when none."""
         first, last = self.index + 2, self.count
         if first > last:
             return ""
         return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
 
 
-def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
+def sentence(where: CellPlace, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
     """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
 
-    Args:
-        where: Which cell of how many.
-        end: As judged.
-        kernel_end: How its kernel ended, where it did.
-        after_seconds: Since the arrival of the call.
+    `end`: as judged; `kernel_end`: how its kernel ended, where it did.
     """
+    left = where.left_out
     if end.exited:
-        return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel." + (
-            where.left_out
-        )
+        return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{left}"
     if end.status is CellStatus.OK:
         return None
     if end.status is not CellStatus.ERROR and end.cut is not None:
@@ -297,32 +270,32 @@ def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_sec
     if end.status is CellStatus.ERROR and end.gone is not None and kernel_end is not None:
         return (
             f"{where} took its kernel down: the process {how_it_ended(kernel_end)}. All variables are lost; "
-            f"the cell is not run again.{where.left_out}"
+            f"the cell is not run again.{left}"
         )
     if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
-        return f"{where} was cut off. {end.error.value}{where.left_out}"
+        return f"{where} was cut off. {end.error.value}{left}"
     name = end.error.name if end.error is not None else None
-    what = f"{where} failed{f' ({name})' if name else ''}.{where.left_out}"
+    what = f"{where} failed{f' ({name})' if name else ''}.{left}"
     if end.variables is Variables.LOST:
         return f"{what} The kernel is gone: all variables are lost."
     if where.is_own:
         return what + _OWN
-    if where.index and not where.is_stateless:
+    if where.index and not end.is_stateless:
         what += " What the cells before it set is kept."
     if where.count > 1:
         what += f" Repair cell {where.index + 1} and send from there on."
-    return what + (_INPUT if name == _NO_INPUT else "")
+    return what + (_INPUT if name == "StdinNotImplementedError" else "")
 
 
-def _cut_off(where: Stopped, end: CellOutcome, after_seconds: float) -> str:
+def _cut_off(where: CellPlace, end: CellOutcome, after_seconds: float) -> str:
     """Say how its time (TIMED_OUT) or a cancel ended it."""
     why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
-    by = f"{after_seconds:.1f}".rstrip("0").rstrip(".") + " s"
+    by = f"{after_seconds:.1f}".removesuffix(".0") + " s"
     by += f", by {end.steps[-1].action}" if end.steps else ""
-    if where.is_stateless:
-        return f"{where} {why}: ended after {by}.{where.left_out}"
-    if end.variables is Variables.LOST:
-        return f"{where} {why}: the kernel was killed after {by}; all variables are lost.{where.left_out}"
-    if where.is_own:
-        return f"{where} {why}: interrupted after {by}.{where.left_out}{_OWN}"
-    return f"{where} {why}: interrupted after {by}; variables are kept.{where.left_out}"
+    how, kept = f"interrupted after {by}", "" if where.is_own else "; variables are kept"
+    if end.is_stateless:
+        how, kept = f"ended after {by}", ""
+    elif end.variables is Variables.LOST:
+        how, kept = f"the kernel was killed after {by}", "; all variables are lost"
+    own = _OWN if where.is_own and end.variables is Variables.KEPT and not end.is_stateless else ""
+    return f"{where} {why}: {how}{kept}.{where.left_out}{own}"

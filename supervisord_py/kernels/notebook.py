@@ -12,13 +12,14 @@ import json
 import re
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
-from supervisord_py.kernels.cell_files import OutputGoneError, error_of
+from supervisord_py.kernels.cell_files import OutputGoneError
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.render import PLAIN, joined, show
 
@@ -40,24 +41,15 @@ _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\
 _TYPE = re.compile(r"\[(\w+)\]")
 
 
-class NotebookCells(NamedTuple):
-    """What a notebook asks to be run: its code cells, and name and language of the kernel it was made with.
+def cells_of_notebook(text: str) -> tuple[tuple[Cell, ...], str | None]:
+    """Return the code cells of a notebook that are to be run, and the name of the kernel that it was made with.
 
-    Blank cells and those tagged `skip-execution` are not among them.
+    Blank cells and those tagged `skip-execution` are not among them. Raises InvalidInputError, with line and column or
+    a JSON pointer.
     """
-
-    cells: tuple[Cell, ...]
-    kernelspec: str | None
-    language: str | None
-
-
-def cells_of_notebook(text: str) -> NotebookCells:
-    """Return what a notebook asks to be run. Raises InvalidInputError, with line and column or a JSON pointer."""
     notebook = _read(text)
-    spec = notebook.metadata.get("kernelspec", {})
-    language = notebook.metadata.get("language_info", {}).get("name") or spec.get("language")
     cells = (Cell(it.source, _text(it.metadata.get("title") or it.metadata.get("name"))) for it in _runnable(notebook))
-    return NotebookCells(tuple(cells), _text(spec.get("name")), _text(language))
+    return tuple(cells), _text(notebook.metadata.get("kernelspec", {}).get("name"))
 
 
 def _text(value: object) -> str | None:
@@ -124,7 +116,8 @@ def export(
             outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
         # One that runs has not failed.
         status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
-        found = _outputs(outputs, status, error_of(row.error))
+        raised = None if row.error is None else convert(row.error, CellError)
+        found = _outputs(outputs, status, raised)
         members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
         notebook.cells.append(v4.new_code_cell(row.code, outputs=found, **members))
     plain: dict[str, Any] = json.loads(_written(notebook))

@@ -13,13 +13,12 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels.backend import Backends
-from supervisord_py.kernels.call import KernelCall, timeout_of
-from supervisord_py.kernels.cell import CellStatus, InterruptReport, Notice, Step
+from supervisord_py.kernels.call import KernelCall, follow, timeout_of
+from supervisord_py.kernels.cell import CellStatus, Step
 from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
-from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelWaiter
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, StartRequest, session_name
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.live_session import LiveSession, SessionView
     from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session import StartRequest
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -93,10 +93,11 @@ class Kernels:
         self._replaced = asyncio.get_running_loop().create_future()
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
-        await self.pool.adopt_all()
+        for in_flight in await self.pool.adopt_all():
+            self.pool.supervisor.task(follow(self.pool, *in_flight))
         self.register.settle_the_rest()
         if await self._placement.list(UNITS):
-            backend: Any = await self.pool.backends.get(BackendName.DIRECT)
+            backend = await self.pool.backends.get(BackendName.DIRECT)
             self.pool.supervisor.task(backend.zygotes.end_left_over())
         self.pool.supervisor.task(self.pool.keep_watch())
         self.pool.supervisor.task(self.cell_store.keep_small(self.pool.running, self.register.sessions))
@@ -156,7 +157,7 @@ class Kernels:
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
-        direct: Any = self.pool.backends.made.get(BackendName.DIRECT)
+        direct = self.pool.backends.made.get(BackendName.DIRECT)
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
@@ -188,7 +189,7 @@ class Kernels:
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""
         if BackendName(self.config.backend) is BackendName.GATEWAY_EXTERNAL:
-            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
+            gateway = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
         from supervisord_py.kernels import kernelspecs
 
@@ -223,7 +224,7 @@ class Kernels:
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         deadline = asyncio.get_running_loop().time() + patience
-        session = await self._session_of(request.name, request, request.owner, deadline, tell)
+        session = await self._session_of(request, deadline, tell)
         session.extra = dict(request.env) or session.extra
         session.arguments = request.arguments or session.arguments
         return await self._acquire(session, Want.START, patience, tell), session.view()
@@ -261,28 +262,31 @@ class Kernels:
         await self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
         return session.view()
 
-    async def interrupt(self, session_id: str, *, cell: str | None = None) -> InterruptReport:
+    async def interrupt(self, session_id: str, *, cell: str | None = None) -> tuple[str | None, tuple[Step, ...]]:
         """Have the running cell end; asked again, the next step is taken at once.
 
         Without a cell of ours a start under way ends, or what the kernel may be doing for another client. `cell`: only
         if this one is running; what else runs is left alone and named.
+
+        Returns:
+            Id of the cell that was running, and what was done so far; more may follow while the cell does not end.
         """
         session = self.register.known(session_id)
         kernel = session.kernel
         run = kernel.run if kernel is not None else None
         if cell is not None and (run is None or run.cell_id != cell):
-            return InterruptReport(session_id, run.cell_id if run is not None else None)
+            return (run.cell_id if run is not None else None), ()
         if run is not None:
             known = len(run.steps)
             run.cut(CellStatus.CANCELLED)
             await run.until_climbed(known, STEP_SECONDS)
-            return InterruptReport(session_id, run.cell_id, run.steps)
+            return run.cell_id, run.steps
         if kernel is None or kernel.ending:
-            return InterruptReport(session_id, None)
+            return None, ()
         if kernel.ready_at is None or kernel.handle is None:
             self.pool.stop(session, Reason.CANCELLED)
-            return InterruptReport(session_id, None, (Step("end_start", 0.0, "its start was ended"),))
-        return InterruptReport(session_id, None, (Step(await kernel.handle.interrupt(), 0.0),))
+            return None, (Step("end_start", 0.0, "its start was ended"),)
+        return None, (Step(await kernel.handle.interrupt(), 0.0),)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -291,11 +295,10 @@ class Kernels:
 
         `tell` is told of what happens, on the loop; must not block. Raises PxError: the call never ran a cell.
         """
-        timeout = timeout_of(request.timeout_seconds, self.pool.config)
-        session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
+        session = await self._session_to_call(request, tell)
         if self._ending is not None:
             self._refuse_at_the_end()
-        call = KernelCall(self.pool, session, request, timeout, tell)
+        call = KernelCall(self.pool, session, request, tell)
         self._calls[call.task] = call
         call.task.add_done_callback(self._calls.pop)
         signs: set[asyncio.Future[Any]] = {call.task, self._replaced}
@@ -310,12 +313,11 @@ class Kernels:
             self._refuse_at_the_end()
         return call.task.result()
 
-    async def _session_to_call(
-        self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
-    ) -> LiveSession:
+    async def _session_to_call(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> LiveSession:
         """Return the session of a call; that of one like it before, as long as its kernel and the folders stay."""
-        place = (request.session, request.cwd, request.interpreter, request.backend, request.language)
-        is_usual = not (request.per_call or request.reset or request.kernelspec or request.cwd is None)
+        place = (request.name, request.cwd, request.interpreter, request.backend, request.language)
+        is_own = request.owner is Owner.PER_CALL
+        is_usual = not (is_own or request.reset or request.kernelspec or request.cwd is None)
         places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
         places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
         # Looked at here: the way to a thread and back would take longer.
@@ -323,8 +325,8 @@ class Kernels:
         last, decided_by = self._recent.get(place, (None, None))
         if is_usual and last is not None and decided_by == (request.environ, seen) and last.kernel:
             return last
-        owner = Owner.PER_CALL if request.per_call else Owner.SESSION
-        session = await self._session_of(request.session, request, owner, deadline, tell)
+        seconds, _ = timeout_of(request.timeout_seconds, self.config)
+        session = await self._session_of(request, request.arrived_at + seconds, tell)
         if request.reset:
             await asyncio.to_thread(session.check_folder)
         if is_usual:
@@ -333,35 +335,32 @@ class Kernels:
         return session
 
     async def _session_of(
-        self,
-        name: str,  # or id
-        request: StartRequest | CallRequest,
-        owner: Owner,
-        deadline: float,
-        tell: Callable[[CallEvent], None],
+        self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> LiveSession:
         """Return the session that is meant, with the choice for its next start; made where there is none."""
-        known = self.register.sessions.get(name)
-        if known is not None and owner is not Owner.PER_CALL:
+        known, is_own = self.register.sessions.get(request.name), request.owner is Owner.PER_CALL
+        if known is not None and not is_own:
             if known.kernel is None:
                 await asyncio.to_thread(known.check_folder)
             return known
-        name = known.key.name if known else session_name(name)
+        name = known.key.name if known else session_name(request.name)
         if known is not None and request.interpreter is None and request.kernelspec is None:
             asked = known.choose_request(deadline)
         else:
             cwd = request.cwd or (known.key.cwd if known else None)
             asked = replace(self._choose_request(request, deadline), cwd=cwd)
-        choice = await self.resolver.resolve(asked, self.config, progress=lambda line: tell(Notice(line)))
-        if owner is Owner.PER_CALL:
+        choice = await self.resolver.resolve(
+            asked, self.config, progress=lambda line: tell({"event": "notice", "text": line})
+        )
+        if is_own:
             name = f"{name[:50]}.{secrets.token_hex(4)}"
         key = SessionKey(name, choice.cwd, choice.key, choice.backend)
-        session = self.register.ensure(key, choice.language, owner)
+        session = self.register.ensure(key, choice.language, request.owner)
         session.adopt(choice)
         session.environ = dict(request.environ)
         return session
 
-    def _choose_request(self, request: StartRequest | CallRequest, deadline: float | None = None) -> ChooseRequest:
+    def _choose_request(self, request: StartRequest, deadline: float | None = None) -> ChooseRequest:
         """Return for what an interpreter is wanted. Raises ConflictError: the settings turn that kind of cells off."""
         is_bash = request.language == BASH or request.backend is BackendName.BASH
         expose = self.config.expose
@@ -376,7 +375,7 @@ class Kernels:
             kernelspec=request.kernelspec,
             backend=BackendName.BASH if is_bash else request.backend or BackendName(self.config.backend),
             language=BASH if is_bash else request.language,
-            extra=request.env if isinstance(request, StartRequest) else NOTHING,
+            extra=request.env,
             environ=request.environ,
             deadline=deadline,
         )

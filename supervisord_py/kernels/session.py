@@ -8,7 +8,7 @@ import uuid
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from supervisord_py.errors import InvalidInputError
 
@@ -20,8 +20,6 @@ JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 
 
 class BackendName(StrEnum):
-    """Who runs a kernel."""
-
     DIRECT = "direct"
     GATEWAY_LOCAL = "gateway-local"
     GATEWAY_EXTERNAL = "gateway-external"
@@ -51,32 +49,24 @@ class Owner(StrEnum):
     JUPYTER = "jupyter"
     JUPYTER_API = "jupyter_api"
 
-    @property
-    def is_front_end(self) -> bool:
-        """Whether one of Jupyter's front ends made it."""
-        return self in {Owner.JUPYTER, Owner.JUPYTER_API}
-
 
 def session_name(asked: str) -> str:
     """Return the name of a session as asked for. Raises InvalidInputError: it cannot be one."""
     if NAME.fullmatch(asked):
         return asked
     message = "must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
-    raise InvalidInputError(
-        f"name {message}, not {asked[:64]!a}.",
-        hint="Without a name it is `default`.",
-        errors=[{"pointer": "/name", "message": message}],
-    )
+    errors = [{"pointer": "/name", "message": message}]
+    said = f"name {message}, not {asked[:64]!a}."
+    raise InvalidInputError(said, hint="Without a name it is `default`.", errors=errors)
 
 
 class SessionKey(Struct, frozen=True):
     """What makes two calls share one kernel."""
 
-    name: str  # chosen by the user; `default` where none is given. `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
+    name: str  # chosen by the user; `default` where none is given
     cwd: str  # real path
-    interpreter: (
-        str  # path (its directory made real: a venv's python is a link), `spec:NAME` of a kernelspec, or `bash`
-    )
+    # A path (its directory made real: a venv's python is a link), `spec:NAME` of a kernelspec, or `bash`.
+    interpreter: str
     backend: BackendName
 
     @property
@@ -103,8 +93,8 @@ class StartRequest(Struct, frozen=True):
     kernelspec: str | None = None
     backend: BackendName | None = None
     language: str = "python"  # `python` or `bash`
-    owner: Owner = Owner.SESSION  # any but `per_call`; an existing session keeps its own
+    owner: Owner = Owner.SESSION  # an existing session keeps its own; `per_call` is for calls
     arguments: tuple[str, ...] = ()  # for the kernel's command line, behind its own (Jupyter's front ends send some)
-    env: Mapping[str, str] = field(default_factory=dict)  # beyond what the filter lets through; ours win
-    timeout_seconds: float | None = None  # None is the bound of a start in the settings
-    environ: Mapping[str, str] = field(default_factory=dict)  # of the caller: decides, is never passed on unfiltered
+    env: Mapping[str, str] = {}  # beyond what the filter lets through; ours win
+    timeout_seconds: float | None = None  # as asked for; None is the default of the settings
+    environ: Mapping[str, str] = {}  # of the caller: decides between interpreters, is never passed on unfiltered

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
 
-
 RUNNING = "running"
 
 
@@ -73,7 +72,6 @@ _NEWEST = "SELECT session, instance, max(rowid) FROM kernel_cells GROUP BY sessi
 
 
 def remember(ledger: Ledger, row: KernelSessionRow) -> None:
-    """Record the present state of a session."""
     ledger.post(SESSIONS.put(row, keep=("created_at",)))
 
 
@@ -97,13 +95,9 @@ def finish(ledger: Ledger, cell: str, **end: Any) -> None:
     ledger.post(CELLS.update(cell, "ended_at IS NULL", **end))
 
 
-async def of_session(
-    ledger: Ledger, session: str, *, after: str | None = None, limit: int = 1000
-) -> list[KernelCellRow]:
-    """Return the oldest cells of a session, sent later than `after` (all where that is forgotten), in that order."""
-    where = """WHERE session = ? AND rowid > coalesce((SELECT rowid FROM kernel_cells WHERE id = ?), 0)
-               ORDER BY rowid LIMIT ?"""
-    return await CELLS.find(ledger, where, session, after, limit)
+async def of_session(ledger: Ledger, session: str) -> list[KernelCellRow]:
+    """Return the cells of a session in the order in which they were sent."""
+    return await CELLS.find(ledger, "WHERE session = ? ORDER BY rowid", session)
 
 
 async def newest_of_all(ledger: Ledger) -> dict[str, str | None]:
@@ -113,5 +107,4 @@ async def newest_of_all(ledger: Ledger) -> dict[str, str | None]:
 
 async def open_cells(ledger: Ledger, session: str | None = None) -> list[KernelCellRow]:
     """Return the cells whose end is not recorded, of one session or of all, in order of dispatch."""
-    where = "WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid"
-    return await CELLS.find(ledger, where, session)
+    return await CELLS.find(ledger, "WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid", session)

@@ -13,12 +13,7 @@ import pytest
 from api.api_rig import Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, result
 from supervisord_py.errors import TimedOutError
-from supervisord_py.kernels.cell import (
-    CallRequest,
-    CallResult,
-    Cell,
-    Queued,
-)
+from supervisord_py.kernels.cell import CallRequest, CallResult, Cell
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id
@@ -67,7 +62,7 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
     seen = asyncio.Event()
 
     async def script(_: CallRequest, tell: Tell) -> CallResult:
-        tell(Queued(1))
+        tell({"event": "queued", "position": 1})
         await seen.wait()
         raise TimedOutError("over before the first cell")
 
@@ -95,7 +90,7 @@ async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancell
     async with api_rig(short_tmp, drain_seconds=0.05) as rig:
 
         async def script(_: CallRequest, tell: Tell) -> CallResult:
-            tell(Queued(1))
+            tell({"event": "queued", "position": 1})
             try:
                 await hold.wait()
             except asyncio.CancelledError:

@@ -14,14 +14,7 @@ from api.api_rig import DEADLINE, Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
-from supervisord_py.kernels.cell import (
-    CallRequest,
-    CallResult,
-    CellDone,
-    CellStarted,
-    Notice,
-    Queued,
-)
+from supervisord_py.kernels.cell import CallRequest, CallResult
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id
@@ -58,17 +51,17 @@ class Story:
 
     async def tell(self, _: CallRequest, tell: Tell) -> CallResult:
         self.runs += 1
-        tell(Queued(1))
+        tell({"event": "queued", "position": 1})
         first = self.writer("c1")
         first.begin("code")
-        tell(CellStarted(0, "c1", None, SESSION, code="1", count=2))
+        tell({"event": "cell_started", "index": 0, "id": "c1", "kernel": SESSION})
         euro, heart = "€".encode(), "♥".encode()
         first.write("stdout", b"one " + euro[:1])
         await self.pause()
         first.write("stderr", heart[:2])
         first.display({"text/plain": "first"}, {}, None)
         first.display({"text/plain": "second"}, {}, None)
-        tell(Notice("in the middle"))
+        tell({"event": "notice", "text": "in the middle"})
         await self.pause()
         first.write("stderr", heart[2:])
         first.write("stdout", euro[1:] + b" two\n")
@@ -76,16 +69,16 @@ class Story:
         first.end("ok", execution_count=1, duration=0.1)
         first.close()
         done = ok("c1")
-        tell(CellDone(done))
+        tell({"event": "cell_done", "cell": done.document()})
         await self.pause()
         second = self.writer("c2")
         second.begin("code")
-        tell(CellStarted(1, "c2", None, SESSION))
+        tell({"event": "cell_started", "index": 1, "id": "c2", "kernel": SESSION})
         second.write("stdout", b"three\n")
         second.end("ok", execution_count=2, duration=0.1)
         second.close()
         last = ok("c2")
-        tell(CellDone(last))
+        tell({"event": "cell_done", "cell": last.document()})
         return result(done, last)
 
     async def told(self, seen: str | None, count: int | None = None) -> list[Event]:
@@ -171,7 +164,7 @@ async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypa
         cancelled = asyncio.Event()
 
         async def waits(_: CallRequest, tell: Tell) -> CallResult:
-            tell(Queued(1))
+            tell({"event": "queued", "position": 1})
             try:
                 await asyncio.Event().wait()
             finally:

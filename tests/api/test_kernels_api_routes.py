@@ -7,13 +7,16 @@ from typing import Any
 
 from api.api_rig import Rig
 from api.kernel_fakes import key_of
-from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
 from supervisord_py.kernels.session import StartRequest
 
 PATH = "/api/kernels"
 SESSION = key_of("default").id
 NDJSON = {"Accept": "application/x-ndjson"}
-BUILT = (Notice("building an overlay"), Queued(1), KernelStarting(SESSION, "/usr/bin/python3"))
+BUILT: Any = (
+    {"event": "notice", "text": "building an overlay"},
+    {"event": "queued", "position": 1},
+    {"event": "starting", "kernel": SESSION, "interpreter": "/usr/bin/python3"},
+)
 
 
 def lines(body: bytes) -> list[dict[str, Any]]:
@@ -26,11 +29,7 @@ async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -
     status, content, headers = await rig.ask("POST", PATH, body, headers=NDJSON)
     *events, last = lines(content)
     assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
-    assert events == [
-        {"event": "notice", "text": "building an overlay"},
-        {"event": "queued", "position": 1},
-        {"event": "starting", "kernel": SESSION, "interpreter": "/usr/bin/python3"},
-    ]
+    assert events == list(BUILT)
     kernel = (await rig.get(f"{PATH}/{SESSION}"))[1]
     assert last == {"event": "done", "result": kernel}
     assert (kernel["schema"], kernel["connection_file"]) == ("px.kernel/1", "/run/k/connection.json")

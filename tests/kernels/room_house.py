@@ -81,9 +81,8 @@ class RoomHouse:
     def request(self, *codes: str, **changes: Any) -> CallRequest:
         """Return a call of the default session."""
         made = CallRequest(
-            "default",
-            tuple(Cell(code) for code in codes),
-            asyncio.get_running_loop().time(),
+            cells=tuple(Cell(code) for code in codes),
+            arrived_at=asyncio.get_running_loop().time(),
             cwd=str(self.cwd),
             timeout_seconds=60.0,
         )

@@ -33,8 +33,9 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.kernels import cell_store, live_session
-from supervisord_py.kernels.backend import ExecuteRequest, Reply, folder_of_cells
+from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus
+from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.live_session import KernelNote, own_of
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.ledger import instances
@@ -75,7 +76,7 @@ def is_stopped(house: RoomHouse, session: str) -> bool:
     ("changes", "pointer"),
     [
         ({"cwd": "/nowhere/at/all"}, "/cwd"),
-        ({"session": "no good"}, "/name"),
+        ({"name": "no good"}, "/name"),
         ({"interpreter": "/nowhere/python"}, "/interpreter"),
     ],
 )
@@ -93,14 +94,14 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
 ) -> None:
     call = await running(house, backend)
     view = house.room.snapshot()[0]
-    report = await house.room.interrupt(view.id, cell="0" * 16)
-    assert (report.running, report.steps, backend.handle.rungs) == (view.running, (), [])
-    assert (await house.room.interrupt(view.id, cell=view.running)).steps
+    assert await house.room.interrupt(view.id, cell="0" * 16) == (view.running, ())
+    assert backend.handle.rungs == []
+    assert (await house.room.interrupt(view.id, cell=view.running))[1]
     assert (await call).cells[0].status is CellStatus.CANCELLED
-    report = await house.room.interrupt(view.id)
-    assert (report.running, [step.action for step in report.steps]) == (None, ["sigint"])
+    running_cell, steps = await house.room.interrupt(view.id)
+    assert (running_cell, [step.action for step in steps]) == (None, ["sigint"])
     await house.room.stop(view.id)
-    assert (await house.room.interrupt(view.id)).steps == ()
+    assert await house.room.interrupt(view.id) == (None, ())
 
 
 async def test_a_control_plane_that_is_replaced_lets_calls_go_without_touching_kernels(
@@ -169,17 +170,17 @@ async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_
 async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    idle = (await house.run("ok", session="idle")).session_id
-    call = await running(house, backend, session="busy")
+    idle = (await house.run("ok", name="idle")).session_id
+    call = await running(house, backend, name="busy")
     with monkeypatch.context() as scarce:
         if seen == "before":
             scarce.setattr("supervisord_py.process.host.RESERVE", 1 << 30)
         else:
             backend.fail_next.append(no_descriptors())
         with pytest.raises(StartFailedError, match="descriptors"):
-            await house.run("ok", session="new")
+            await house.run("ok", name="new")
     assert (idle, "evicted_lru") in backend.stopped
-    assert (await house.run("ok", session="new")).status is CellStatus.OK
+    assert (await house.run("ok", name="new")).status is CellStatus.OK
     backend.handles[1].release()
     assert (await call).status is CellStatus.OK
 
@@ -217,7 +218,7 @@ async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHous
     backend.handle.foreign_busy, backend.handle.foreign_used_at = True, time.time()
     house.room.pool.look_at_foreign_use()
     house.reconfigure(idle_seconds=0.0)
-    assert (await house.run("ok", session="other")).status is CellStatus.OK
+    assert (await house.run("ok", name="other")).status is CellStatus.OK
     assert not is_stopped(house, session)
     backend.handles[0].foreign_busy = False
     house.room.pool.look_at_foreign_use()
@@ -237,7 +238,7 @@ async def test_sessions_are_found_by_id_name_folder_and_jupyter_id(house: RoomHo
     assert len(ambiguous.value.extra["candidates"]) == 2
     with pytest.raises(UnknownUnitError):
         house.room.find("nobody")
-    assert (await house.run("ok", session=one.session_id, cwd="/")).session_id == one.session_id
+    assert (await house.run("ok", name=one.session_id, cwd="/")).session_id == one.session_id
     await house.run("ok", language="bash")
     assert house.room.find("default", str(house.cwd)).id == one.session_id, "a shell gives its name up to a Python"
 
@@ -267,7 +268,7 @@ async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, 
     await house.run("ok")
     for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
         await house.room.stop(session, reason)
-        await house.run("ok", session=session)
+        await house.run("ok", name=session)
     (died,), (evicted, _) = await events(house, "died"), await events(house, "stopped")
     assert [row.cause for row in await events(house, "starting")] == [None, died.id, evicted.id, None]
 
@@ -278,7 +279,7 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
 ) -> None:
     session = await start(house, "lab", Owner.SESSION if how == "a session of the user" else Owner.JUPYTER)
     if how == "a cell of ours":
-        await house.run("ok", session=session)
+        await house.run("ok", name=session)
     if how == "a crash":
         backend.handle.die(None, 11)
     else:
@@ -319,7 +320,7 @@ async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse
     assert not (await house.run("ok")).notices, "once"
     unused = await start(house, "unused", Owner.SESSION)
     await house.room.stop(unused)
-    assert not (await house.run("ok", session="unused")).notices, "there were none"
+    assert not (await house.run("ok", name="unused")).notices, "there were none"
 
 
 def test_a_note_names_its_session_and_words_of_another_version_are_not_understood() -> None:
@@ -464,7 +465,7 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
 
 
 async def one_cell(house: RoomHouse, code: str, session: str = "default") -> CellResult:
-    return (await house.run(code, session=session)).cells[0]
+    return (await house.run(code, name=session)).cells[0]
 
 
 async def test_without_the_folder_of_all_cells_the_next_cell_of_every_session_is_kept(house: RoomHouse) -> None:

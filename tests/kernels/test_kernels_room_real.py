@@ -19,10 +19,10 @@ from kernels.passing_time import PATIENT
 from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
-from supervisord_py.kernels.cell import CallEvent, CellStarted, CellStatus, KernelStarting, Notice
+from supervisord_py.kernels.cell import CallEvent, CellStatus
 from supervisord_py.kernels.choice import Choice
 from supervisord_py.kernels.live_session import CUT_OFF
-from supervisord_py.kernels.session import SessionState, StartRequest
+from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ async def begun(house: RoomHouse, *codes: str, **changes: Any) -> asyncio.Task[A
     """Begin a call, and return when its first cell was sent and its kernel is at it."""
     started = asyncio.Event()
 
-    def tell(event: object) -> None:
-        if isinstance(event, CellStarted):
+    def tell(event: CallEvent) -> None:
+        if event["event"] == "cell_started":
             started.set()
 
     call = asyncio.ensure_future(house.run(*codes, tell=tell, **changes))
@@ -113,7 +113,7 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
 
 async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:
     code = "import pathlib, time\npathlib.Path('on').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
-    call = await begun(house, code, per_call=True)
+    call = await begun(house, code, owner=Owner.PER_CALL)
     await at_work(house, "on")
     await house.replace()
     with pytest.raises(Exception, match="replaced"):
@@ -199,8 +199,8 @@ async def test_a_start_that_is_ended_is_written_down_as_that(house: RoomHouse, h
     if how == "stop":
         assert await house.room.stop(view.id) == ()
     else:
-        report = await house.room.interrupt(view.id)
-        assert (report.running, [step.action for step in report.steps]) == (None, ["end_start"])
+        running, steps = await house.room.interrupt(view.id)
+        assert (running, [step.action for step in steps]) == (None, ["end_start"])
     with pytest.raises(CancelledRunError):
         await call
     assert (await house.ended_row(str(view.instance))).reason == reason
@@ -235,4 +235,7 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     monkeypatch.setattr(resolver.InterpreterResolver, "resolve", building)
     told: list[CallEvent] = []
     _, view = await house.room.start(StartRequest("default", cwd=str(house.cwd)), told.append)
-    assert told == [Notice("building an overlay"), KernelStarting(view.id, view.key.interpreter)]
+    assert told == [
+        {"event": "notice", "text": "building an overlay"},
+        {"event": "starting", "kernel": view.id, "interpreter": view.key.interpreter},
+    ]

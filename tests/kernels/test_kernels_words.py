@@ -16,7 +16,7 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.call import timeout_of
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.messages import CellOutcome, Stopped, judge, sentence
+from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
 from supervisord_py.kernels.session import session_name
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
@@ -43,10 +43,10 @@ MEMORY = End(
     [(None, 30.0, None), (2, 2.0, None), (0, 1.0, "0 s was raised to 1 s"), (601, 600.0, "601 s was cut to 600 s")],
 )
 def test_a_timeout_outside_is_clamped_and_that_is_told(asked: float | None, seconds: float, words: str | None) -> None:
-    timeout = timeout_of(asked, config_in(Path("/x")))
-    assert timeout.seconds == seconds
-    assert (words or "") in (timeout.notice or "")
-    assert (timeout.notice is None) is (words is None)
+    found, notice = timeout_of(asked, config_in(Path("/x")))
+    assert found == seconds
+    assert (words or "") in (notice or "")
+    assert (notice is None) is (words is None)
 
 
 @pytest.mark.parametrize("name", ["", "-x", "my session", "a/b", "été", "x" * 65, "x\n"])
@@ -134,7 +134,7 @@ CASES: list[Any] = [
     ({"reply": Reply(OK)}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
     ({"reply": Reply(OK)}, SEGV, (OK, LOST, None, None)),
     ({"reply": Reply(OK), "is_stateless": True}, STOP, (CANCELLED, KEPT, "KernelStopped", "stopped on request")),
-    ({"gone": GONE, "cut": TIMED_OUT, "is_stateless": True}, None, (TIMED_OUT, KEPT, "TimedOut", "interrupted")),
+    ({"gone": GONE, "cut": TIMED_OUT, "is_stateless": True}, None, (TIMED_OUT, KEPT, "TimedOut", "ended after")),
 ]
 
 
@@ -144,7 +144,7 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_en
     status, variables, name, part = expected
     assert (judged.status, judged.variables) == (status, variables)
     assert (judged.error.name if judged.error else None) == name
-    said = sentence(Stopped(1, 3, "load"), judged, kernel_end, 1.5)
+    said = sentence(CellPlace(1, 3, "load"), judged, kernel_end, 1.5)
     assert (said is None) is (part is None)
     assert (part or "") in (said or "")
     assert said is None or "Cell 2 of 3 (load)" in said
@@ -161,54 +161,58 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
 OWN_GONE = "The session was this call's own: its variables are gone with it."
 
 
-def failed(where: Stopped, name: str, variables: Variables = KEPT) -> str | None:
-    return sentence(where, CellOutcome(variables=variables, status=ERROR, error=CellError(name, "")), None, 0.0)
+def failed(where: CellPlace, name: str, variables: Variables = KEPT, **more: Any) -> str | None:
+    end = CellOutcome(variables=variables, status=ERROR, error=CellError(name, ""), **more)
+    return sentence(where, end, None, 0.0)
 
 
-def cut(where: Stopped, status: CellStatus, after: float, variables: Variables, *steps: Step) -> str | None:
-    return sentence(where, CellOutcome(cut=status, variables=variables, steps=steps, status=status), None, after)
+def cut(
+    where: CellPlace, status: CellStatus, after: float, variables: Variables, *steps: Step, **more: Any
+) -> str | None:
+    end = CellOutcome(cut=status, variables=variables, steps=steps, status=status, **more)
+    return sentence(where, end, None, after)
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (failed(Stopped(0, 1), "ValueError"), "The cell failed (ValueError)."),
+        (failed(CellPlace(0, 1), "ValueError"), "The cell failed (ValueError)."),
         (
-            failed(Stopped(2, 5, "load  the\ndata"), "KeyError"),
+            failed(CellPlace(2, 5, "load  the\ndata"), "KeyError"),
             "Cell 3 of 5 (load the data) failed (KeyError). Cells 4 to 5 were not run. What the cells before it set is "
             "kept. Repair cell 3 and send from there on.",
         ),
         (
-            failed(Stopped(0, 2), "E"),
+            failed(CellPlace(0, 2), "E"),
             "Cell 1 of 2 failed (E). Cell 2 was not run. Repair cell 1 and send from there on.",
         ),
         (
-            failed(Stopped(2, 3), "SystemError", LOST),
+            failed(CellPlace(2, 3), "SystemError", LOST),
             "Cell 3 of 3 failed (SystemError). The kernel is gone: all variables are lost.",
         ),
         (
-            cut(Stopped(0, 1), TIMED_OUT, 30.04, KEPT, INT),
+            cut(CellPlace(0, 1), TIMED_OUT, 30.04, KEPT, INT),
             "The cell ran out of time: interrupted after 30 s, by sigint; variables are kept.",
         ),
         (
-            cut(Stopped(0, 2), CANCELLED, 4.25, LOST, INT, KILL),
+            cut(CellPlace(0, 2), CANCELLED, 4.25, LOST, INT, KILL),
             "Cell 1 of 2 was cancelled: the kernel was killed after 4.2 s, by sigkill; all variables are lost. "
             "Cell 2 was not run.",
         ),
         (
-            failed(Stopped(1, 3, is_own=True), "ValueError"),
+            failed(CellPlace(1, 3, is_own=True), "ValueError"),
             f"Cell 2 of 3 failed (ValueError). Cell 3 was not run. {OWN_GONE}",
         ),
         (
-            cut(Stopped(1, 3, is_own=True), TIMED_OUT, 3.3, KEPT),
+            cut(CellPlace(1, 3, is_own=True), TIMED_OUT, 3.3, KEPT),
             f"Cell 2 of 3 ran out of time: interrupted after 3.3 s. Cell 3 was not run. {OWN_GONE}",
         ),
         (
-            failed(Stopped(1, 3, is_stateless=True), "ExitCode"),
+            failed(CellPlace(1, 3), "ExitCode", is_stateless=True),
             "Cell 2 of 3 failed (ExitCode). Cell 3 was not run. Repair cell 2 and send from there on.",
         ),
         (
-            cut(Stopped(1, 3, is_stateless=True), TIMED_OUT, 9.0, KEPT, INT, KILL),
+            cut(CellPlace(1, 3), TIMED_OUT, 9.0, KEPT, INT, KILL, is_stateless=True),
             "Cell 2 of 3 ran out of time: ended after 9 s, by sigkill. Cell 3 was not run.",
         ),
     ],

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from kernels.room_house import room_house
-from supervisord_py.kernels.backend import Launch, StartMethod
+from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.direct import DirectBackend, DirectKernel, recipe_of
 from supervisord_py.process import zygote_pool
 from supervisord_py.process.model import ResourceLimit
@@ -107,10 +107,10 @@ def different(rig: KernelRig, session: str) -> Launch:
 async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         found, pids = [], []
-        for name, method in (("a-000000", StartMethod.SPAWN), ("b-000000", StartMethod.ZYGOTE)):
+        for name, method in (("a-000000", "spawn"), ("b-000000", "zygote")):
             launch = different(rig, name)
             handle = await rig.start(backend, launch)
-            assert rig.started[-1].method is method
+            assert rig.started[-1].start_method == method
             assert handle.child.unit == f"kernel:{name}"
             said = await felt(rig, launch, handle)
             seen = Path("/proc", str(handle.child.identity.pid))
@@ -141,7 +141,7 @@ async def test_siblings_differ_where_processes_do(short_tmp: Path) -> None:
         for name in ("a-000000", "b-000000"):
             launch = rig.launch(name)
             said.append(await felt(rig, launch, await rig.start(backend, launch), code))
-            assert rig.started[-1].method is StartMethod.ZYGOTE, "every start in a row"
+            assert rig.started[-1].start_method == "zygote", "every start in a row"
         assert not set(map(str, said[0])) & set(map(str, said[1]))
 
 
@@ -151,7 +151,7 @@ async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) ->
         env = {**rig.launch().env, "PYTHONHASHSEED": "7"}
         launch = rig.launch(env=env)
         handle = await rig.start(backend, launch)
-        assert rig.started[-1].method is StartMethod.SPAWN
+        assert rig.started[-1].start_method == "spawn"
         asked = (sys.executable, "-c", HASH)
         told = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=True, env=env)
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
@@ -177,7 +177,7 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_t
                 library.mkdir()
         with capture_logs() as logs:
             await rig.start(backend, launch)
-        assert rig.started[-1].method is StartMethod.SPAWN
+        assert rig.started[-1].start_method == "spawn"
         told = [it["log_level"] for it in logs if it["event"] == "zygote_does_not_fork"]
         assert told == (["warning"] if trouble in {"deaf", "dead"} else [])
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
@@ -196,7 +196,7 @@ async def test_an_import_that_leaves_a_thread_is_refused_and_said(short_tmp: Pat
         (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.refused], "the refusal")
         assert (view.refused, view.ready) == ("importing left 1 threads running", False)
         await rig.start(backend, launch)
-        assert rig.started[-1].method is StartMethod.SPAWN
+        assert rig.started[-1].start_method == "spawn"
         assert backend.zygotes.views() == (view,), "nobody tries again"
 
 
@@ -222,7 +222,7 @@ async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(short_tmp:
         first = await house.run("1 + 1")
         assert [(it.start_method, it.key.name) for it in house.room.snapshot()] == [("spawn", "default")]
         await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "a zygote")
-        second = await house.run("1 + 1", session="other")
+        second = await house.run("1 + 1", name="other")
         assert second.cold_start_ms is not None
         seen = house.room.snapshot(second.session_id)[0]
         assert (seen.start_method, seen.cold_start_ms) == ("zygote", second.cold_start_ms)
