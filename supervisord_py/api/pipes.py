@@ -38,7 +38,7 @@ from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
-from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
+from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
@@ -52,12 +52,7 @@ _SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDD
 
 def pipe_document(view: PipeView) -> Document:
     """Return one pipe."""
-    known = {"unit": f"pipe:{view.name}", "state": view.state}
-    return {**pick(view), **known, "last_decision": _decision(view.last_decision)}
-
-
-def _decision(decision: LastDecision | None) -> Document | None:
-    return None if decision is None else {"at": rfc3339(decision.at), "text": decision.text}
+    return {**pick(view), "unit": f"pipe:{view.name}", "state": view.state}
 
 
 async def list_pipes(call: ApiCall) -> Document:
@@ -138,8 +133,7 @@ async def next_runs(call: ApiCall, *, count: s.Count = 5) -> Document:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), count)
     upcoming = [rfc3339(each) for each in report["upcoming"]]
-    report |= {"upcoming": upcoming, "last_decision": _decision(report["last_decision"])}
-    return {**report, "next_run": upcoming[0] if upcoming else None}
+    return {**report, "upcoming": upcoming, "next_run": upcoming[0] if upcoming else None}
 
 
 async def queue(call: ApiCall) -> Document:

@@ -4,8 +4,7 @@ An occurrence of an event starts a pipe once, whichever of its patterns fit: the
 the transaction of the row. A pipe never starts itself, and an event does not come back to a pipe that had a part in
 causing it; what waits for a busy pipe is bounded. Ends of pipes, tools that fail and files that change
 (`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by path, time
-and size, so that one told twice starts a pipe once. What changes before the system announces it, or while the folders
-watched become others, may be missed.
+and size, so that one told twice starts a pipe once. What changes before the system announces it may be missed.
 """
 
 from __future__ import annotations
@@ -166,16 +165,13 @@ class Triggers:
 
     async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run | None:
         name, key = definition.name, event.key or ""
-        data = None if event.facts is None else dict(event.facts)
-        context: dict[str, Any] = {"event": event.text, "key": key, "data": data}
-        if event.chain:
-            context["chain"] = event.chain
+        context = {"event": event.text, "key": key, "data": event.facts} | (
+            {"chain": event.chain} if event.chain else {}
+        )
         trigger = {"trigger": Trigger.EVENT, "group": Group.EVENT, "trigger_event": event.text, "trigger_key": key}
         chosen, warnings = await choose(self._room, definition)
-        claim = Claim(name, event.text, key, self._room.clocks.moment())
-        for run in await self._room.enqueue(
-            definition, chosen, [trigger | {"context": context}], claim=claim, cause=cause, warnings=warnings
-        ):
+        claim, triggers = Claim(name, event.text, key, self._room.clocks.moment()), [{**trigger, "context": context}]
+        for run in await self._room.enqueue(definition, chosen, triggers, claim=claim, cause=cause, warnings=warnings):
             self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
             return run
         return None
@@ -209,28 +205,25 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        watched: set[Root] = set()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: dict[Root, asyncio.Task[None]] = {}
         try:
             while True:
                 self._room.listener_bell.clear()
                 wanted = self._roots()
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
-                if present != watched or any(task.done() for task in tasks):
-                    await _cancelled(tasks)
-                    watched = present
-                    tasks = [asyncio.ensure_future(self._watch(present, deep=deep)) for deep in (False, True)]
+                for root in [it for it in tasks if it not in present or tasks[it].done()]:
+                    tasks.pop(root).cancel()
+                tasks |= {root: asyncio.create_task(self._watch(root)) for root in present - tasks.keys()}
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._room.listener_bell.wait()
         finally:
-            await _cancelled(tasks)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    async def _watch(self, roots: set[Root], *, deep: bool) -> None:
-        """Tell of changes in folders, until cancelled or the system has no more watches to give."""
-        paths = sorted(root.path for root in roots if root.deep is deep)
-        if not paths:
-            await asyncio.Event().wait()
+    async def _watch(self, root: Root) -> None:
+        """Tell of changes in a folder, until cancelled or the system has no more watches to give."""
         # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
         pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()
         options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
@@ -239,14 +232,14 @@ class Triggers:
             # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
             from watchfiles import Change, watch
 
-            batches = watch(*paths, watch_filter=None, recursive=deep, **options)
+            batches = watch(root.path, watch_filter=None, recursive=root.deep, **options)
             while changes := await loop.run_in_executor(pool, next, batches, None):
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
                         await self.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
         except Exception as error:
-            _log.warning("files_not_watched", paths=paths, exc_info=error)
+            _log.warning("files_not_watched", path=root.path, exc_info=error)
         finally:
             ending.set()
             pool.shutdown(wait=False)
@@ -258,12 +251,6 @@ class Triggers:
             for pattern in definition.events
             if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
         }
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _file_key(path: str) -> str | None:

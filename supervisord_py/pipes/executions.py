@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.pipe_state import Claim
@@ -52,7 +51,6 @@ class Executions(PipesContext):
         announce: Tells other pipes of an end; the room sets it.
         is_ending, is_gate_open: Nothing new is taken in; who waits may be started.
         runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
-        programs: Whether a pipe's program is there, by pipe: of which definition, until when that counts (boottime).
         due_bell: Rung when who is due may be another: a pipe or the clock changed, a run of a pipe with times ended.
         listener_bell: Rung when who waits for which events may be another.
     """
@@ -62,7 +60,6 @@ class Executions(PipesContext):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_ending = self.is_gate_open = False
-        self.programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
         self.runs: dict[int, Run] = {}
         self.of_pipes: dict[str, dict[int, Run]] = {}
         self.line = Queue(self.config)
@@ -77,7 +74,6 @@ class Executions(PipesContext):
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
-        self.programs.clear()
         self.listener_bell.set()
         self.due_bell.set()
 

@@ -61,16 +61,11 @@ class PipeFiles:
 
     # -- in step with the files --------------------------------------------------------------------------------------
 
-    async def begin(self) -> set[str]:
-        """Look for the first time; return the pipes whose schedule has changed while we were away."""
-        await asyncio.to_thread(self._room.catalog.refresh)
-        return {it.name for it in self._room.usable() if self._note(it)}
-
-    async def settle_all(self, changed: set[str]) -> None:
+    async def settle_all(self) -> None:
         """Bring the line in step with what became of the pipes while we were away, once the line is known."""
         room = self._room
         for definition in tuple(room.usable()):
-            await self._dequeue(definition, is_other=definition.name in changed)
+            await self.settle(definition)
         if room.catalog.trouble is None:
             waiting = {run.name for run in room.runs.values()}
             for name in {*room.states.names, *waiting} - set(room.catalog.pipes):
@@ -112,40 +107,27 @@ class PipeFiles:
             await self._room.states.forget(pipe)
 
     async def settle(self, definition: PipeDefinition) -> None:
-        """Bring what waits in step with a definition and with what is wished of it."""
-        room, name, is_other = self._room, definition.name, self._note(definition)
-        enabled = room.states.is_enabled(definition)
-        if enabled and not self._was_enabled.get(name, enabled):
-            # What was due before and did not run is no reason to wait.
-            room.states.change(name, anchor_at=room.clocks.moment(), last_due=room.states.get(name).last_run_at)
-        self._was_enabled[name] = enabled
-        await self._dequeue(definition, is_other=is_other)
-
-    async def _dequeue(self, definition: PipeDefinition, *, is_other: bool) -> None:
-        """Take out of the line what must not run any more; `is_other`: the schedule is another one."""
-        is_off = not self._room.states.is_enabled(definition)
-        is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
-        for run in self._room.queued(definition.name):
-            trigger = run.execution.trigger
-            if is_off and not is_spent and trigger is not Trigger.MANUAL:
-                await self._room.end(run, "cancelled before it ran: it was disabled")
-            elif is_other and trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
-                await self._room.end(run, "cancelled before it ran: its schedule has changed")
-
-    def _note(self, definition: PipeDefinition) -> bool:
-        """Note a pipe that is new, or whose schedule is another one; say whether it is another one."""
-        states, now = self._room.states, self._room.clocks.moment()
-        name, text = definition.name, f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
+        """Bring what is remembered of a pipe, and what waits of it, in step with its file and what is wished of it."""
+        room, states, name = self._room, self._room.states, definition.name
+        now, text = room.clocks.moment(), f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
         if _is_wish_over(states.get(name), definition, text):
             states.change(name, enabled=None, enabled_file=None)
-        self._was_enabled.setdefault(name, states.is_enabled(definition))
-        row = states.get(name)
-        if row.schedule == text and row.anchor_at is not None:
-            return False
-        # The last decision was about the other schedule.
-        fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
-        states.change(name, schedule=text, anchor_at=now, last_due=row.last_run_at, **fresh)
-        return row.schedule is not None and row.schedule != text
+        row, enabled = states.get(name), states.is_enabled(definition)
+        if row.schedule != text or row.anchor_at is None:
+            # The last decision was about the other schedule.
+            fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
+            states.change(name, schedule=text, anchor_at=now, last_due=row.last_run_at, **fresh)
+        if enabled and not self._was_enabled.get(name, enabled):
+            # What was due before and did not run is no reason to wait.
+            states.change(name, anchor_at=now, last_due=row.last_run_at)
+        self._was_enabled[name] = enabled
+        is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
+        for run in room.queued(name):
+            trigger = run.execution.trigger
+            if not enabled and not is_spent and trigger is not Trigger.MANUAL:
+                await room.end(run, "cancelled before it ran: it was disabled")
+            elif row.schedule not in {None, text} and trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
+                await room.end(run, "cancelled before it ran: its schedule has changed")
 
     # -- what people do ----------------------------------------------------------------------------------------------
 
@@ -155,7 +137,7 @@ class PipeFiles:
         async with self._editing:
             installed = await add(source, self._room.config, name=name)
         await self.refresh()
-        view = self._room.show(self._room.definition(installed.name))
+        view = self._room.get(installed.name)
         # An agent that is not known keeps it from running, and is no reason not to install it.
         trouble = view.config_error and f"it cannot run until this is mended: {view.config_error}"
         warnings = (*installed.warnings, *([trouble] if trouble else []))
@@ -163,11 +145,12 @@ class PipeFiles:
         return structs.replace(view, warnings=warnings)
 
     async def scaffold(self, name: str) -> PipeView:
-        """Make a new pipe to be filled in."""
+        """Make a new pipe to be filled in; it runs by hand only."""
         self._room.refuse_at_the_end()
-        folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
+        folder = _place_for(self._room.config.pipes_dir, name)
+        await asyncio.to_thread(_place, folder, TEMPLATE.read_bytes(), None)
         await self.refresh()
-        return self._room.show(self._room.definition(folder.name))
+        return self._room.get(name)
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
         """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
@@ -178,7 +161,7 @@ class PipeFiles:
         async with self._editing:
             await asyncio.to_thread(self._edit, declared, changes)
         await self.refresh()
-        return self._room.show(self._room.definition(name))
+        return self._room.get(name)
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         file, present = declared.folder / PIPE_FILE, getattr(declared, "lines", {})
@@ -222,7 +205,7 @@ class PipeFiles:
 def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) -> bool:
     """Say whether what was wished of a pipe counts no more: its file says another word, or names another time.
 
-    Where the file has said something new since, the wish is over for good: it does not come back with the old word.
+    It is over for good then: it does not come back with the old word.
     A one-time schedule that has run was disabled by nobody but itself: with another schedule it may run again.
     """
     if row.enabled is None:
@@ -273,18 +256,8 @@ async def add(source: str, config: PipesConfig, *, name: str | None = None) -> P
     return structs.replace(declared, enabled=False)
 
 
-def scaffold(name: str, pipes_dir: Path) -> Path:
-    """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking."""
-    folder = _place_for(pipes_dir, name)
-    _place(folder, TEMPLATE.read_bytes(), None)
-    return folder
-
-
 def delete(folder: Path) -> None:
-    """Delete a pipe's folder, of which nothing runs; a link loses the link only. Gone already is fine. Blocking.
-
-    Raises DiskError: it cannot be deleted.
-    """
+    """Delete a pipe's folder, of which nothing runs; a link loses the link only. DiskError: it cannot. Blocking."""
     doomed = folder.parent / f"{DRAFT}removed-{secrets.token_hex(6)}"
     try:
         if os.path.islink(folder):
@@ -309,20 +282,18 @@ async def fetch(address: str) -> bytes:
             connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
             session = aiohttp.ClientSession(connector=connector, trust_env=True)
             async with session, session.get(address) as answer:
-                url = answer.url.human_repr()
-                insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
-                if insecure:
-                    detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
-                elif answer.status != 200:
-                    detail = f"{url} answered {answer.status} {answer.reason}"
-                else:
+                insecure = [each.url for each in (*answer.history, answer) if each.url.scheme != "https"]
+                if not insecure and answer.status == 200:
                     body = bytearray()
                     async for chunk in answer.content.iter_any():
                         body += chunk
                         if len(body) > MAX_FILE_BYTES:
-                            said = f"{url} is larger than {MAX_FILE_BYTES} bytes"
+                            said = f"{answer.url} is larger than {MAX_FILE_BYTES} bytes"
                             raise TooLargeError(said, limit_bytes=MAX_FILE_BYTES)
                     return bytes(body)
+                detail = f"{answer.url} answered {answer.status} {answer.reason}"
+                if insecure:
+                    detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
     except TimeoutError:
         detail = f"{address} did not answer within {FETCH_SECONDS:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -163,13 +163,6 @@ class PublishedEvent(NamedTuple):
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
-class LastDecision(NamedTuple):
-    """What the scheduler last decided about a pipe, in a sentence."""
-
-    at: float
-    text: str
-
-
 class Check(NamedTuple):
     """One thing that `pxctl pipe validate` says of a pipe: what is wrong with a key, or odd, or that all is well."""
 
@@ -198,7 +191,7 @@ class PipeView(msgspec.Struct, frozen=True):
     agent: str | None = None
     presets: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    last_decision: LastDecision | None = None
+    last_decision: dict[str, str] | None = None  # what was last done about it: `at` (RFC 3339), and `text`, a sentence
     average_duration_seconds: float | None = None
     slower_than_schedule: bool = False  # on average it takes longer than the time between two runs
     pid: int | None = None  # of the running execution, as are the next two

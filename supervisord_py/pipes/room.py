@@ -53,10 +53,10 @@ class Pipes(PipeViews):
         """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
         self.machine_zone = await asyncio.to_thread(machine_zone, self.shelf.environ)
         await self.states.open()
-        changed = await self.files.begin()
+        await asyncio.to_thread(self.catalog.refresh)
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
-        await self.files.settle_all(changed)
+        await self.files.settle_all()
         self.look_again()
         self.task(self.files.look_for_ever())
         self.task(self.look_at_runs())

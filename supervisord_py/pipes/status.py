@@ -1,8 +1,7 @@
 """What the room shows of its pipes: each as it stands, why it cannot run, when it is due, who is in line.
 
 A pipe whose file reads well and which cannot run all the same is listed with the cause, like one whose file is broken,
-until the cause is gone; a run of it is a row that failed at once, so that nothing happens in silence (A3). A list reads
-memory, and agents.toml and presets.toml where their stamp is another one; a program is looked for once in a while.
+until the cause is gone; a run of it is a row that failed at once, so that nothing happens in silence (A3).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from supervisord_py.config.documents import Problem
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Execution, Group
+from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of
 from supervisord_py.pipes.due import Never
@@ -26,7 +26,6 @@ from supervisord_py.pipes.models import (
     BrokenPipe,
     Check,
     Declared,
-    LastDecision,
     PipeDefinition,
     PipesHealth,
     PipeView,
@@ -38,7 +37,6 @@ from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
-PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
 class PipeViews(Executions):
@@ -81,7 +79,7 @@ class PipeViews(Executions):
         """Return a pipe, broken or not, as it stands."""
         name, row, running = declared.name, self.states.get(declared.name), self.running(declared.name)
         it = running.execution if running else None
-        decision = None if row.last_decision is None else LastDecision(row.last_decision_at or 0.0, row.last_decision)
+        decided = row.last_decision and {"at": to_text(row.last_decision_at or 0.0), "text": row.last_decision}
         facts: dict[str, Any] = {
             "last_run": row.last_run_at,
             "last_success": row.last_success_at,
@@ -89,7 +87,7 @@ class PipeViews(Executions):
             "running": it.id if it else None,
             "queued": len(self.queued(name)),
             "consecutive_failures": row.consecutive_failures,
-            "last_decision": decision,
+            "last_decision": decided,
             "average_duration_seconds": self.states.average_seconds.get(name),
             "folder": str(declared.folder),
         }
@@ -148,11 +146,8 @@ class PipeViews(Executions):
         return self._program(definition, spec) if spec is not None and spec.argv else None
 
     def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
-        """Return why a pipe's program cannot be started; looked for once in a while."""
-        now, known = self.clocks.boot(), self.programs.get(definition.name)
-        if known is not None and known[0] is definition and now < known[1]:
-            return known[2]
-        word, found = next(iter(spec.argv or definition.plan.command), None), None
+        """Return why a pipe's program cannot be started."""
+        word = next(iter(spec.argv or definition.plan.command), None)
         if isinstance(word, str) and not any(placeholders_of(word)):
             env = {"PATH": DEFAULT_PATH} | passed(self.shelf.environ, self.config.env_allow)
             env |= dict(read_dotenv(definition.folder / DOTENV)[0])
@@ -160,9 +155,8 @@ class PipeViews(Executions):
                 find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
             except CannotRunError as error:
                 key = "agent" if spec.argv else "command"
-                found = definition.problem(key, error.detail, error.hint or "mend the command")
-        self.programs[definition.name] = (definition, now + PROGRAM_SECONDS, found)
-        return found
+                return definition.problem(key, error.detail, error.hint or "mend the command")
+        return None
 
     def doubts(self, definition: PipeDefinition) -> Iterator[str]:
         """Yield what is odd about a pipe's file and times."""
@@ -199,7 +193,6 @@ class PipeViews(Executions):
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
         if isinstance(declared, BrokenPipe):
             return [_failed(each) for each in (declared.problem, *declared.more)]
-        self.programs.pop(declared.name, None)
         (chosen, odd_presets), over = await choose(self, declared), self._end_of_times(declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         checks += [_failed(over)] if isinstance(over, Problem) else []
@@ -239,22 +232,11 @@ class PipeViews(Executions):
         """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
         declared, config = self.definition(name), self.config
         shown = self.show(declared)
-        sentences: list[str] = []
-        report: dict[str, Any] = {
-            "name": declared.name,
-            "enabled": shown.enabled,
-            "schedule": shown.schedule,
-            "summary": "broken",  # the schedule in words
-            "upcoming": (),  # Unix seconds, ascending; empty where nothing is due by itself
-            "sentences": sentences,
-            "timezone": None,
-            "last_decision": shown.last_decision,  # what was done: started, skipped, refused. That it waits is none.
-            "now": None,  # what it waits for
-            "events": shown.events,  # what else starts it
-        }
+        report = {each: getattr(shown, each) for each in ("name", "enabled", "schedule", "last_decision", "events")}
         if isinstance(declared, BrokenPipe):
-            sentences.append(f"it cannot run: {problem_text(declared.problem)}")
-            return report
+            why = [f"it cannot run: {problem_text(declared.problem)}"]
+            return report | {"summary": "broken", "upcoming": (), "timezone": None, "now": None, "sentences": why}
+        sentences = []
         is_on, standing = shown.enabled and config.enabled, self.decision(declared)
         if not shown.enabled:
             is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
@@ -271,10 +253,11 @@ class PipeViews(Executions):
         if declared.events:
             sentences.append(f"events: {', '.join(shown.events)}")
         return report | {
-            "summary": describe(declared.schedule, config.timezone),
-            "upcoming": upcoming if is_on else (),
+            "summary": describe(declared.schedule, config.timezone),  # the schedule in words
+            "upcoming": upcoming if is_on else (),  # Unix seconds, ascending; empty where nothing is due by itself
             "timezone": self.zone_name(declared),
-            "now": standing.why if is_on else None,
+            "now": standing.why if is_on else None,  # what it waits for
+            "sentences": sentences,
         }
 
     # -- lines ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from pipe_rig import PipeRig, eventually, pipe_house
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
-from supervisord_py.pipes import status
 
 
 async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
@@ -59,10 +58,7 @@ CASES = {
 }
 
 
-async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "PROGRAM_SECONDS", 0.0)
+async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         presets, agents = rig.config.presets_file, rig.config.agents_file
         presets.write_text(PRESET)

@@ -311,7 +311,7 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
         await eventually(lambda: rig.room.queued("off"), "its place in line")
         await rig.room.enable("off", enabled=False)
         said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
-        assert rig.room.next("off")["last_decision"].text == said
+        assert rig.room.next("off")["last_decision"]["text"] == said
         await rig.room.enable("off")
         await eventually(lambda: rig.room.queued("off"), "it is in line again")
         await rig.room.cancel_pipe("hold")
