@@ -31,7 +31,7 @@ from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, res
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.ledger import instances, retention
+from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.models import PipesConfig
@@ -344,7 +344,7 @@ class ControlPlane:
         await asyncio.sleep(FIRST_PRUNE_SECONDS)
         while True:
             try:
-                _log.debug("pruned", rows=await retention.prune(self.ledger, time.time()))
+                _log.debug("pruned", rows=await self.ledger.prune(time.time()))
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
             await asyncio.sleep(PRUNE_SECONDS)

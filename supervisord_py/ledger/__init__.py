@@ -1,1 +1,1 @@
-"""REMEMBERS: the SQLite schema, its migrations, and typed queries, one noun a module; one writer."""
+"""REMEMBERS: the SQLite schema and its migrations, and typed queries, one noun a module; one writer."""

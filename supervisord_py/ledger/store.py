@@ -28,11 +28,10 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.ledger import files
-from supervisord_py.ledger.migrations import AT_OPEN, NUMBERED
+from supervisord_py.ledger import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
@@ -89,11 +88,13 @@ class Ledger:
         self.degraded: str | None = None
         self.lost_writes = 0
         self._loop = loop
-        self._writing, self.recovered_from = files.open_for_writing(path, time.time())
+        self._writing, self.recovered_from = schema.open_for_writing(path, time.time())
         try:
-            self._reading = files.connect(path, read_only=True)
-            found = {it: self._writing.execute(f"SELECT coalesce(max(id), 0) FROM {it}").fetchone() for it in NUMBERED}  # noqa: S608  # our own words
-            self._numbers = {table: count(greatest + 1) for table, (greatest,) in found.items()}
+            self._reading = schema.connect(path, read_only=True)
+            self._numbers = {}
+            for table in schema.NUMBERED:
+                (last,) = self._writing.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()  # noqa: S608
+                self._numbers[table] = count(last + 1)
         except BaseException:
             self._writing.close()
             raise
@@ -123,7 +124,7 @@ class Ledger:
                 f"cannot open the ledger {path}: {error}",
                 hint="check free space and permissions of its folder (`pxctl doctor`)",
             ) from error
-        for statement in AT_OPEN:
+        for statement in schema.AT_OPEN:
             ledger.post(methodcaller("execute", statement))
         return ledger
 
@@ -278,7 +279,7 @@ class Ledger:
                 try:
                     job.result = job.operation(self._writing)
                 except Exception as error:
-                    if files.of_the_disk(error):
+                    if schema.of_the_disk(error):
                         raise
                     job.error, is_whole = error, False
                     break
@@ -308,13 +309,36 @@ class Ledger:
         try:
             return await self._loop.run_in_executor(self._readers, operation, self._reading)
         except sqlite3.Error as error:
-            if files.of_the_disk(error):
+            if schema.of_the_disk(error):
                 raise LedgerDegradedError(str(error)) from error
             raise
 
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
         return int(next(self._numbers[table]))
+
+    async def prune(
+        self, now: float, limits: Mapping[str, schema.TableLimit] = schema.LIMITS, batch: int = 500
+    ) -> dict[str, int]:
+        """Remove the oldest rows beyond the limits at `now` (Unix seconds); return how many went of each table.
+
+        In small batches, so that nobody waits for a long transaction. What is still open stays, and so does the newest
+        row of a table: its id is where numbering goes on. Executions of pipes have files beside their rows
+        (`pipe_history.prune`).
+
+        Raises LedgerDegradedError: the disk takes nothing; what was removed before that stays removed.
+        """
+        gone: dict[str, int] = {}
+        for table, limit in limits.items():
+            over, beyond = schema.OVER[table], f"(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"  # noqa: S608  # our own words
+            sql = f"""DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {over} IS NOT NULL
+                AND ({over} < ? OR rowid <= {beyond}) AND rowid < (SELECT max(rowid) FROM {table})
+                ORDER BY rowid LIMIT ?)"""  # noqa: S608  # as above
+            values, count = (now - limit.age_seconds, max(1, limit.rows), batch), batch
+            while count == batch:
+                count = (await self.call(methodcaller("execute", sql, values))).rowcount
+                gone[table] = gone.get(table, 0) + count
+        return {table: count for table, count in gone.items() if count}
 
     def on_change(self, callback: Callable[[str | None], None]) -> None:
         """Call back on the loop, with the reason when the disk begins to take nothing, with None when it is back."""

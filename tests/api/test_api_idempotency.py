@@ -14,7 +14,7 @@ from api.api_rig import Rig, until
 from supervisord_py.api import tools
 from supervisord_py.api.idempotency import claim
 from supervisord_py.errors import OverloadedError, ToolFailedError
-from supervisord_py.ledger.migrations import AT_OPEN
+from supervisord_py.ledger.schema import AT_OPEN
 
 KEY = {"Idempotency-Key": "k-1"}
 

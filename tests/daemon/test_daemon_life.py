@@ -89,7 +89,7 @@ def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, 
     (short_tmp / "sitecustomize.py").write_text(
         "import os\n"
         "from supervisord_py.daemon import control_plane\n"
-        "from supervisord_py.ledger.store import LedgerUnavailableError\n"
+        "from supervisord_py.ledger.store import Ledger, LedgerUnavailableError\n"
         "calls = []\n"
         "async def prune(*_):\n"
         "    calls.append(1)\n"
@@ -98,7 +98,7 @@ def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, 
         f"    open({str(pruned)!r}, 'w').close()\n"
         "control_plane.FIRST_PRUNE_SECONDS = 0.0\n"
         "control_plane.PRUNE_SECONDS = 0.05\n"
-        "control_plane.retention.prune = prune\n"
+        "Ledger.prune = prune\n"
     )
     house = House(home.home, {"PYTHONPATH": str(short_tmp)})
     fault.touch()

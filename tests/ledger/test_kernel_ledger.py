@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from supervisord_py.ledger import instances, retention
+from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
-from supervisord_py.ledger.retention import TableLimit
+from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -79,9 +79,9 @@ async def test_pruning_by_age_keeps_the_living_and_the_newest_row_for_its_order(
     for number in range(16, 21):
         kernel_rows.finish(ledger, sent(number).id, status="ok", ended_at=float(number))
     old = {"kernel_cells": TableLimit(1000, 10.0), "kernel_sessions": TableLimit(1000, 4.0)}
-    gone = await retention.prune(ledger, 12.0, old, batch=2)
+    gone = await ledger.prune(12.0, old, batch=2)
     assert (gone["kernel_cells"], gone["kernel_sessions"]) == (1, 2), "cell 1; sessions s04 and s06, s02 was used"
-    gone = await retention.prune(ledger, 1e6, old)
+    gone = await ledger.prune(1e6, old)
     assert gone["kernel_cells"] == 18
     assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20]
     await ledger.write(CELLS.insert(sent(21)))

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec import structs
 
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
-from supervisord_py.ledger import events, instances, retention
+from supervisord_py.ledger import events, instances
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.retention import TableLimit
+from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Reason
@@ -107,8 +107,8 @@ async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: O
     ledger = await open_ledger()
     await fill(ledger)
     old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
-    gone = await retention.prune(ledger, 20.0, old, batch=4)
+    gone = await ledger.prune(20.0, old, batch=4)
     assert gone == {"events": 9, "instances": 9, "idempotency": 9}
-    gone = await retention.prune(ledger, 1e6, old)
+    gone = await ledger.prune(1e6, old)
     assert gone == {"events": 10, "instances": 6, "idempotency": 6}
     assert await EventJournal(ledger).last_id() == 20

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from supervisord_py.ledger import retention, table
+from supervisord_py.ledger import table
 from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
+from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
 
 NOW = 1_763_700_000.5
@@ -61,8 +62,8 @@ async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger
     assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
         assert await take(ledger, Claim("a", "e", f"k{number}", NOW + number))
-    limits = {"pipe_claims": retention.TableLimit(age_seconds=10.0)}
-    assert await retention.prune(ledger, NOW + 30, limits, batch=4) == {"pipe_claims": 21}
+    limits = {"pipe_claims": TableLimit(age_seconds=10.0)}
+    assert await ledger.prune(NOW + 30, limits, batch=4) == {"pipe_claims": 21}
     assert await take(ledger, Claim("a", "e", "k", NOW + 30))
     assert table.to_text(NOW + 30) in await cells(ledger, "claimed_at")
 

@@ -11,7 +11,7 @@ import pytest
 
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger import events, files, instances, migrations
+from supervisord_py.ledger import events, instances, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
@@ -30,7 +30,7 @@ def load(path: Path, script: str) -> None:
 
 def fill(path: Path, rows: int) -> None:
     """Make a ledger of many pages."""
-    connection, _ = files.open_for_writing(path, 0.0)
+    connection, _ = schema.open_for_writing(path, 0.0)
     connection.execute("BEGIN")
     for number in range(1, rows + 1):
         values = (number, float(number), "tool:x", "e", "x" * 300)
@@ -77,7 +77,7 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
 def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
     """A frozen file and the migrations up to its version make the same tables."""
 
-    def schema(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    def tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
         return [(name, " ".join(sql.split())) for name, sql in rows]
 
@@ -85,16 +85,16 @@ def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
         load(tmp_path / f"{number}", frozen.read_text(encoding="utf-8"))
         old = sqlite3.connect(tmp_path / f"{number}")
         new = sqlite3.connect(":memory:", isolation_level=None)
-        assert migrations.migrate(new, upto=number) == number
-        assert schema(old) == schema(new)
+        assert schema.migrate(new, upto=number) == number
+        assert tables(old) == tables(new)
         old.close()
         new.close()
 
 
 async def test_a_ledger_of_a_newer_version_is_refused_and_untouched(path: Path, open_ledger: OpenLedger) -> None:
-    load(path, f"CREATE TABLE t (x); PRAGMA user_version = {migrations.VERSION + 1};")
+    load(path, f"CREATE TABLE t (x); PRAGMA user_version = {schema.VERSION + 1};")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=f"schema version {migrations.VERSION + 1}") as caught:
+    with pytest.raises(ConfigError, match=f"schema version {schema.VERSION + 1}") as caught:
         await open_ledger()
     assert caught.value.hint is not None
     assert caught.value.extra["file"] == str(path)
@@ -124,7 +124,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
 async def test_a_file_that_the_disk_keeps_from_us_stays_where_it_is(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_BUSY_MILLISECONDS", 50)
+    monkeypatch.setattr(schema, "_BUSY_MILLISECONDS", 50)
     fill(path, 1)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -137,7 +137,7 @@ async def test_a_file_that_the_disk_keeps_from_us_stays_where_it_is(
 
 async def test_a_broken_write_ahead_log_loses_only_its_own_end(path: Path, open_ledger: OpenLedger) -> None:
     """S9: after a power cut the last frames of the log are rubbish; what was committed before is there."""
-    writing, _ = files.open_for_writing(path, 0.0)
+    writing, _ = schema.open_for_writing(path, 0.0)
     writing.execute("INSERT INTO pins VALUES ('tool:a', 0, 1.0)")
     wal = path.with_name("pxd.db-wal")
     whole = wal.stat().st_size
