@@ -12,8 +12,10 @@ import asyncio
 import itertools
 import uuid
 from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import structlog
 import zmq
@@ -22,13 +24,8 @@ import zmq.asyncio
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as connection_files
 from supervisord_py.kernels import wire
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from supervisord_py.kernels.connection_file import Connection
-    from supervisord_py.kernels.wire import Message
+from supervisord_py.kernels.connection_file import Connection
+from supervisord_py.kernels.wire import Message
 
 RECONNECT_MS = 5
 MESSAGES_A_TURN = 32
@@ -51,11 +48,7 @@ class KernelSockets:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        channels: Sequence[str],
-        hear: Callable[[Message], None],
+        self, connection: Connection, name: str, channels: Sequence[str], hear: Callable[[Message], None]
     ) -> None:
         self._key = connection.key.encode()
         self._hear = hear

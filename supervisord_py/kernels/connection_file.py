@@ -15,15 +15,12 @@ import secrets
 import shutil
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from supervisord_py.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 FOLDER = "k"
 FILE = "connection.json"
@@ -64,22 +61,18 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
     folder = folder_of(run_dir, session_id)
     longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
     if longest > SOCKET_PATH_MAX:
-        room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
-        raise ConfigError(
-            f"cannot start kernel:{session_id}: its sockets' paths in {run_dir} would be {longest} bytes long, the "
-            f"system takes {SOCKET_PATH_MAX}",
-            hint=f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)",
-            unit=f"kernel:{session_id}",
-            limit_bytes=SOCKET_PATH_MAX,
-        )
+        room, unit = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir))), f"kernel:{session_id}"
+        why = f"its sockets' paths in {run_dir} would be {longest} bytes long, the system takes {SOCKET_PATH_MAX}"
+        hint = f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)"
+        raise ConfigError(f"cannot start {unit}: {why}", hint=hint, unit=unit)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
+    members = {"ip": f"{folder}/s", "key": key, "transport": "ipc", "px_instance": instance}
+    members |= {"signature_scheme": "hmac-sha256", "kernel_name": ""}
     ports = {f"{channel}_port": number for channel, number in PORTS.items()}
-    members = {**ports, "ip": f"{folder}/s", "key": key, "transport": "ipc", "px_instance": instance}
-    text = json.dumps({**members, "signature_scheme": "hmac-sha256", "kernel_name": ""}, indent=1)
-    write_private(folder / FILE, text.encode())
+    write_private(folder / FILE, json.dumps({**ports, **members}, indent=1).encode())
     return Connection(folder / FILE, key, instance)
 
 
@@ -108,10 +101,7 @@ def give_back(folder: Path, instance: str) -> None:
 
 def sweep(run_dir: Path, alive_instances: Collection[str]) -> int:
     """Remove the folders of instances that do not live; return how many there were."""
-    try:
-        folders = [each for each in (run_dir / FOLDER).iterdir() if each.is_dir() and not each.is_symlink()]
-    except OSError:
-        return 0
+    folders = [each for each in (run_dir / FOLDER).glob("*") if each.is_dir() and not each.is_symlink()]
     stale = [folder for folder in folders if _owner(folder) not in alive_instances]
     for folder in stale:
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,28 +11,20 @@ import asyncio
 import importlib
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.kernels import connection_file, messages
-from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.backend import KernelGoneError, Launch
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernelspecs import LAUNCHER, command
-from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel
-from supervisord_py.process.model import ChildSpec, Reason
+from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel, PendingRequest
+from supervisord_py.kernels.wire import Message
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.connection_file import Connection
-    from supervisord_py.kernels.messaging import PendingRequest
-    from supervisord_py.kernels.wire import Message
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, ExitRecord
 
 HELLO_SECONDS = 1.0
 """How long an attached kernel may take to say something; a running cell may keep it from answering, and that is no
@@ -45,7 +37,6 @@ LINGER_SECONDS = 2 * LAST_WORDS_SECONDS
 """How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
 BEGIN_LOOK_SECONDS = 0.002
 WAKE_SECONDS = 0.02
-GONE = "gone"
 _EARLY = ("HOME", "LANG", "LANGUAGE")
 _EARLY_PREFIXES = (
     "PYTHON", "LD_", "LC_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "BLIS_", "OPENSSL_", "MALLOC_", "GLIBC_",
@@ -121,16 +112,14 @@ class DirectBackend:
         """
         begun = asyncio.get_running_loop().time()
         await self.preload()
-        connection = connection_file.read(self._connection_file(launch))
-        kernel = DirectKernel(self._placement, launch, child, connection, self._config)
+        kernel = DirectKernel(self._placement, launch, child, self._connection(launch), self._config)
         try:
             async with asyncio.timeout_at(deadline):
                 await kernel.until_ready()
-        except TimeoutError:
+        except BaseException as error:
             await kernel.close()
-            raise messages.not_ready(launch, deadline - begun) from None
-        except BaseException:
-            await kernel.close()
+            if isinstance(error, TimeoutError):
+                raise messages.not_ready(launch, deadline - begun) from None
             raise
         self.expect(launch)
         return kernel
@@ -144,27 +133,26 @@ class DirectBackend:
         if child.exit is not None:
             return None
         try:
-            connection = await asyncio.to_thread(connection_file.read, self._connection_file(launch))
+            connection = await asyncio.to_thread(self._connection, launch)
             if connection.instance != launch.instance:
                 raise ValueError(f"{connection.file} belongs to the instance {connection.instance}")
         except (OSError, ValueError) as error:
             _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, why=str(error))
             return None
         await self.preload()
-        kernel = DirectKernel(self._placement, launch, child, connection, self._config)
+        kernel, is_taken = DirectKernel(self._placement, launch, child, connection, self._config), False
         try:
             asked = [await kernel.ask("kernel_info_request", channel=channel) for channel in ("shell", "control")]
             await kernel.until(*(each.reply for each in asked), seconds=HELLO_SECONDS)
-        except BaseException:
-            await kernel.close()
-            raise
-        if kernel.died.done():
-            await kernel.close()
-            return None
-        return kernel
+            is_taken = not kernel.died.done()
+        finally:
+            if not is_taken:
+                await kernel.close()
+        return kernel if is_taken else None
 
-    def _connection_file(self, launch: Launch) -> Path:
-        return connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
+    def _connection(self, launch: Launch) -> connection_file.Connection:
+        folder = connection_file.folder_of(self._config.run_dir, launch.session_id)
+        return connection_file.read(folder / connection_file.FILE)
 
     async def close(self, *, stop: bool) -> None:
         await self.zygotes.close()
@@ -178,7 +166,7 @@ class DirectKernel(MessagingKernel):
         placement: KeeperClient,
         launch: Launch,
         child: Child | None,
-        connection: Connection,
+        connection: connection_file.Connection,
         config: KernelsConfig,
     ) -> None:
         from supervisord_py.kernels.channels import KernelSockets
@@ -245,14 +233,14 @@ class DirectKernel(MessagingKernel):
             await self.ask("interrupt_request", channel="control")
             return "interrupt_request"
         if not await self._signal(signal.SIGINT):
-            return GONE
+            return "gone"
         await asyncio.sleep(WAKE_SECONDS)
         with suppress(ConflictError):
             await self.ask("kernel_info_request")
         return "sigint"
 
     async def terminate(self) -> str:
-        return "sigterm" if await self._signal(signal.SIGTERM) else GONE
+        return "sigterm" if await self._signal(signal.SIGTERM) else "gone"
 
     async def kill(self) -> str:
         """End the whole tree now.

@@ -14,26 +14,21 @@ import re
 import time
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.connection_file import write_private
-from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
+from supervisord_py.kernels.gateway_kernel import GatewayClient, GatewayKernel, RemoteKernel
 from supervisord_py.kernels.kernelspecs import NATIVE
 from supervisord_py.process.model import Child, Identity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.supervisor import Supervisor
 
 ATTACH_SECONDS = 15.0
 BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
@@ -82,54 +77,38 @@ class RemoteKernels:
         """Nothing is spawned by us: the server does that."""
 
     async def start_at(
-        self, client: GatewayClient, launch: Launch, body: Mapping[str, Any], *, deadline: float, wanted: str = ""
+        self, client: GatewayClient, launch: Launch, body: Mapping[str, Any], *, deadline: float, wanted: str
     ) -> GatewayKernel:
         """Have a kernel started and return it when it answers.
 
         `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
         deleted, as far as the server can be reached.
         """
-        wanted = wanted or str(uuid.uuid4())
         names = (launch.instance, launch.session_id, wanted, client.shown, uuid.uuid4().hex)
-        held, kernel = RemoteKernel(*names, started_at=time.time(), tag=launch.tag), None
+        kernel = self._kernel(client, RemoteKernel(*names, started_at=time.time(), tag=launch.tag), launch)
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
-            await self._note(held)
+            await self._note(kernel.held)
             created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
             if created != wanted:
-                held = msgspec.structs.replace(held, kernel=created)
-                await self._note(held)
-            kernel = self._kernel(client, held, launch)
+                kernel.held = msgspec.structs.replace(kernel.held, kernel=created)
+                await self._note(kernel.held)
             await kernel.connect(remaining(deadline))
             if await kernel.is_python(remaining(deadline)):
                 await self.settle(kernel, launch, deadline)
         except BaseException:
-            if kernel is not None:
-                await kernel.close()
-            self._undo(client, held)
+            # In the background: the one who waited has waited long enough.
+            self.supervisor.task(kernel.shutdown(0.0, ""))
             raise
         kernel.is_settled = True
         return kernel
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
         writes = self.writes_files and launch.interpreter is not None
-        forget = partial(self.forget, held)
-        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config.trace, forget=forget)
+        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config.trace, forget=self.forget)
         self._open[held.instance] = kernel
         return kernel
-
-    def _undo(self, client: GatewayClient, held: RemoteKernel) -> None:
-        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
-        self._open.pop(held.instance, None)
-
-        async def delete() -> None:
-            with suppress(PxError):  # the note stays, for a later sweep
-                await client.delete(held.kernel)
-                if self._notes.get(held.instance, held).kernel == held.kernel:  # it may have another one by now
-                    await self.forget(held)
-
-        self.supervisor.task(delete())
 
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
         """Take over a kernel that an earlier control plane had started; None when its variables are lost.
@@ -155,11 +134,8 @@ class RemoteKernels:
             _log.info("gateway_attach_failed", unit=kernel.unit, detail=error.detail)
         finally:
             if not is_same:
-                await kernel.close()
-        if is_same:
-            return kernel
-        self._undo(client, held)
-        return None
+                self.supervisor.task(kernel.shutdown(0.0, ""))
+        return kernel if is_same else None
 
     # -- what is written down ----------------------------------------------------------------------------------------
 
@@ -181,15 +157,13 @@ class RemoteKernels:
         """
         deleted = 0
         for held in self._without_handle():
-            if (client := await self.client_of(held)) is None:
-                continue
-            try:
-                await client.delete(held.kernel)
-            except PxError as error:
-                _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
-                continue
-            await self.forget(held)
-            deleted += 1
+            if (client := await self.client_of(held)) is not None:
+                try:
+                    await client.delete(held.kernel)
+                    await self.forget(held)
+                    deleted += 1
+                except PxError as error:
+                    _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
         return deleted
 
     def _without_handle(self) -> list[RemoteKernel]:
@@ -201,8 +175,9 @@ class RemoteKernels:
         await self._save()
 
     async def forget(self, held: RemoteKernel) -> None:
-        self._open.pop(held.instance, None)
-        if self._notes.pop(held.instance, None) is not None:
+        if (known := self._notes.get(held.instance)) is not None and known.kernel == held.kernel:  # no later start's
+            self._open.pop(held.instance, None)
+            del self._notes[held.instance]
             with suppress(OSError):  # it is found at the next start, and deleting it once more does no harm
                 await self._save()
 
@@ -220,7 +195,7 @@ class RemoteKernels:
 
 
 class GatewayExternal(RemoteKernels):
-    """A `KernelBackend` for the server of the settings: kernel_gateway, jupyter_server, JupyterHub, Enterprise Gateway.
+    """A `KernelBackend` for the server of the settings.
 
     The server owns its processes: we interrupt and delete through it, and what it cannot promise, whole output above
     all, is said with the result.
@@ -251,7 +226,7 @@ class GatewayExternal(RemoteKernels):
         if await client.is_enterprise():
             user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
             body["env"] = {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": launch.cwd}
-        return await self.start_at(client, launch, body, deadline=deadline)
+        return await self.start_at(client, launch, body, deadline=deadline, wanted=str(uuid.uuid4()))
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""

@@ -1,6 +1,10 @@
-"""One living kernel behind a Jupyter server, and its websocket.
+"""One Jupyter server (kernel_gateway, jupyter_server, JupyterHub's single users, Enterprise Gateway), and one living
+kernel behind it.
 
-Its variables are as lost as its process. Whatever says that the process is gone (the server's `status`, a 404, a
+Every call of its REST API has a limit of time and ends in an answer or in a `PxError` that says what to check. The
+token travels in the header `Authorization`, for the websocket too; it is in no address, so in no log on the way.
+
+A kernel's variables are as lost as its process. Whatever says that the process is gone (the server's `status`, a 404, a
 connection that does not come back at once) ends the running cell, and nothing takes the restarted kernel, which the
 server may offer under the same id, for the old one. A cell is sent once; what a break of the connection or the server
 itself may have taken of its output is said.
@@ -9,39 +13,186 @@ itself may have taken of its output is said.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
 import structlog
+from yarl import URL
 
-from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels import wire
-from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.messaging import MessagingKernel
 
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from supervisord_py.kernels.backend import ExecuteRequest, Reply
-    from supervisord_py.kernels.gateway_client import GatewayClient
-    from supervisord_py.kernels.wire import Message
-
+PREFLIGHT_SECONDS = 5.0
+CALL_SECONDS = 10.0
+INTERRUPT_SECONDS = 2.0
+DELETE_SECONDS = 20.0  # kernel_gateway asks, waits and kills: ten seconds for a kernel that holds the GIL
+PING_SECONDS = 30.0
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked before a cell: it may have culled the kernel
 LEAVE_SECONDS = 1.0  # how long a DELETE under way may hold up the closing of the connections
 RECONNECT_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 WAKE_SECONDS = 0.02  # after an interrupt: when the loop that may sleep on is woken
 UNKNOWN_THERE = "its server does not know it any more"
+OUR_LOG = "pxctl logs kernel:gateway"
+_NO_JUPYTER = "what answers there is no Jupyter server"
 _STATE_LOST = frozenset(("restarting", "autorestarting", "dead"))
 _HELD_BACK = re.compile(r"\s*(IOPub (data|message) rate exceeded)")
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 _log = structlog.get_logger(__name__)
+
+
+class GatewayClient:
+    """One server. A `?token=` in the address is used where there is no token.
+
+    `token_setting` names where a token is set; "" for the gateway that this daemon runs, whose token nobody sets.
+    Raises ConfigError: no such address.
+    """
+
+    def __init__(self, url: str, token: str | None, token_setting: str) -> None:
+        parts = urlsplit(url)
+        self.shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+        """The address without credentials, query and fragment."""
+        try:
+            address = URL(url)
+        except ValueError:
+            address = URL()
+        if address.scheme not in ("http", "https") or not address.host:
+            detail = f"kernels.gateway_url {self.shown!r} is no http or https address."
+            raise ConfigError(detail, hint="Write it as http://host:port")
+        token = token or address.query.get("token")
+        self._headers = {"Authorization": f"token {token}"} if token else {}
+        self._root = address.with_query(None).with_fragment(None).with_user(None)
+        self._token_setting = token_setting
+        self._trust_env = address.host not in ("localhost", "127.0.0.1", "::1")  # a proxy is for what is far
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
+
+    async def preflight(self, seconds: float = PREFLIGHT_SECONDS) -> Mapping[str, Mapping[str, Any]]:
+        """Return the kernelspecs that it offers; raises PxError: unreachable, wants a token, no Jupyter."""
+        specs = await self._json("GET", "api/kernelspecs", "list its kernelspecs", seconds)
+        try:
+            return {name: dict(each["spec"]) for name, each in specs["kernelspecs"].items()}
+        except (TypeError, KeyError, AttributeError, ValueError):
+            raise self.unreachable(_NO_JUPYTER) from None
+
+    async def is_enterprise(self) -> bool:
+        """Say whether it is an Enterprise Gateway, which takes `KERNEL_…` variables; what hides its version is none."""
+        with suppress(PxError):
+            about = await self._json("GET", "api", "tell its version", PREFLIGHT_SECONDS)
+            return isinstance(about, dict) and "gateway_version" in about
+        return False
+
+    async def create(self, body: Mapping[str, Any], seconds: float) -> str:
+        """Start a kernel and return its id; `body`: `name`, and what the server knows of `env`, `path`, `kernel_id`."""
+        model = await self._json("POST", "api/kernels", "start a kernel", seconds, body)
+        if not isinstance(model, dict) or not isinstance(kernel := model.get("id"), str):
+            raise self.unreachable(_NO_JUPYTER)
+        return kernel
+
+    async def model(self, kernel: str, seconds: float = CALL_SECONDS) -> Mapping[str, Any] | None:
+        """Return what the server knows of a kernel: `execution_state`, `name`, …; None when it has no such kernel."""
+        try:
+            found = await self._json("GET", f"api/kernels/{kernel}", "find the kernel", seconds)
+        except UnknownUnitError:
+            return None
+        return found if isinstance(found, dict) else {}
+
+    async def interrupt(self, kernel: str, seconds: float = INTERRUPT_SECONDS) -> None:
+        await self._json("POST", f"api/kernels/{kernel}/interrupt", "interrupt the kernel", seconds, {})
+
+    async def delete(self, kernel: str) -> None:
+        with suppress(UnknownUnitError):  # it has ended
+            await self._json("DELETE", f"api/kernels/{kernel}", "end the kernel", DELETE_SECONDS)
+
+    async def connect(self, kernel: str, session: str, seconds: float) -> aiohttp.ClientWebSocketResponse:
+        """Open a kernel's websocket; the server answers when the kernel does. Raises PxError as every call."""
+        where = (self._root / f"api/kernels/{kernel}/channels").with_query(session_id=session)
+        closing = aiohttp.ClientWSTimeout(ws_close=1.0)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._http.ws_connect(
+                    where, protocols=(wire.V1,), heartbeat=PING_SECONDS, max_msg_size=0, timeout=closing
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise self.refused(error.status, "", "open the kernel's websocket") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self.unreachable(_why(error, seconds)) from None
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise self.unreachable("we have let go of it")
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0)
+            about: Any = {"headers": self._headers, "trust_env": self._trust_env}
+            self._session = aiohttp.ClientSession(connector=connector, **about)
+        return self._session
+
+    async def _json(
+        self, method: str, path: str, doing: str, seconds: float, body: Mapping[str, Any] | None = None
+    ) -> Any:
+        about: Any = {"json": body, "allow_redirects": False}
+        try:
+            async with asyncio.timeout(seconds), self._http.request(method, self._root / path, **about) as answer:
+                text = await answer.text(errors="replace")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self.unreachable(_why(error, seconds)) from None
+        if not 200 <= answer.status < 300:
+            raise self.refused(answer.status, answer.headers.get("Location", "") + text, doing)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            raise self.unreachable(_NO_JUPYTER) from None
+
+    # -- what an answer means to a user; a token never gets into a sentence --------------------------------------------
+
+    def refused(self, status: int, body: str, doing: str) -> PxError:
+        """Return the error for an HTTP status that is no success; `doing` is a verb phrase: `start a kernel`."""
+        gateway, setting, said = f"The gateway at {self.shown}", self._token_setting, ""
+        with suppress(ValueError, AttributeError):
+            members = json.loads(body)
+            said = str(members.get("message") or members.get("reason") or "").strip()[:300]
+        told = f"status {status}: {said}" if said else f"status {status}"
+        if setting and (status in (401, 403) or (300 <= status < 400 and "login" in body)):
+            what = f"does not accept the token of {setting}" if self._headers else "requires a token"
+            hint = f"Set {setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN)."
+            return ConfigError(f"{gateway} {what} ({told}).", hint=hint, setting=setting, gateway_status=status)
+        if status == 404:
+            hint = "Check the path in kernels.gateway_url: it ends before /api."
+            return UnknownUnitError(f"{gateway} has nothing there to {doing} ({told}).", hint=hint)
+        how = "failed" if status >= 500 else "refused"
+        hint = "See the log of the gateway." if setting else OUR_LOG
+        about: dict[str, Any] = {"reason": "spawn_failed", "gateway_status": status}
+        return StartFailedError(f"{gateway} {how} to {doing}: it returned {told}.", hint=hint, **about)
+
+    def unreachable(self, why: str) -> StartFailedError:
+        """Return the error for a server that does not answer as Jupyter does. `why`: `connection refused`."""
+        hint = f"Check kernels.gateway_url; try: curl {self.shown}/api" if self._token_setting else OUR_LOG
+        detail = f"The gateway at {self.shown} is not reachable ({why})."
+        return StartFailedError(detail, hint=hint, reason="spawn_failed")
+
+
+def _why(error: BaseException, seconds: float) -> str:
+    return f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else str(error) or repr(error)
+
+
+# -- one kernel --------------------------------------------------------------------------------------------------------
 
 
 class EndedEarlyError(StartFailedError):
@@ -61,10 +212,7 @@ class RemoteKernel(msgspec.Struct, frozen=True):
 
 
 class GatewayKernel(MessagingKernel):
-    """`KernelHandle` of a kernel behind a server.
-
-    `forget` is called once it is known to be deleted there.
-    """
+    """`KernelHandle` of a kernel behind a server; `forget` is called once it is known to be deleted there."""
 
     def __init__(
         self,
@@ -73,15 +221,15 @@ class GatewayKernel(MessagingKernel):
         *,
         writes_files: bool,
         trace: bool,
-        forget: Callable[[], Awaitable[None]],
+        forget: Callable[[RemoteKernel], Awaitable[None]],
     ) -> None:
         super().__init__(f"kernel:{held.session_id}", held.session, writes_files=writes_files, trace=trace)
         self.held = held
         self.is_settled = False  # from now on "starting" is another life
+        self.early: deque[wire.Message] | None = None  # what a server replays for a cell that nobody follows yet
         self._client = client
         self._forget = forget
         self._why = "the daemon has let go of it"
-        self.early: deque[Message] | None = None  # what a server replays for a cell that nobody follows yet
         self._deleting: asyncio.Task[bool] | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._is_open = asyncio.Event()
@@ -155,7 +303,7 @@ class GatewayKernel(MessagingKernel):
             self.hear(message)
         await super().look_for_lost_replies()
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: wire.Message) -> None:
         """Send a message once; during a break as soon as the connection is there again. Raises KernelGoneError."""
         await self._is_open.wait()
         if self.died.done():
@@ -210,7 +358,7 @@ class GatewayKernel(MessagingKernel):
                 about = {"kernel": self.held.kernel, "bytes": len(frame.data), "error": str(error)}
                 _log.warning("gateway_frame_unreadable", **about)
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: wire.Message) -> None:
         state = message.state if message.channel == "iopub" else None
         if state in _STATE_LOST or (self.is_settled and state == "starting"):
             self.lose(f"its process ended (its server says {state!r})")
@@ -219,7 +367,7 @@ class GatewayKernel(MessagingKernel):
         else:
             super().hear(message)
 
-    def take_output(self, message: Message) -> None:
+    def take_output(self, message: wire.Message) -> None:
         text = str(message.content.get("text")) if message.type == "stream" else ""
         if message.content.get("name") == "stderr" and (held_back := _HELD_BACK.match(text)):
             self._is_missing(
@@ -278,7 +426,7 @@ class GatewayKernel(MessagingKernel):
         is_deleted = await asyncio.shield(self._delete())
         await self.close()
         if is_deleted:
-            await self._forget()
+            await self._forget(self.held)
         return ()
 
     def _delete(self, why: str = "it was deleted at its server") -> asyncio.Task[bool]:
@@ -288,7 +436,6 @@ class GatewayKernel(MessagingKernel):
             try:
                 await self._client.delete(self.held.kernel)
             except PxError as error:
-                _log.info("gateway_delete_failed", kernel=self.held.kernel, detail=error.detail)
                 self.lose(error.detail)
                 return False
             self.lose(why)

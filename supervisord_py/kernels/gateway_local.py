@@ -21,31 +21,21 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
-from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
-from supervisord_py.kernels.gateway_kernel import EndedEarlyError
-from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, launcher_command
+from supervisord_py.kernels.gateway_kernel import OUR_LOG, EndedEarlyError, GatewayClient, GatewayKernel, RemoteKernel
+from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, command
 from supervisord_py.kernels.messages import early_exit
-from supervisord_py.process.instance import End, Instance, Phase
-from supervisord_py.process.model import ChildSpec, Reason
-from supervisord_py.process.supervisor import Driver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.model import Child
-    from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.instance import End, Instance, Note, Phase
+from supervisord_py.process.model import Child, ChildSpec, Reason
+from supervisord_py.process.supervisor import Driver, Supervisor
 
 UNIT = "kernel:gateway"
 LOOK_SECONDS = 0.05
@@ -58,7 +48,6 @@ _GATEWAY = (
     "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
     "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
 )
-
 _OPTIONS = {
     "KernelGatewayApp.ip": "127.0.0.1",
     "KernelGatewayApp.port_retries": 0,
@@ -117,17 +106,14 @@ def listens(pid: int, port: int) -> bool:
 
 
 class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
-    """A `KernelBackend` over the shared gateway, and the gateway's `Driver`. `python` chooses who runs it."""
+    """A `KernelBackend` over the shared gateway, and the gateway's `Driver`."""
 
     kind = "kernel"
     writes_files = True
 
-    def __init__(
-        self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
         super().__init__(supervisor, config, "local")
         self.gateway: GatewayInstance | None = None
-        self._python = python
         self._one_at_a_time = asyncio.Lock()
         self._home = config.gateway_dir
         self._record, self._token = self._home / "gateway.json", self._home / "token"
@@ -201,7 +187,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             if record is not None and record.instance == child.key and child.exit is None:
                 with suppress(OSError):
                     token = await asyncio.to_thread(self._token.read_text)
-                    instance.client = GatewayClient(record.url, token, "", is_ours=True)
+                    instance.client = GatewayClient(record.url, token, "")
             if await instance.answers():
                 self._watch(instance)
             else:
@@ -209,10 +195,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
 
     def _read(self) -> GatewayRecord | None:
         """Return what is written of the gateway; None where nothing sensible is. Blocking."""
-        try:
+        with suppress(OSError, ValueError):
             return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
-        except (OSError, ValueError):
-            return None
+        return None
 
     async def _start(self, launch: Launch) -> None:
         instance = GatewayInstance(self.supervisor.placement.new_key(), self.config, launch)
@@ -263,7 +248,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
-        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
+        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "")
         env = {name: value for name, value in instance.launch.env.items() if _KEPT.match(name)} | {
             "KG_AUTH_TOKEN": token,
             "JUPYTER_PATH": str(self._home / "kernelspecs"),
@@ -274,7 +259,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         }
         options = {**_OPTIONS, "KernelGatewayApp.port": instance.port}
         words = (f"--{name}={value}" for name, value in options.items())
-        return ChildSpec(UNIT, (self._python(instance.launch), "-c", _GATEWAY, *words), "/", env)
+        return ChildSpec(UNIT, (gateway_python(instance.launch), "-c", _GATEWAY, *words), "/", env)
 
     async def ready(self, instance: GatewayInstance) -> None:
         """Return when its own process listens on the port that was chosen for it, and answers to its token."""
@@ -297,7 +282,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
         detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
         if "No module named" in end.stderr_tail and "kernel_gateway" in end.stderr_tail:
-            python = self._python(instance.launch)
+            python = gateway_python(instance.launch)
             detail = f"{python} cannot run the shared gateway: it has no kernel_gateway."
             hint = f"{shlex.quote(python)} -m pip install jupyter_kernel_gateway"
         raise StartFailedError(detail, hint=hint, unit=UNIT, **end.facts())
@@ -309,10 +294,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         return instance
 
     async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
-        return False  # it is found by `gateway.json`, when somebody asks for it
-
-    def fail_waiters(self, instance: GatewayInstance) -> None:
-        return  # its kernels hear of its end by their websockets
+        return False  # it is found by `gateway.json`, when somebody asks for it; its kernels hear of its end themselves
 
     async def release(self, instance: GatewayInstance) -> None:
         if instance.client is not None:
@@ -331,12 +313,9 @@ def kernelspec(launch: Launch) -> str:
 
     A `$` in a value is doubled: Jupyter takes single ones for references to variables.
     """
-    argv = launch.kernelspec_argv or ()
-    if launch.interpreter is not None:
-        argv = launcher_command(launch.interpreter, launch, CONNECTION_FILE)
     env = {**launch.env, MARK: launch.instance, "PX_UNIT": launch.unit}
     spec = {
-        "argv": list(argv),
+        "argv": command(launch, CONNECTION_FILE),
         "display_name": launch.unit,
         "language": "python" if launch.interpreter else "",
         "interrupt_mode": launch.interrupt_mode,

@@ -12,6 +12,7 @@ import difflib
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from string import Template
@@ -24,9 +25,7 @@ from supervisord_py.kernels import inside
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.backend import Launch  # a front end's process has no need of it
 
 NATIVE = "python3"
 OUR_PROVISIONER = "supervisord-py"
@@ -52,10 +51,6 @@ class Kernelspec(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Kernelspec({self.name!r}, {self.argv!r}, {self.resource_dir!r})"
-
-    @property
-    def file(self) -> str:
-        return f"{self.resource_dir}/kernel.json"
 
     @property
     def native(self) -> bool:
@@ -97,16 +92,12 @@ async def documents() -> dict[str, dict[str, Any]]:
     return await asyncio.to_thread(read)
 
 
-async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
-    """Return the kernelspec of a name, ready to be run by a backend; its program is looked for on `path`.
+def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
+    """Return the kernelspec of a name, ready to be run by a backend; its program is looked for on `path`. Blocking.
 
     InvalidInputError: none has that name, `nearest` and `kernelspecs` say which there are; ConfigError: its file is
     broken, its program is not there, or that backend must not run it.
     """
-    return await asyncio.to_thread(_find, name, backend, path)
-
-
-def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
         if wanted == NATIVE:
@@ -127,7 +118,7 @@ def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
         prefix = spec.resource_dir.removesuffix(f"/share/jupyter/kernels/{wanted}")
         program = shutil.which(f"{prefix}/bin/{spec.argv[0]}") or program
     if program is None:
-        raise _broken(wanted, spec.file, f"its program {spec.argv[0]} is not there or cannot be executed")
+        raise _broken(wanted, spec.resource_dir, f"its program {spec.argv[0]} is not there or cannot be executed")
     return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
 
 
@@ -139,11 +130,9 @@ def _refuse_provisioner(spec: Kernelspec, backend: BackendName) -> None:
         return
     other = BackendName.GATEWAY_LOCAL if is_direct else BackendName.DIRECT
     why = "cannot do that" if is_direct else "would ask this daemon, which would ask it again, without end"
-    raise ConfigError(
-        f"the kernelspec {spec.name} ({spec.file}) starts kernels by the provisioner {provisioner}: {backend} {why}",
-        hint=f"use --backend {other}, or another kernelspec",
-        kernelspec=spec.name,
-    )
+    who = f"the kernelspec {spec.name} ({spec.resource_dir}/kernel.json)"
+    detail = f"{who} starts kernels by the provisioner {provisioner}: {backend} {why}"
+    raise ConfigError(detail, hint=f"use --backend {other}, or another kernelspec", kernelspec=spec.name)
 
 
 def _folders() -> dict[str, str]:
@@ -157,48 +146,36 @@ def _folders() -> dict[str, str]:
 
 
 def _read(name: str, folder: str) -> Kernelspec:
-    """Return the kernelspec of a folder; raise ConfigError where it is broken."""
-    file = Path(folder, "kernel.json")
     try:
-        spec = msgspec.json.decode(file.read_bytes(), type=Kernelspec)
+        spec = msgspec.json.decode(Path(folder, "kernel.json").read_bytes(), type=Kernelspec)
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        raise _broken(name, str(file), f"cannot be read: {error}") from error
+        raise _broken(name, folder, f"cannot be read: {error}") from error
     known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
     argv = tuple(re.sub("|".join(map(re.escape, known)), lambda found: known[found[0]], word) for word in spec.argv)
     title = spec.display_name or name
     return msgspec.structs.replace(spec, argv=argv, display_name=title, name=name, resource_dir=folder)
 
 
-def _broken(name: str, file: str, why: str) -> ConfigError:
+def _broken(name: str, folder: str, why: str) -> ConfigError:
+    file = f"{folder}/kernel.json"
     detail, hint = f"the kernelspec {name} cannot be used: {file}: {why}", f"mend {file}, or install that kernel again"
     return ConfigError(detail, hint=hint, kernelspec=name, file=file)
 
 
-# -- command lines -----------------------------------------------------------------------------------------------------
-
-
 def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
-    """Return program and arguments of a kernel.
+    """Return program and arguments of a kernel; `connection_file` may be the placeholder of a kernelspec.
 
     Raises ConfigError: The kernelspec has no argv, or one that names no connection file.
     """
-    if launch.interpreter is not None:
-        return launcher_command(launch.interpreter, launch, connection_file)
     argv = launch.kernelspec_argv or ()
+    if launch.interpreter is not None:
+        argv = (launch.interpreter, str(LAUNCHER), "-f", CONNECTION_FILE)
+        if launch.overlay is not None:
+            argv += ("--px-overlay", launch.overlay)
+        for folder in launch.modules:
+            argv += ("--px-modules", folder)
     if not any(CONNECTION_FILE in word for word in argv):
-        raise ConfigError(
-            f"kernelspec {launch.kernelspec!r} cannot be started: its argv has no {CONNECTION_FILE}",
-            hint="correct its kernel.json (`jupyter kernelspec list` tells where it is)",
-            unit=f"kernel:{launch.session_id}",
-        )
+        detail = f"kernelspec {launch.kernelspec!r} cannot be started: its argv has no {CONNECTION_FILE}"
+        hint = "correct its kernel.json (`jupyter kernelspec list` tells where it is)"
+        raise ConfigError(detail, hint=hint, unit=launch.unit)
     return (*(word.replace(CONNECTION_FILE, connection_file) for word in argv), *launch.arguments)
-
-
-def launcher_command(interpreter: str, launch: Launch, connection_file: str) -> tuple[str, ...]:
-    """Return the command line of our launcher; `connection_file` may be the placeholder of a kernelspec."""
-    words = [interpreter, str(LAUNCHER), "-f", connection_file]
-    if launch.overlay is not None:
-        words += ["--px-overlay", launch.overlay]
-    for folder in launch.modules:
-        words += ["--px-modules", folder]
-    return (*words, *launch.arguments)

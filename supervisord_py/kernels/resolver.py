@@ -211,7 +211,7 @@ class Resolution:
             return self._elsewhere()
         spec = None
         if request.kernelspec is not None:
-            spec = await find_kernelspec(request.kernelspec, request.backend, self._path)
+            spec = await asyncio.to_thread(find_kernelspec, request.kernelspec, request.backend, self._path)
         if spec is None or spec.native:
             return await self._python(await self._order(), spec)
         if request.interpreter is not None:

@@ -25,7 +25,7 @@ from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
-from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
 
 EXTERNALS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")

@@ -30,7 +30,7 @@ from supervisord_py.kernels import gateway_kernel, messaging
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway import init_code
-from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import listens
 from supervisord_py.kernels.wire import Message
 
@@ -311,7 +311,7 @@ def test_an_address_that_is_none_is_an_error_of_the_setting(url: str) -> None:
 
 URL = "http://h:1/base/?token=hidden#x"
 PLACE = GatewayClient(URL, None, "kernels.gateway_token")
-OURS = GatewayClient(URL, "hidden", "", is_ours=True)
+OURS = GatewayClient(URL, "hidden", "")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import gateway, gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.process import host
 from supervisord_py.process.model import Child, ChildSpec
@@ -313,15 +313,16 @@ async def test_a_gateway_that_does_not_answer_is_replaced_at_the_next_start(
     ids=["exit", "missing", "signal", "silent"],
 )
 async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
-    script: str, kind: type[StartFailedError], words: str, short_tmp: Path
+    script: str, kind: type[StartFailedError], words: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = short_tmp / "program"  # that is taken for an interpreter
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
+    monkeypatch.setattr(gateway_local, "gateway_python", lambda _: str(program))
     async with kernel_house(short_tmp) as rig:
         seconds = 0.3 if "sleep" in script else 30.0
         config = replace(rig.config, gateway_start_seconds=seconds)
-        backend = GatewayLocal(await rig.supervise(), config, python=lambda _: str(program))
+        backend = GatewayLocal(await rig.supervise(), config)
         with pytest.raises(kind, match=words) as caught:
             await rig.start(backend, rig.launch())
         if "No module" in script:
