@@ -33,21 +33,20 @@ def tool_name(call: ApiCall) -> str:
     with suppress(UnknownUnitError):
         return call.context.launcher.catalog.entry(plain).name
     try:
-        return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
+        tools = [unit for unit in all_units(call.context) if unit.startswith("tool:")]
+        return resolve_one(call.path("t"), tools).removeprefix("tool:")
     except UnknownUnitError as error:
         if not is_example(plain):
             raise
         raise UnknownUnitError(error.detail, hint=f"pxctl tools add example:{plain}", unit=f"tool:{plain}") from None
 
 
-def _tools(call: ApiCall) -> list[str]:
-    return [unit for unit in all_units(call.context) if unit.startswith("tool:")]
-
-
 async def list_tools(call: ApiCall) -> dict[str, Any]:
     """Answer with the catalog, broken tools included."""
-    entries, states = call.context.launcher.catalog.entries(), call.context.launcher.snapshot()
-    known = {state.name: state for state in states}
+    entries, known = (
+        call.context.launcher.catalog.entries(),
+        {each.name: each for each in call.context.launcher.snapshot()},
+    )
     return {"tools": [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]}
 
 
@@ -57,7 +56,6 @@ async def show_tool(call: ApiCall) -> dict[str, Any]:
 
 
 def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
-    """Return one tool with manifest, input schema and limits."""
     (state,), entry = call.context.launcher.snapshot(name), call.context.launcher.catalog.entry(name)
     document, spec = _tool_document(entry, state), entry.spec
     if spec is None:
@@ -75,15 +73,14 @@ def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
 
 
 def _tool_document(entry: Entry, state: ToolState) -> dict[str, Any]:
-    """Return one row of the catalog."""
     spec, error = entry.spec, entry.error
     said = {"title": entry.name, "version": None, "description": None, "dialect": None}
     return {
         **pick(state, "name", "unit", "state", "warnings", "pinned"),
         **(said if spec is None else pick(spec, *said)),
         "folder": str(entry.folder),
-        "config_error": None if error is None else error.detail,
-        "config_problem": None if error is None else error.problem(),
+        "config_error": error and error.detail,
+        "config_problem": error and error.problem(),
     }
 
 
@@ -91,19 +88,12 @@ async def run(
     call: ApiCall, *, timeout: s.Seconds | None = None, keep_alive: s.KeepAlive | None = None
 ) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own, of `/stream` its items as they come."""
-    catalog, name = call.context.launcher.catalog, call.request.match_info["t"].removeprefix("tool:")
+    launcher, request = call.context.launcher, call.request
     try:
-        spec = catalog.get(name)
+        spec = launcher.catalog.get(request.match_info["t"].removeprefix("tool:"))
     except UnknownUnitError:
-        spec = catalog.get(tool_name(call))  # a glob may mean one
-    return await forward(
-        call.context.launcher,
-        call.request,
-        spec,
-        streaming=call.request.path.endswith("/stream"),
-        timeout_seconds=timeout,
-        keep_alive=keep_alive,
-    )
+        spec = launcher.catalog.get(tool_name(call))  # a glob may mean one
+    return await forward(launcher, request, spec, timeout, keep_alive, streaming=request.path.endswith("/stream"))
 
 
 async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:
@@ -112,7 +102,7 @@ async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.Strea
     The answer ends when the instance does.
     """
     launcher, name = call.context.launcher, tool_name(call)
-    held = await launcher.acquire(call.context.launcher.catalog.get(name), timeout, None)
+    held = await launcher.acquire(launcher.catalog.get(name), timeout, None)
     instance = held.instance
 
     async def told() -> AsyncGenerator[bytes, None]:
@@ -175,8 +165,8 @@ async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
             f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME.",
             hint="the daemon has another working directory: send the absolute path",
         )
-    config, settings = call.context.config, call.context.launcher.config.settings
-    spec = await asyncio.to_thread(add_tool, body.source, config.tools_dir, name=body.name, settings=settings)
+    tools_dir, settings = call.context.config.tools_dir, call.context.launcher.config.settings
+    spec = await asyncio.to_thread(add_tool, body.source, tools_dir, name=body.name, settings=settings)
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
         await _builder(call).compile_bytecode(spec)
     call.context.launcher.catalog.refresh()
@@ -185,9 +175,9 @@ async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
 
 async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
-    name, context = tool_name(call), call.context
-    context.launcher.catalog.entry(name)
-    (state,) = context.launcher.snapshot(name)
+    name, launcher, tools_dir = tool_name(call), call.context.launcher, call.context.config.tools_dir
+    launcher.catalog.entry(name)
+    (state,) = launcher.snapshot(name)
     if state.pid is not None:
         if not force:
             raise ConflictError(
@@ -195,10 +185,9 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
                 hint=f"pxctl stop {name} first, or pxctl tools remove --force {name}",
                 unit=f"tool:{name}",
             )
-        await context.launcher.stop(name, Reason.STOPPED)
-    tools_dir = context.config.tools_dir
-    folder = await asyncio.to_thread(remove_tool, context.launcher.catalog, name, tools_dir, anywhere=force)
-    await context.launcher.refresh()
+        await launcher.stop(name, Reason.STOPPED)
+    folder = await asyncio.to_thread(remove_tool, launcher.catalog, name, tools_dir, anywhere=force)
+    await launcher.refresh()
     return {"unit": f"tool:{name}", "name": name, "folder": str(folder)}
 
 

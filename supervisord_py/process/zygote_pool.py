@@ -11,20 +11,16 @@ import asyncio
 import hashlib
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any
 
 import msgspec
 import structlog
 
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.host import check_room
-from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason
 
 UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
 FD = 3  # where its end of the socket is
@@ -79,10 +75,6 @@ class Zygote:
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
         self._env = {**dict(recipe.env), **env, **({PRELOAD: ",".join(modules)} if modules else {})}
-
-    def view(self) -> ZygoteView:
-        """Return it as it is shown."""
-        return ZygoteView(self.recipe.argv[0], self.pid, self.made_from is not None, self.refused)
 
     async def start(self) -> None:
         """Start it; returns when it forks, or has refused to. Raises PxError, OSError, ValueError, KeyError."""
@@ -141,34 +133,31 @@ class ZygotePool:
 
     def views(self) -> tuple[ZygoteView, ...]:
         """Return the zygotes there are, and those that refuse."""
-        return tuple(zygote.view() for zygote in self._zygotes.values())
+        return tuple(
+            ZygoteView(each.recipe.argv[0], each.pid, each.made_from is not None, each.refused)
+            for each in self._zygotes.values()
+        )
 
     def want(self, recipe: Recipe | None, modules: Iterable[str] = (), **env: str) -> None:
         """Something was started, or will be, that could be forked: have a zygote for the next such start.
 
-        Args:
-            recipe: What it is started from, None where nothing can be forked.
-            modules: What it imports, in the order in which to, beside what it has imported so far.
-            env: For the start, beyond the recipe's.
+        `modules`: what it imports, in the order in which to, beside what it has imported so far; `env`: for the start,
+        beyond the recipe's. Without a recipe nothing can be forked.
         """
-        if recipe is None or not self._most():
-            return
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
-        if self._placement.caps.kill_rung == "process_group":
+        if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
             return
         zygote = self._zygotes.pop(recipe, None)
         named = dict.fromkeys((*(zygote.modules if zygote is not None else ()), *modules))
-        if zygote is not None and len(named) > len(zygote.modules):
-            self._end(zygote, Reason.REPLACED)
-            zygote = None
-        if zygote is None:
+        if zygote is None or len(named) > len(zygote.modules):
+            if zygote is not None:
+                self._end(zygote, Reason.REPLACED)
             zygote = Zygote(self._placement, self._units, recipe, named, env)
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()
 
     def trim(self) -> None:
-        """End those beyond the setting."""
         while len(self._zygotes) > self._most():
             self._end(next(iter(self._zygotes.values())), Reason.STOPPED)
 
@@ -179,7 +168,7 @@ class ZygotePool:
         """
         from supervisord_py.zygote.main import stamped  # with what only a zygote needs
 
-        zygote = None if recipe is None else self._zygotes.get(recipe)
+        zygote = self.get(recipe)
         if zygote is None or zygote.made_from is None:
             return None
         if await asyncio.to_thread(stamped, zygote.made_from) != zygote.made_from or zygote.forks >= FORKS_MAX:
@@ -209,7 +198,6 @@ class ZygotePool:
         return None if recipe is None else self._zygotes.get(recipe)
 
     async def close(self) -> None:
-        """End every zygote, and what is under way."""
         for zygote in tuple(self._zygotes.values()):
             self._end(zygote, Reason.STOPPED)
         while self._tasks:

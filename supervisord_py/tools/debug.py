@@ -40,7 +40,7 @@ Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, and the next step (one sentence or command) of each case that is found."""
 
 
-def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
+def _in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
     """Look for cases in what went wrong just now, or at the last start."""
     found = Found()
     for problem in problems:
@@ -52,8 +52,7 @@ def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
             said = f" Its stderr ends: {tail.splitlines()[-1].strip()[:200]}" if tail else ""
             found.setdefault("never_ready", (f"{detail}{said}", hint))
         if kind == "invalid_input" or problem["status"] == 422:
-            step = f"Compare the input with `pxctl tools show {spec.name}`."
-            found.setdefault("invalid_input", (f"The sample input was refused: {detail}", step))
+            found.setdefault("invalid_input", (f"The sample input was refused: {detail}", _compare_input(spec)))
         if kind == "tool_failed" and problem["status"] >= 500 and not tail and "signal" not in problem:
             found.setdefault("bad_answer", (f"{detail} Its stderr is empty.", _return_an_object(spec)))
         if problem.get("limit") in {"memory", "runtime"}:
@@ -63,18 +62,10 @@ def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
     return found
 
 
-def in_records(
-    spec: ToolSpec,
-    drift: Sequence[str],
-    ended: Sequence[InstanceRow],
-    runs: Sequence[Event],
-    stderr: str,
-    mute: Event | None,
+def _in_records(
+    spec: ToolSpec, drift: Sequence[str], ended: Sequence[InstanceRow], runs: Sequence[Event], stderr: str
 ) -> Found:
-    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr.
-
-    `mute`: the newest run that failed, where nothing was written to stderr since.
-    """
+    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr."""
     found = Found()
     if drift:
         step = f"Serve tool.json as it is on GET /schema, or correct {spec.folder / MANIFEST}."
@@ -82,10 +73,7 @@ def in_records(
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
         who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
         said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0]['run']})"
-        found["invalid_input"] = (said, f"Compare the input with `pxctl tools show {spec.name}`.")
-    if mute is not None:
-        said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
-        found["bad_answer"] = (said, _return_an_object(spec))
+        found["invalid_input"] = (said, _compare_input(spec))
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for run in runs:  # the pool never does that by itself; a stop, a removal does
         life = lives.get(run.instance or "")
@@ -113,40 +101,40 @@ def in_records(
     return found
 
 
+def _compare_input(spec: ToolSpec) -> str:
+    return f"Compare the input with `pxctl tools show {spec.name}`."
+
+
 def _return_an_object(spec: ToolSpec) -> str:
     return f"Return one JSON object from POST /run in {spec.entrypoint}, and log exceptions to stderr."
 
 
 async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
-    """Walk the table for one tool and return the JSON document px.debug/1.
-
-    Raises:
-        UnknownUnitError, ConfigError: There is no such tool, or its manifest is broken; that is the diagnosis then.
-    """
+    """Walk the table for one tool and return the document px.debug/1. Raises UnknownUnitError, ConfigError."""
     spec = tools.catalog.get(name)
     is_cold = tools.instance_of(name) is None
     latest = await tools.events.latest(unit=spec.unit, limit=EVENTS)
     past = [each for each in reversed(latest) if each.event == "run"]  # of version 0.1 they had no status
     error = await _try_it(tools, spec) if is_cold else None
-    state, instance = tools.states.of(name), tools.instance_of(name)
+    state, instance, tail = tools.states.of(name), tools.instance_of(name), ""
     drift: Sequence[str] = state.drift if state.drift_digest == spec.digest else ()
-    tail = ""
     if instance is not None:
         tail = await tools.supervisor.tail(instance)
         if instance.upstream and instance.ready_at and instance.wanted is None:
             drift = await schema_drift(instance.upstream, dict(spec.manifest))
-    problems = [each for each in (error.problem() if error else None, tools.states.of(name).failure) if each]
+    problems = [each for each in (error.problem() if error else None, state.failure) if each]
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     ended = [row for row in lives if row.spec_digest == spec.digest]
     stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
+    found = _in_records(spec, drift, ended, past, stderr)
     died = {row.key for row in lives if row.reason in {"signal", "exit"}}  # what its end says is no bad answer
     failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
-    if (mute := next(failed, None)) is not None and mute.instance in died:
-        mute = None
-    if mute is not None:
+    if (mute := next(failed, None)) is not None and mute.instance not in died:
         began_at = mute.time - mute.facts["duration_seconds"]
-        mute = None if (await tools.supervisor.tail_since(spec.unit, began_at)).strip() else mute
-    found = {**in_records(spec, drift, ended, past, stderr, mute), **in_problems(spec, problems)}
+        if not (await tools.supervisor.tail_since(spec.unit, began_at)).strip():
+            said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
+            found["bad_answer"] = (said, _return_an_object(spec))
+    found |= _in_problems(spec, problems)
     cases: list[dict[str, Any]] = []
     for case in (*TABLE, *(each for each in FURTHER if each in found)):
         evidence, step = found.get(case, (None, None))

@@ -20,7 +20,6 @@ tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -61,7 +60,6 @@ FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3
 LONGEST_DELAY = 0.05
 _QUESTION_SECONDS = 5.0
-_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
@@ -124,7 +122,7 @@ class ToolDriver:
     Args:
         on_gone: Told of each that has ended.
         on_imports: Told what a tool has imported.
-        stored_prefix: Under which names the keeper has the listening sockets.
+        prefix: Of the names under which the keeper has the listening sockets.
         zygotes: Fork what can be forked; None: nothing is.
     """
 
@@ -139,11 +137,11 @@ class ToolDriver:
         on_gone: Callable[[ToolInstance], None] = lambda _instance: None,
         on_imports: Callable[[str, Sequence[str]], None] = lambda _tool, _imports: None,
         *,
-        stored_prefix: str = "listen:tool:",
+        prefix: str = "listen:tool:",
         zygotes: ZygotePool | None = None,
     ) -> None:
         self.config = config
-        self.listeners = Listeners(supervisor.placement, stored_prefix)
+        self.listeners = Listeners(supervisor.placement, prefix)
         self.gone = on_gone
         self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
         self._supervisor = supervisor
@@ -226,7 +224,7 @@ class ToolDriver:
         if exited in done:
             record = exited.result()
             words = await supervisor.last_words(instance)
-            if spec.listen == "port" and _IN_USE.search(words):
+            if spec.listen == "port" and failures.IN_USE.search(words):
                 raise failures.port_taken(spec, port)
             reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
             raise failures.early_exit(spec, End(reason, record, words))

@@ -43,30 +43,21 @@ MEMORY_SIGNS = re.compile(
     r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
+IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
+_NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)")
+_SYNTAX = re.compile(
+    r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
+)
 _HINTS = (
-    (
-        re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)"),
-        "Module {1} is missing from the tool's interpreter: name it in requirements.txt, and run `pxctl tools sync "
-        "{spec.name}`.",
-    ),
-    (
-        re.compile(r"(?i)address already in use|EADDRINUSE"),
-        "The tool binds a port that is taken: let it bind 127.0.0.1 on the port of --port{or_listen}.",
-    ),
-    (
-        re.compile(
-            r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
-        ),
-        "Correct the syntax error in {1}:{2}.",
-    ),
+    (_NO_MODULE, "Module {1} is missing: name it in requirements.txt, and run `pxctl tools sync {spec.name}`."),
+    (IN_USE, "The tool binds a port that is taken: let it bind 127.0.0.1 on the port of --port{or_listen}."),
+    (_SYNTAX, "Correct the syntax error in {1}:{2}."),
     (
         MEMORY_SIGNS,
-        "memory (suspected): it ran out of memory by its own account; raise max_memory_mb ({spec.max_memory_mb}).",
+        "memory (suspected): it ran out of it by its own account; raise max_memory_mb ({spec.max_memory_mb}).",
     ),
 )
 """What stderr says, and the next step; {1} is the pattern's first group."""
-
-
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
@@ -100,9 +91,6 @@ def _look(spec: ToolSpec) -> str:
     return f"See `pxctl logs {spec.unit}` and `pxctl tools debug {spec.name}`."
 
 
-# -- errors ------------------------------------------------------------------------------------------------------
-
-
 def is_the_tools(error: BaseException) -> bool:
     """Say whether a run failed through its tool: neither its input, nor whoever asked, nor the daemon is to blame.
 
@@ -117,12 +105,10 @@ def early_exit(spec: ToolSpec, ended: End) -> PxError:
     """Describe a start whose process ended before it was ready."""
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
+    detail, hint = f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_line(ended.stderr_tail)}", _look(spec)
     if ended.code == 0:
         detail = f"{spec.unit} exited 0 before serving: is the server started under __main__?"
         hint = f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
-    else:
-        detail = f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_line(ended.stderr_tail)}"
-        hint = _look(spec)
     return StartFailedError(detail, hint=hint_for(spec, ended.stderr_tail) or hint, unit=spec.unit, **ended.facts())
 
 
@@ -191,19 +177,14 @@ def limit_exceeded(spec: ToolSpec, ended: End) -> ResourceLimitError:
     return ResourceLimitError(said, hint=hint, unit=spec.unit, **ended.facts(), limit=word, **facts)
 
 
-def collateral(spec: ToolSpec) -> InterruptedRunError:
-    """Describe a run that was lost because another run on the same instance took too long."""
-    why = Reason.RUNTIME_LIMIT.value
-    said = f"{spec.unit} was stopped because another run on it broke a limit ({why}); this run is collateral."
-    hint = "Ask again: a new instance is started."
-    return InterruptedRunError(said, hint=hint, unit=spec.unit, collateral=True, reason=why)
-
-
 def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
-    """Describe a run whose instance was stopped on purpose."""
+    """Describe a run whose instance was stopped on purpose, or because another run on it took too long."""
     if reason is Reason.SHUTDOWN:
         said = f"The daemon stops, and {spec.unit} with it."
         return ShuttingDownError(said, hint="Ask again once it runs.", unit=spec.unit)
+    if reason is Reason.RUNTIME_LIMIT:
+        said = f"{spec.unit} was stopped because another run on it broke a limit; this run is collateral."
+        return InterruptedRunError(said, hint="Ask again.", unit=spec.unit, collateral=True, reason=reason.value)
     said = f"{spec.unit} was stopped during the run."
     return CancelledRunError(said, hint="Ask again.", unit=spec.unit, reason=reason.value)
 
@@ -231,17 +212,10 @@ def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
 
 
 _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")
+_MORE = "Ask again later, or raise tools.{} or the tool's concurrency."
 _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
-    Refusal.QUEUE_FULL: (
-        OverloadedError,
-        "{unit} is busy and {pool.queue_max} requests wait for it already.",
-        "Ask again later, or raise tools.queue_max or the tool's concurrency.",
-    ),
-    Refusal.DEADLINE: (
-        OverloadedError,
-        "No place for {unit} came free within the request's time.",
-        "Ask again later, or raise tools.warm_keep_max or the tool's concurrency.",
-    ),
+    Refusal.QUEUE_FULL: (OverloadedError, "{unit} is busy, and its line is full.", _MORE.format("queue_max")),
+    Refusal.DEADLINE: (OverloadedError, "No place for {unit} came free in time.", _MORE.format("warm_keep_max")),
     Refusal.DEADLINE_STARTING: (
         TimedOutError,
         "{unit} was still starting when the request's time was over; the start goes on.",

@@ -66,10 +66,10 @@ async def forward(
     tools: Tools,
     request: web.Request,
     spec: ToolSpec,
-    *,
-    streaming: bool,
     timeout_seconds: float | None = None,
     keep_alive: float | None = None,
+    *,
+    streaming: bool,
 ) -> web.StreamResponse:
     """Run a tool for an HTTP request and answer it; the bounds are those of `ToolRun.going`.
 
@@ -230,9 +230,7 @@ class ToolRun:
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self._over.wait()
-        for break_off in tuple(instance.breaks):
-            break_off(failures.collateral(instance.spec))
-        self._tools.died(instance)
+        self._tools.died(instance)  # which breaks off all runs that it still has
 
     # -- the conversation with the tool ------------------------------------------------------------------------
 

@@ -74,8 +74,7 @@ class Tools:
         catalog: Catalog,
         config: ToolsConfig,
         events: EventStream,
-        *,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.config = config
         self.catalog = catalog
@@ -85,10 +84,9 @@ class Tools:
         self.events = events
         self.failed_at: dict[str, float] = {}  # by unit: when a failed run was last an event
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
-        self._environ = os.environ if environ is None else environ
-        self.driver = ToolDriver(
-            self.supervisor, catalog, config, self._environ, self._gone, self._imported, zygotes=self.zygotes
-        )
+        self._environ = environ
+        told = (self._gone, self._imported)
+        self.driver = ToolDriver(self.supervisor, catalog, config, environ, *told, zygotes=self.zygotes)
         self._placement = placement
         self._ledger = ledger
         self._instances: dict[int, ToolInstance] = {}
@@ -203,18 +201,15 @@ class Tools:
         self._arm()
 
     def _answer(self, ticket: int, answer: Granted | PxError) -> None:
-        waiter = self._waiters.get(ticket)
-        if waiter is None or waiter.done():  # it gave up in this very moment, and says so itself
-            return
-        waiter.set_exception(answer) if isinstance(answer, PxError) else waiter.set_result(answer)
+        if (waiter := self._waiters.get(ticket)) is not None and not waiter.done():  # else it gave up in this moment
+            waiter.set_exception(answer) if isinstance(answer, PxError) else waiter.set_result(answer)
 
     def _refusal(self, refuse: Refuse) -> PxError:
         return failures.refusal_error(refuse, self.config.settings, self.states.of(refuse.unit).failure)
 
     def _arm(self) -> None:
         """See to it that the pool is told of its next deadline. A tick that comes too early does no harm."""
-        deadline = self.pool.next_deadline()
-        if deadline is None:
+        if (deadline := self.pool.next_deadline()) is None:
             return
         loop = asyncio.get_running_loop()
         when = loop.time() + min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
@@ -244,7 +239,6 @@ class Tools:
         return event
 
     async def _live(self, instance: ToolInstance, *, resume: bool = False) -> None:
-        """Bring an instance up and watch it to its end."""
         name = instance.name
         try:
             await (self.supervisor.resume if resume else self.supervisor.start)(self.driver, instance)
@@ -270,7 +264,7 @@ class Tools:
             self.died(instance)
 
     def died(self, instance: ToolInstance) -> None:
-        """Have an instance put away that is of no use any more."""
+        """Have an instance put away that is of no use any more; the runs on it hear why."""
         self._tell(self.pool.died, instance.name, instance.serial)
 
     def exceeded_runtime(self, instance: ToolInstance, run_id: str) -> None:
@@ -296,22 +290,22 @@ class Tools:
     def _watch_port(self, name: str) -> None:
         """Start a cold tool for whoever connects to its port without asking us (as socket activation does)."""
 
-        async def start() -> None:
-            try:
-                await self.warm(name)
-            except PxError as error:  # of a start that failed the waiters are refused already
-                _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
-                if self.instance_of(name) is None:
-                    self.driver.listeners.listen_again(name, refuse_waiting=True)
-                    # Where waiters cannot be refused (macOS) they are there still: no faster than this.
-                    asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
-
         def connected() -> None:
             self.driver.listeners.unwatch(name)
-            self.supervisor.task(start())
+            self.supervisor.task(self._start_for_its_port(name))
 
         if not self.pool.is_closed:
             self.driver.listeners.watch(name, connected)
+
+    async def _start_for_its_port(self, name: str) -> None:
+        try:
+            await self.warm(name)
+        except PxError as error:  # of a start that failed the waiters are refused already
+            _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
+            if self.instance_of(name) is None:
+                self.driver.listeners.listen_again(name, refuse_waiting=True)
+                # Where waiters cannot be refused (macOS) they are there still: no faster than this.
+                asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
     async def _compare_schema(self, instance: ToolInstance) -> None:
         if instance.upstream is None:
@@ -333,10 +327,9 @@ class Tools:
     # -- requests --------------------------------------------------------------------------------------------
 
     async def acquire(self, spec: ToolSpec, timeout_seconds: float | None, keep_alive: float | None) -> Granted:
-        """Wait for an instance of a tool; give it back with `release`.
+        """Wait for an instance of a tool, as the catalog has it now; give it back with `release`.
 
         Args:
-            spec: As the catalog has it now.
             timeout_seconds: How long to wait; None is as long as a place in line and a start may take.
             keep_alive: Seconds to keep the instance after this request; 0 not at all, -1 for ever, None as usual.
 
@@ -363,12 +356,12 @@ class Tools:
                 return await waiter
         except BaseException as error:
             slot = self.pool.slot(spec.name)
-            starting = slot is not None and slot.phase is Phase.STARTING
+            is_starting = slot is not None and slot.phase is Phase.STARTING
             self._tell(self.pool.end, spec.name, ticket)
-            if isinstance(error, TimeoutError):
-                refusal = Refusal.DEADLINE_STARTING if starting else Refusal.DEADLINE
-                raise self._refusal(Refuse(ticket, spec.name, refusal)) from None
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            refusal = Refusal.DEADLINE_STARTING if is_starting else Refusal.DEADLINE
+            raise self._refusal(Refuse(ticket, spec.name, refusal)) from None
         finally:
             del self._waiters[ticket]
 
@@ -463,8 +456,7 @@ class Tools:
 
     def trial_driver(self, method: str) -> ToolDriver:
         """Return a driver for instances that are tried out beside the pool, with listening sockets of their own."""
-        prefix = f"listen:{method}:"
-        return ToolDriver(self.supervisor, self.catalog, self.config, self._environ, stored_prefix=prefix)
+        return ToolDriver(self.supervisor, self.catalog, self.config, self._environ, prefix=f"listen:{method}:")
 
     # -- looking ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
 _MAX_ANSWER = 64 * 1024 * 1024
-_DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
+_DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)")
 
 
 class ToolCheck(NamedTuple):
@@ -109,7 +109,7 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
         "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is sound, dialect {spec.dialect}"),
         "schemas_coherent": ToolCheck(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
-        "venv_functional": check_start(spec, settings.python),
+        "venv_functional": _check_start(spec, settings.python),
     }
     if spec.pixie is not None and not (folder / PYPROJECT).is_file():
         checks["folder_structure"] = ToolCheck(WARN, f"there is no {PYPROJECT}; Pixie itself would refuse the tool")
@@ -126,7 +126,7 @@ def check_pyproject(spec: ToolSpec) -> ToolCheck:
         listed = read_project(spec).dependencies
     except ConfigError as error:
         return ToolCheck(FAIL, error.detail)
-    names = (_DISTRIBUTION.fullmatch(each) for each in listed)
+    names = (_DISTRIBUTION.match(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     if missing := [each for each in PIXIE_NEEDS if each not in found and spec.pixie is not None]:
         return ToolCheck(WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
@@ -135,7 +135,7 @@ def check_pyproject(spec: ToolSpec) -> ToolCheck:
     return ToolCheck(PASS, f"{len(listed)} dependencies")
 
 
-def check_start(spec: ToolSpec, settings_python: str | None) -> ToolCheck:
+def _check_start(spec: ToolSpec, settings_python: str | None) -> ToolCheck:
     """Check 5: what the tool is started with is there."""
     if not spec.command:
         try:
@@ -159,8 +159,8 @@ class _Answer(NamedTuple):
     content_type: str
     body: bytes
 
-    def refused(self, what: str) -> ToolCheck:
-        return ToolCheck(FAIL, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
+    def refused(self, what: str, status: str = FAIL) -> ToolCheck:
+        return ToolCheck(status, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
         """What the body says as JSON; None where it is none."""
@@ -171,7 +171,7 @@ class _Answer(NamedTuple):
 
 
 class _Trial:
-    """One instance of a tool for the length of a validation."""
+    """One instance of a tool for the length of a validation; a check of it is a method of the check's name."""
 
     def __init__(self, tools: Tools, spec: ToolSpec, now: datetime) -> None:
         self.supervisor = tools.supervisor
@@ -191,28 +191,25 @@ class _Trial:
 
     async def run(self, checks: dict[str, ToolCheck]) -> None:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
-        steps: dict[str, Callable[[], Coroutine[Any, Any, ToolCheck]]] = {
-            "tool_spawns": self._spawns,
-            "schema_matches_disk": self._schema,
-            "sample_input_run": self._sample_run,
-            "output_conforms": self._conforms,
-            "streaming_check": self._streams,
-            "reference_fixtures_match": self._fixtures,
-        }
         try:
-            for name, step in steps.items():
-                try:
-                    checks[name] = await step()
-                except PxError as error:  # of the tool: a failed check
-                    self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
-                    details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
-                    checks[name] = ToolCheck(FAIL, clip(error.detail), details or None)
-                if checks[name].status == FAIL:
-                    break
+            for name in NAMES[5:]:
+                if name != "clean_shutdown":
+                    checks[name] = await self._check(name)
+                    if checks[name].status == FAIL:
+                        break
         finally:
-            stopped = await asyncio.shield(self._stop())
+            stopped = await asyncio.shield(self.clean_shutdown())
         if checks["tool_spawns"].status != FAIL:
             checks["clean_shutdown"] = stopped
+
+    async def _check(self, name: str) -> ToolCheck:
+        try:
+            check: ToolCheck = await getattr(self, name)()
+        except PxError as error:  # of the tool: a failed check
+            self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
+            details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
+            return ToolCheck(FAIL, clip(error.detail), details or None)
+        return check
 
     async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
         upstream, asked = self._instance.upstream, f"{method} {path}"
@@ -228,7 +225,17 @@ class _Trial:
             what = f"broke off its answer to {asked} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
-    async def _spawns(self) -> ToolCheck:
+    async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
+        root, run_id = self.config.data_dir, str(uuid.uuid4())
+        if self.spec.pixie is not None:
+            await asyncio.to_thread(make_room, root / self.spec.name, run_id, self.spec.pixie.retain_runs)
+        return run_calls(self.spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
+
+    async def _post(self, value: Any) -> _Answer:
+        (call,) = await self._calls(value, streaming=False)
+        return await self._ask((self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
+
+    async def tool_spawns(self) -> ToolCheck:
         begun = time.monotonic()
         await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
@@ -237,16 +244,16 @@ class _Trial:
             return health.refused("GET /healthz does not answer 200 but")
         said = health.value()
         if not (isinstance(said, dict) and said.get("ok") is True):
-            return health.refused('GET /healthz does not answer {"ok": true} but')._replace(status=WARN)
+            return health.refused('GET /healthz does not answer {"ok": true} but', WARN)
         return ToolCheck(PASS, f"ready after {milliseconds:.0f} ms")
 
-    async def _schema(self) -> ToolCheck:
+    async def schema_matches_disk(self) -> ToolCheck:
         assert self._instance.upstream is not None
         if drift := await schema_drift(self._instance.upstream, self.spec.manifest):
             return ToolCheck(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
         return ToolCheck(PASS, "GET /schema is tool.json")
 
-    async def _sample_run(self) -> ToolCheck:
+    async def sample_input_run(self) -> ToolCheck:
         self.sample = sample_input(self.spec, self._now)
         if self.sample.trouble:
             return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
@@ -259,17 +266,7 @@ class _Trial:
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
         return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
-    async def _post(self, value: Any) -> _Answer:
-        (call,) = await self._calls(value, streaming=False)
-        return await self._ask((self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
-
-    async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
-        root, run_id = self.config.data_dir, str(uuid.uuid4())
-        if self.spec.pixie is not None:
-            await asyncio.to_thread(make_room, root / self.spec.name, run_id, self.spec.pixie.retain_runs)
-        return run_calls(self.spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
-
-    async def _conforms(self) -> ToolCheck:
+    async def output_conforms(self) -> ToolCheck:
         schema = self.spec.output_schema
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
@@ -282,7 +279,7 @@ class _Trial:
             return ToolCheck(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
         return ToolCheck(PASS, "the answer fits what is declared")
 
-    async def _streams(self) -> ToolCheck:
+    async def streaming_check(self) -> ToolCheck:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
             return ToolCheck(SKIP, "no output streams")
         *before, streamed = await self._calls(self.sample.value, streaming=True)
@@ -295,7 +292,7 @@ class _Trial:
             return first.refused("/stream sends no event and answers")
         return ToolCheck(PASS, "/stream sends events")
 
-    async def _fixtures(self) -> ToolCheck:
+    async def reference_fixtures_match(self) -> ToolCheck:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
         paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
@@ -315,7 +312,7 @@ class _Trial:
             return ToolCheck(SKIP, "there is no reference/fixture_*.json")
         return ToolCheck(PASS, f"{len(paths)} fixtures match")
 
-    async def _stop(self) -> ToolCheck:
+    async def clean_shutdown(self) -> ToolCheck:
         begun = time.monotonic()
         await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
         report, seconds = stop_report(self._instance), time.monotonic() - begun

@@ -13,7 +13,6 @@ A tool serves on 127.0.0.1 at the port it is given:
 It ends with exit code 0 on SIGTERM. The daemon has checked an input by tool.json before it gets here.
 """
 
-import argparse
 import json
 import signal
 import sys
@@ -43,33 +42,21 @@ def rows(principal, annual_rate, years, compounds_per_year=12, monthly_contribut
 def answer(deposit):
     """Return the whole answer of /run."""
     schedule = list(rows(**deposit))
-    contributed = deposit["principal"] + sum(row["contribution"] for row in schedule)
     final = schedule[-1]["balance"]
-    return {
-        "final_balance": final,
-        "contributed": round(contributed, 2),
-        "interest": round(final - contributed, 2),
-        "schedule": schedule,
-    }
+    contributed = round(deposit["principal"] + sum(row["contribution"] for row in schedule), 2)
+    interest = round(final - contributed, 2)
+    return {"final_balance": final, "contributed": contributed, "interest": interest, "schedule": schedule}
 
 
 class Requests(BaseHTTPRequestHandler):
-    """Answers one connection."""
-
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def do_GET(self):
-        """Answer the two questions that every tool answers."""
-        if self.path == "/healthz":
-            self.reply(200, {"ok": True})
-        elif self.path == "/schema":
-            self.reply(200, TOOL)
-        else:
-            self.reply(404, {"detail": f"there is no {self.path}"})
+        answers = {"/healthz": {"ok": True}, "/schema": TOOL}
+        self.reply(200 if self.path in answers else 404, answers.get(self.path))
 
     def do_POST(self):
-        """Do a run, or say why not."""
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
             deposit = json.loads(content)
@@ -81,7 +68,6 @@ class Requests(BaseHTTPRequestHandler):
             self.reply(422, {"detail": f"the input does not fit: {error}"})
 
     def reply(self, status, body):
-        """Send one JSON document."""
         content = json.dumps(body).encode() + b"\n"
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -103,8 +89,6 @@ class Requests(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection."""
-
     def handle_error(self, request, client_address):
         """Print a traceback, but not for clients that hang up before they have read everything."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
@@ -112,7 +96,5 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TOOL["description"])
-    parser.add_argument("--port", type=int, required=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Server(("127.0.0.1", parser.parse_args().port), Requests).serve_forever()
+    Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Requests).serve_forever()

@@ -44,10 +44,9 @@ def trajectory(*, sigma, rho, beta, initial, t_end, steps, rtol, atol):
 
 def fixed_points(rho, beta):
     """Return the states in which nothing moves."""
-    if rho <= 1:
-        return [[0.0, 0.0, 0.0]]
-    distance = float(np.sqrt(beta * (rho - 1)))
-    return [[0.0, 0.0, 0.0], [distance, distance, rho - 1], [-distance, -distance, rho - 1]]
+    distance = float(np.sqrt(beta * max(0.0, rho - 1)))
+    wings = [[distance, distance, rho - 1], [-distance, -distance, rho - 1]] if rho > 1 else []
+    return [[0.0, 0.0, 0.0], *wings]
 
 
 def summary(points, rho, beta):

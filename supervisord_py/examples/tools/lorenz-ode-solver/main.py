@@ -9,12 +9,10 @@ The sums are in lorenz.py, the drawing is in picture.py; here is what makes a to
 input by tool.json before it gets here.
 """
 
-import argparse
 import json
 import signal
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +26,6 @@ from lorenz import IntegrationError, summary, trajectory
 
 TOOL = json.loads(Path(__file__).with_name("tool.json").read_text(encoding="utf-8"))
 DEFAULTS = {name: member["default"] for name, member in TOOL["input"]["properties"].items()}
-GRACE_SECONDS = 3
 
 app = FastAPI(title=TOOL["name"], version=TOOL["version"], description=TOOL["description"])
 Asked = Annotated[dict[str, Any], Body(default_factory=dict)]
@@ -37,17 +34,6 @@ under_way: dict[str, threading.Event] = {}
 
 class CancelledRun(Exception):
     """Somebody asked for the end of the run."""
-
-
-@contextmanager
-def cancellable(request: Request):
-    """Give a run an event that is set when it is to stop; the daemon names the run in a header."""
-    name, stop = request.headers.get("x-px-run-id", str(id(request))), threading.Event()
-    under_way[name] = stop
-    try:
-        yield stop
-    finally:
-        del under_way[name]
 
 
 @app.post("/cancel")
@@ -61,24 +47,26 @@ def cancel(run_id: str | None = None):
 
 @app.get("/healthz")
 def healthz():
-    """Say that requests are welcome."""
     return {"ok": True}
 
 
 @app.get("/schema")
 def schema():
-    """Give tool.json."""
     return TOOL
 
 
 def blocks(given: dict[str, Any], request: Request):
-    """Yield the trajectory until somebody cancels it."""
+    """Yield the trajectory until somebody cancels it; the daemon names the run in a header."""
     problem = {name: value for name, value in given.items() if name not in ("format", "plot")}
-    with cancellable(request) as stop:
+    name = request.headers.get("x-px-run-id", str(id(request)))
+    under_way[name] = stop = threading.Event()
+    try:
         for block in trajectory(**problem):
             yield block
             if stop.is_set():
                 raise CancelledRun(f"cancelled at t = {block[-1, 0]:.6g}")
+    finally:
+        del under_way[name]
 
 
 @app.post("/run")
@@ -120,15 +108,8 @@ def refused(_request: Request, error: Exception):
     return JSONResponse({"detail": str(error)}, status_code=409 if isinstance(error, CancelledRun) else 422)
 
 
-def main():
-    """Serve until SIGTERM."""
-    parser = argparse.ArgumentParser(description=TOOL["description"])
-    parser.add_argument("--port", type=int, required=True)
-    port = parser.parse_args().port
+if __name__ == "__main__":
     # When uvicorn has stopped in good order it raises the signal once more; that is then the end, and a good one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS)
-
-
-if __name__ == "__main__":
-    main()
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    uvicorn.run(app, port=port, log_level="warning", timeout_graceful_shutdown=3)
