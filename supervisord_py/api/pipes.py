@@ -19,21 +19,8 @@ from aiohttp import WSCloseCode, web
 from msgspec import Meta
 
 from supervisord_py.api import schemas as s
+from supervisord_py.api import streams
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.streams import (
-    NDJSON,
-    SSE,
-    Decoder,
-    cancel_and_wait,
-    choose,
-    feed,
-    frame,
-    json_bytes,
-    pick,
-    raw_answer,
-    rfc3339,
-    until_closing,
-)
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
@@ -52,7 +39,7 @@ _SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDD
 
 def pipe_document(view: PipeView) -> Document:
     """Return one pipe."""
-    return {**pick(view), "unit": f"pipe:{view.name}", "state": view.state}
+    return {**streams.pick(view), "unit": f"pipe:{view.name}", "state": view.state}
 
 
 async def list_pipes(call: ApiCall) -> Document:
@@ -132,7 +119,7 @@ async def validate(call: ApiCall) -> Document:
 async def next_runs(call: ApiCall, *, count: s.Count = 5) -> Document:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), count)
-    upcoming = [rfc3339(each) for each in report["upcoming"]]
+    upcoming = [streams.rfc3339(each) for each in report["upcoming"]]
     return {**report, "upcoming": upcoming, "next_run": upcoming[0] if upcoming else None}
 
 
@@ -170,7 +157,7 @@ def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
     usage = execution.usage
     return {
-        **pick(execution, *_SHOWN),
+        **streams.pick(execution, *_SHOWN),
         "tokens": usage.total_tokens or None,
         "cost": usage.cost if usage.total_tokens or usage.cost else None,
         "usage": usage,
@@ -180,7 +167,7 @@ def execution_document(execution: Execution) -> Document:
 
 def whole_document(execution: Execution) -> Document:
     """Return one execution with all that its row holds."""
-    blobs = pick(execution, "stdout", "stderr", "rendered_prompt", "plan")
+    blobs = streams.pick(execution, "stdout", "stderr", "rendered_prompt", "plan")
     known = {**execution_document(execution), **blobs, "preset_snapshot": execution.preset}
     return {"schema": "px.execution/1", **known}
 
@@ -254,7 +241,7 @@ async def output(
 ) -> web.StreamResponse:
     """Answer with a page of one stream, as raw bytes; an empty page is the end for now."""
     page = await call.context.pipes.output((await _execution_of(call)).id, stream, offset, limit)
-    return raw_answer(page, **{"X-Truncated": page.truncated})
+    return streams.raw_answer(page, **{"X-Truncated": page.truncated})
 
 
 async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.Position = 0) -> web.StreamResponse:
@@ -267,14 +254,14 @@ async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.P
     source = _documents(call, execution.id, stream, begin)
     if call.request.headers.get("Upgrade", "").lower() == "websocket":
         return await _by_websocket(call, source)
-    media = choose(call, SSE, NDJSON)
+    media = streams.choose(call, streams.SSE, streams.NDJSON)
 
     async def frames() -> AsyncGenerator[bytes, None]:
         async with aclosing(source) as items:
             async for item in items:
-                yield frame(media, item, identifier=item.get("seen"), event=item["event"])
+                yield streams.frame(media, item, identifier=item.get("seen"), event=item["event"])
 
-    return await feed(call, media, frames())
+    return await streams.feed(call, media, frames())
 
 
 async def _documents(
@@ -284,10 +271,10 @@ async def _documents(
 
     Each piece of output says as `seen` how far all streams were told: what a client comes back with.
     """
-    streams = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
-    ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(streams)}
-    decoder = Decoder()
-    async with aclosing(call.context.pipes.follow(execution, streams, *ends.values())) as items:
+    wanted = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
+    ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(wanted)}
+    decoder = streams.Decoder()
+    async with aclosing(call.context.pipes.follow(execution, wanted, *ends.values())) as items:
         async for item in items:
             if isinstance(item, FollowOutput):
                 pieces = decoder.take(item.stream.value, item.offset, item.data)
@@ -310,9 +297,9 @@ async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -
 
     async def tell() -> None:
         with suppress(ConnectionError):
-            async with aclosing(until_closing(source, call.live.closing)) as items:
+            async with aclosing(streams.until_closing(source, call.live.closing)) as items:
                 async for item in items:
-                    await socket.send_str(json_bytes(item).decode())
+                    await socket.send_str(streams.json_bytes(item).decode())
 
     hears, tells = asyncio.create_task(until_gone()), asyncio.create_task(tell())
     try:
@@ -320,9 +307,9 @@ async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -
         if tells.done():
             tells.result()
     finally:
-        await cancel_and_wait(tells)
+        await streams.cancel_and_wait(tells)
         code = WSCloseCode.GOING_AWAY if call.live.closing.is_set() else WSCloseCode.OK
         with suppress(ConnectionError):
             await socket.close(code=code)
-        await cancel_and_wait(hears)
+        await streams.cancel_and_wait(hears)
     return socket

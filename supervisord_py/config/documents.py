@@ -289,12 +289,7 @@ def _too_deep(file: str) -> DocumentError:
 
 
 def convert(
-    document: Document,
-    kind: type[T],
-    at: Pointer = (),
-    *,
-    value: Any = None,
-    strict: bool = True,
+    document: Document, kind: type[T], at: Pointer = (), *, value: Any = None, strict: bool = True
 ) -> tuple[T | None, list[Problem]]:
     """Make a Struct of the object at `at`, or say what is wrong with it first.
 

@@ -17,17 +17,8 @@ from typing import Any, TypeAlias
 from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, decode, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Plan
+from supervisord_py.pipes import models
 from supervisord_py.pipes.front_matter import parse
-from supervisord_py.pipes.models import (
-    COMMAND,
-    DEFAULT_AGENT,
-    BrokenPipe,
-    BudgetRules,
-    Declared,
-    EventPattern,
-    PipeDefinition,
-    RetryRules,
-)
 from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, parse_schedule, shown, span_of
 
 DEFAULT_PRESET = "auto"
@@ -51,24 +42,24 @@ def name_trouble(name: str) -> str | None:
     return "is reserved" if name in _ROUTES else None
 
 
-def declare(raw: bytes, *, folder: Path, default_agent: str = DEFAULT_AGENT) -> Declared:
+def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGENT) -> models.Declared:
     """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`, whose name is the pipe's; touches no file."""
     name, file, digest = folder.name, folder / PIPE_FILE, hashlib.sha256(raw).hexdigest()
     if trouble := name_trouble(name):
         said = f"the folder's name {shown(name)} {trouble}"
         problem = Problem(message=said, file=str(folder), hint="rename the folder")
-        return BrokenPipe(name, folder, problem, digest=digest)
+        return models.BrokenPipe(name, folder, problem, digest=digest)
     try:
         front = parse(decode(raw.removeprefix(b"\xef\xbb\xbf"), str(file)), str(file))
     except DocumentError as error:
-        return BrokenPipe(name, folder, error.problem, digest=digest)
+        return models.BrokenPipe(name, folder, error.problem, digest=digest)
     header = _Header(front.header)
     fields = header.read(name, default_agent)
     if header.problems:
         first, *more = sorted(header.problems, key=lambda each: (each.line or 0, each.column or 0))
-        return BrokenPipe(name, folder, first, tuple(more), digest)
+        return models.BrokenPipe(name, folder, first, tuple(more), digest)
     root, first_line = front.header.root, front.header.first_line
-    return PipeDefinition(
+    return models.PipeDefinition(
         name=name,
         folder=folder,
         file=file,
@@ -80,7 +71,7 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = DEFAULT_AGENT) -> 
     )
 
 
-def parse_pattern(text: str) -> EventPattern:
+def parse_pattern(text: str) -> models.EventPattern:
     """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
 
     Raises ConfigError: the name is no name, or a known event lacks its subject.
@@ -94,7 +85,7 @@ def parse_pattern(text: str) -> EventPattern:
     near = nearest(name, PUBLISHED, 0.85)
     if near and near != name:
         raise ConfigError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}`?")
-    return EventPattern(name, subject if colon else None)
+    return models.EventPattern(name, subject if colon else None)
 
 
 # -- one value -------------------------------------------------------------------------------------------------------
@@ -219,12 +210,12 @@ _TABLE: _Table = {
     "schedule": ("schedule_text", _text),
 }
 _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
-    "retries": (RetryRules, {
+    "retries": (models.RetryRules, {
         "max": ("max_retries", _number(0, 20, "3")),
         "on_timeout": ("on_timeout", _flag),
         "delay": ("delay_seconds", _seconds),
     }),
-    "budget": (BudgetRules, {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
+    "budget": (models.BudgetRules, {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
     "limits": (dict, {
         "turns": ("max_turns", _number(1, 100_000, "50")),
         "tokens": ("max_tokens", _count),
@@ -276,7 +267,7 @@ class _Header:
     def _table(self, value: Mapping[str, Any], table: _Table, *path: str) -> dict[str, Any]:
         fields = {}
         for key, (field, read) in table.items():
-            if value.get(key) is not None and (value[key] != "" or key == COMMAND):
+            if value.get(key) is not None and (value[key] != "" or key == models.COMMAND):
                 try:
                     fields[field] = read(value[key])
                 except ConfigError as error:
@@ -317,15 +308,15 @@ class _Header:
 
     def _agent(self, fields: dict[str, Any], default: str) -> None:
         has_command, agent = self._value.get("command") is not None, fields.setdefault("agent", default)
-        if agent == COMMAND and not has_command:
+        if agent == models.COMMAND and not has_command:
             self._complain(("agent",), "command needs a command to run", "add command: ./agent.sh")
-        elif has_command and agent != COMMAND and "agent" not in self._value:
+        elif has_command and agent != models.COMMAND and "agent" not in self._value:
             said = f"is run by agent: command only, and the agent is {agent}"
             self._complain(("command",), said, "add agent: command")
-        elif has_command and agent != COMMAND:
+        elif has_command and agent != models.COMMAND:
             self.warnings.append(f"command has no effect with agent: {agent}")
 
-    def _events(self) -> Iterator[EventPattern]:
+    def _events(self) -> Iterator[models.EventPattern]:
         value, hint = self._value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
         path: Pointer = ("trigger",)
         if isinstance(value, dict):

@@ -25,18 +25,10 @@ from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mea
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.ledger.pipe_state import PipeStateRow
+from supervisord_py.pipes import models
 from supervisord_py.pipes.catalog import SETTLE_SECONDS, Change, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
 from supervisord_py.pipes.front_matter import Value, set_keys
-from supervisord_py.pipes.models import (
-    BrokenPipe,
-    Declared,
-    PipeDefinition,
-    PipesConfig,
-    PipeView,
-    error_of,
-    problem_text,
-)
 from supervisord_py.pipes.schedule import At, shown
 from supervisord_py.pipes.status import PipeViews
 
@@ -90,11 +82,11 @@ class PipeFiles:
 
     async def _take(self, change: Change) -> None:
         declared = self._room.catalog.pipes.get(change.name)
-        problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
+        problem = models.problem_text(declared.problem) if isinstance(declared, models.BrokenPipe) else None
         self._room.say_of_pipe(f"pipe_{change.kind}", change.name, config_error=problem)
-        if isinstance(declared, PipeDefinition):
+        if isinstance(declared, models.PipeDefinition):
             await self.settle(declared)
-        elif isinstance(declared, BrokenPipe):
+        elif isinstance(declared, models.BrokenPipe):
             _log.warning("pipe_broken", pipe=change.name, detail=problem)
         else:
             self._room.task(self.gone(change.name, "its folder was deleted"))
@@ -106,7 +98,7 @@ class PipeFiles:
         if pipe not in self._room.catalog.pipes:  # it may have come back meanwhile
             await self._room.states.forget(pipe)
 
-    async def settle(self, definition: PipeDefinition) -> None:
+    async def settle(self, definition: models.PipeDefinition) -> None:
         """Bring what is remembered of a pipe, and what waits of it, in step with its file and what is wished of it."""
         room, states, name = self._room, self._room.states, definition.name
         now, text = room.clocks.moment(), f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
@@ -131,7 +123,7 @@ class PipeFiles:
 
     # -- what people do ----------------------------------------------------------------------------------------------
 
-    async def install(self, source: str, *, name: str | None = None) -> PipeView:
+    async def install(self, source: str, *, name: str | None = None) -> models.PipeView:
         """Add a pipe from a path, an https address or `example:NAME`: disabled, validated, whole or not at all."""
         self._room.refuse_at_the_end()
         async with self._editing:
@@ -144,7 +136,7 @@ class PipeFiles:
         self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
         return structs.replace(view, warnings=warnings)
 
-    async def scaffold(self, name: str) -> PipeView:
+    async def scaffold(self, name: str) -> models.PipeView:
         """Make a new pipe to be filled in; it runs by hand only."""
         self._room.refuse_at_the_end()
         folder = _place_for(self._room.config.pipes_dir, name)
@@ -152,7 +144,7 @@ class PipeFiles:
         await self.refresh()
         return self._room.get(name)
 
-    async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
+    async def configure(self, name: str, changes: Mapping[str, Value]) -> models.PipeView:
         """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
 
         Raises ConfigError: the pipe would be broken by it; nothing is written.
@@ -163,28 +155,27 @@ class PipeFiles:
         await self.refresh()
         return self._room.get(name)
 
-    def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        file, present = declared.folder / PIPE_FILE, getattr(declared, "lines", {})
-        for key, value in changes.items():
-            if value is not None and key not in {*KNOWN, *present}:
-                message = f"{key!r} is no key of a pipe{did_you_mean(key, USED)}"
-                hint = "pipe.md(5) lists the keys; one of your own is written into the file by hand"
-                raise error_of([Problem(message=message, file=str(file), pointer=f"/{key}", hint=hint)], declared.name)
+    def _edit(self, declared: models.Declared, changes: Mapping[str, Value]) -> None:
+        file, known = declared.folder / PIPE_FILE, {*KNOWN, *getattr(declared, "lines", ())}
+        wrong, hint = [], "pipe.md(5) lists the keys; one of your own is written into the file by hand"
+        for key in (key for key, value in changes.items() if value is not None and key not in known):
+            said = f"{key!r} is no key of a pipe{did_you_mean(key, USED)}"
+            wrong.append(Problem(message=said, file=str(file), pointer=f"/{key}", hint=hint))
         try:
             before = read_bounded(file).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise error_of([Problem(message=f"cannot be read: {error}", file=str(file))], declared.name) from None
-        text = set_keys(before, changes)
-        if text == before:
-            return
-        will = declare(text.encode(), folder=declared.folder, default_agent=self._room.config.default_agent)
-        if isinstance(will, BrokenPipe):
-            wrong = [will.problem, *will.more]
-        else:  # what is missing beside the file is told where it was named just now
-            wrong = [each for each in self._room.faults(will) if each.pointer[1:] in changes]
+            wrong.append(Problem(message=f"cannot be read: {error}", file=str(file)))
+        if not wrong:
+            text = set_keys(before, changes)
+            will = declare(text.encode(), folder=declared.folder, default_agent=self._room.config.default_agent)
+            if isinstance(will, models.BrokenPipe):
+                wrong = [will.problem, *will.more]
+            else:  # what is missing beside the file is told where it was named just now
+                wrong = [each for each in self._room.faults(will) if each.pointer[1:] in changes]
         if wrong:
-            raise error_of(wrong, declared.name)
-        write_pipe(file, text)
+            raise models.error_of(wrong, declared.name)
+        if text != before:
+            write_pipe(file, text)
 
     async def remove(self, name: str) -> None:
         """End everything of a pipe, then delete its folder; its executions stay in the ledger."""
@@ -195,14 +186,14 @@ class PipeFiles:
         await self.refresh()
         await self.gone(name, "its pipe was removed")
 
-    async def afresh(self, name: str) -> Declared:
+    async def afresh(self, name: str) -> models.Declared:
         """Return a pipe as its file stands now."""
         if not self._room.catalog.is_current(name):  # a stat: cheaper than a thread
             await self.refresh()
         return self._room.definition(name)
 
 
-def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) -> bool:
+def _is_wish_over(row: PipeStateRow, definition: models.PipeDefinition, schedule: str) -> bool:
     """Say whether what was wished of a pipe counts no more: its file says another word, or names another time.
 
     It is over for good then: it does not come back with the old word.
@@ -221,7 +212,7 @@ class FetchError(PxError, kind="fetch_failed", title="The address cannot be read
     """An address cannot be read."""
 
 
-async def add(source: str, config: PipesConfig, *, name: str | None = None) -> PipeDefinition:
+async def add(source: str, config: models.PipesConfig, *, name: str | None = None) -> models.PipeDefinition:
     """Add a pipe: from a folder with a `pipe.md`, one Markdown file, `https://...`, or `example:NAME`.
 
     Raises PxError: the source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
@@ -247,8 +238,9 @@ async def add(source: str, config: PipesConfig, *, name: str | None = None) -> P
         source = str(file)
     folder = _place_for(pipes_dir, name)
     declared = declare(raw, folder=folder, default_agent=config.default_agent)
-    if isinstance(declared, BrokenPipe):
-        broken = error_of([structs.replace(each, file=source) for each in (declared.problem, *declared.more)], name)
+    if isinstance(declared, models.BrokenPipe):
+        wrong = [structs.replace(each, file=source) for each in (declared.problem, *declared.more)]
+        broken = models.error_of(wrong, name)
         broken.hint = f"{broken.hint}; mend it where it is, then add it again"
         raise broken
     disabled = set_keys(raw.decode(), {"enabled": False}).encode()

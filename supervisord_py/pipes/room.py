@@ -180,12 +180,9 @@ class Pipes(PipeViews):
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
         before = await self.execution(number, blobs=True)
         if not before.status.is_final:
-            raise ConflictError(
-                f"execution {number} is {before.status}; only one that is over can be retried",
-                hint=f"`pxctl pipe cancel {number}` ends it",
-                unit=before.unit,
-                execution=number,
-            )
+            said = f"execution {number} is {before.status}; only one that is over can be retried"
+            hint = f"`pxctl pipe cancel {number}` ends it"
+            raise ConflictError(said, hint=hint, unit=before.unit, execution=number)
         return (await self.run(before.pipe_name, [again(before)]))[0]
 
     def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
@@ -203,13 +200,9 @@ class Pipes(PipeViews):
         for run in () if queue else others.values():
             waits = self.line.position(run.id) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:
-                raise ConflictError(
-                    f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
-                    hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
-                    unit=unit,
-                    execution=run.id,
-                    pid=run.execution.pid,
-                )
+                message = f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}"
+                hint = f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue"
+                raise ConflictError(message, hint=hint, unit=unit, execution=run.id, pid=run.execution.pid)
         if len(others) + count > WAITING_MAX:
             message = f"{len(others)} executions of pipe {name} wait already, of {WAITING_MAX} at most"
             hint = f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all"
@@ -220,13 +213,8 @@ class Pipes(PipeViews):
         run = self.runs.get(number)
         if run is None:
             over = await self.execution(number)
-            raise ConflictError(
-                f"execution {number} is over: {over.status}",
-                hint=f"pxctl pipe show {number}",
-                unit=over.unit,
-                execution=number,
-                status_word=over.status,
-            )
+            said, hint = f"execution {number} is over: {over.status}", f"pxctl pipe show {number}"
+            raise ConflictError(said, hint=hint, unit=over.unit, execution=number)
         return await self.end(run, "cancelled on request")
 
     async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:

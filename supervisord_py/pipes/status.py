@@ -15,22 +15,12 @@ from supervisord_py.config.documents import Problem
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.ledger.table import to_text
-from supervisord_py.pipes import due
+from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of
 from supervisord_py.pipes.due import Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
-from supervisord_py.pipes.models import (
-    COMMAND,
-    BrokenPipe,
-    Check,
-    Declared,
-    PipeDefinition,
-    PipesHealth,
-    PipeView,
-    problem_text,
-)
 from supervisord_py.pipes.presets import EVERY, resolve
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
 from supervisord_py.pipes.scheduler import Timetable
@@ -46,15 +36,15 @@ class PipeViews(Executions):
         super().__init__(*args, **options)
         self.timetable = Timetable(self)
 
-    def health(self) -> PipesHealth:
+    def health(self) -> models.PipesHealth:
         scheduler, declared = self.timetable, self.catalog.pipes.values()
-        return PipesHealth(
+        return models.PipesHealth(
             scheduler_running=scheduler.alive and self.config.enabled,
             scheduler_restarts=scheduler.restarts,
             scheduler_error=scheduler.last_error,
             catalog=self.catalog.trouble,
             pipes=len(declared),
-            broken=sum(isinstance(each, BrokenPipe) or self._fault(each) is not None for each in declared),
+            broken=sum(isinstance(each, models.BrokenPipe) or self._fault(each) is not None for each in declared),
             queued=len(self.line.waiting()),
             running=len(self.line.running),
             ledger=self.ledger.degraded,
@@ -68,14 +58,14 @@ class PipeViews(Executions):
         """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
         return await asyncio.to_thread(self.shelf.problems)
 
-    def get(self, name: str) -> PipeView:
+    def get(self, name: str) -> models.PipeView:
         return self.show(self.definition(name))
 
-    def snapshot(self) -> tuple[PipeView, ...]:
+    def snapshot(self) -> tuple[models.PipeView, ...]:
         """Return every pipe, by name; broken ones with their `config_error`."""
         return tuple(map(self.show, self.catalog.pipes.values()))
 
-    def show(self, declared: Declared) -> PipeView:
+    def show(self, declared: models.Declared) -> models.PipeView:
         """Return a pipe, broken or not, as it stands."""
         name, row, running = declared.name, self.states.get(declared.name), self.running(declared.name)
         it = running.execution if running else None
@@ -92,9 +82,9 @@ class PipeViews(Executions):
             "folder": str(declared.folder),
         }
         facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
-        if isinstance(declared, BrokenPipe):
-            why, file = problem_text(declared.problem), declared.problem.file
-            return PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
+        if isinstance(declared, models.BrokenPipe):
+            why, file = models.problem_text(declared.problem), declared.problem.file
+            return models.PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
         enabled, fault, missing = self.states.is_enabled(declared), self._fault(declared), self._missing_agent(declared)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
         warnings += self.doubts(declared)
@@ -102,12 +92,12 @@ class PipeViews(Executions):
         if it is not None and quiet >= QUIET_SECONDS:
             said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
             warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
-        return PipeView(
+        return models.PipeView(
             name=name,
             enabled=enabled,
             schedule=declared.schedule_text,
             next_run=next(iter(self._upcoming(declared, 1)), None) if enabled and self.config.enabled else None,
-            config_error=problem_text(fault) if fault is not None else None,
+            config_error=models.problem_text(fault) if fault is not None else None,
             warnings=tuple(warnings),
             title=declared.title,
             description=declared.description,
@@ -121,7 +111,7 @@ class PipeViews(Executions):
 
     # -- what is wrong, and what is odd --------------------------------------------------------------------------------
 
-    def faults(self, definition: PipeDefinition) -> Iterator[Problem]:
+    def faults(self, definition: models.PipeDefinition) -> Iterator[Problem]:
         """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
         spec: AgentSpec | None = None
         try:
@@ -135,17 +125,17 @@ class PipeViews(Executions):
         if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
 
-    def _fault(self, definition: PipeDefinition) -> Problem | None:
+    def _fault(self, definition: models.PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
         found = next(self.faults(definition), None) or self._end_of_times(definition)
         return None if isinstance(found, str) else found
 
-    def _missing_agent(self, definition: PipeDefinition) -> Problem | None:
+    def _missing_agent(self, definition: models.PipeDefinition) -> Problem | None:
         """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
         spec = self.shelf.adapters_now().agents.get(definition.agent)
         return self._program(definition, spec) if spec is not None and spec.argv else None
 
-    def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
+    def _program(self, definition: models.PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started."""
         word = next(iter(spec.argv or definition.plan.command), None)
         if isinstance(word, str) and not any(placeholders_of(word)):
@@ -158,7 +148,7 @@ class PipeViews(Executions):
                 return definition.problem(key, error.detail, error.hint or "mend the command")
         return None
 
-    def doubts(self, definition: PipeDefinition) -> Iterator[str]:
+    def doubts(self, definition: models.PipeDefinition) -> Iterator[str]:
         """Yield what is odd about a pipe's file and times."""
         wanted, most = definition.timeout_seconds, self.config.timeout_max_seconds
         yield from definition.warnings
@@ -169,7 +159,7 @@ class PipeViews(Executions):
         if (late := self._slower(definition)) is not None:
             yield late
 
-    def _end_of_times(self, definition: PipeDefinition) -> Problem | str | None:
+    def _end_of_times(self, definition: models.PipeDefinition) -> Problem | str | None:
         """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
 
         It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
@@ -189,42 +179,42 @@ class PipeViews(Executions):
         key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
         return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
-    async def checks_of(self, declared: Declared) -> list[Check]:
+    async def checks_of(self, declared: models.Declared) -> list[models.Check]:
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
-        if isinstance(declared, BrokenPipe):
+        if isinstance(declared, models.BrokenPipe):
             return [_failed(each) for each in (declared.problem, *declared.more)]
         (chosen, odd_presets), over = await choose(self, declared), self._end_of_times(declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         checks += [_failed(over)] if isinstance(over, Problem) else []
-        checks += [Check("pipe", "warn", each) for each in self.doubts(declared)]
+        checks += [models.Check("pipe", "warn", each) for each in self.doubts(declared)]
         checks += _of_folder(declared)
         adapters, presets = await self.shelf.look()
         broken = presets.broken if EVERY in declared.presets else {}
         left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
-        checks += [Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
+        checks += [models.Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
         if not chosen.status.is_final:
             spec = adapters.get(declared.agent)
             try:
                 ready = await check(self.shelf, build(self, declared, chosen, 0), declared.folder)
             except CannotRunError as error:
                 if not any(each.verdict == "fail" for each in checks):
-                    checks.append(Check("agent", "fail", error.detail, None, error.hint))
+                    checks.append(models.Check("agent", "fail", error.detail, None, error.hint))
             else:
                 later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
                 odd = dict.fromkeys((*ready.warnings, *filter(None, later)))
-                checks += [Check("agent", "warn", each) for each in odd]
+                checks += [models.Check("agent", "warn", each) for each in odd]
         if not any(each.verdict == "fail" for each in checks):
-            checks.append(Check("ready", "pass", _in_words(declared, chosen)))
+            checks.append(models.Check("ready", "pass", _in_words(declared, chosen)))
         return checks
 
     # -- times to come -------------------------------------------------------------------------------------------------
 
-    def _slower(self, definition: PipeDefinition) -> str | None:
+    def _slower(self, definition: models.PipeDefinition) -> str | None:
         """Return a warning when its runs take longer than its schedule leaves them."""
         average = self.states.average_seconds.get(definition.name)
         return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
 
-    def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
+    def _upcoming(self, definition: models.PipeDefinition, count: int) -> tuple[float, ...]:
         standing, progress = self.decision(definition), self.states.progress(definition.name)
         return due.upcoming(definition.schedule, progress, self.now(), standing, count)
 
@@ -233,8 +223,8 @@ class PipeViews(Executions):
         declared, config = self.definition(name), self.config
         shown = self.show(declared)
         report = {each: getattr(shown, each) for each in ("name", "enabled", "schedule", "last_decision", "events")}
-        if isinstance(declared, BrokenPipe):
-            why = [f"it cannot run: {problem_text(declared.problem)}"]
+        if isinstance(declared, models.BrokenPipe):
+            why = [f"it cannot run: {models.problem_text(declared.problem)}"]
             return report | {"summary": "broken", "upcoming": (), "timezone": None, "now": None, "sentences": why}
         sentences = []
         is_on, standing = shown.enabled and config.enabled, self.decision(declared)
@@ -245,7 +235,7 @@ class PipeViews(Executions):
         if not config.enabled:
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
         if fault := next(self.faults(declared), None) or self._missing_agent(declared):
-            sentences.append(f"each run of it fails at once: {problem_text(fault)}")
+            sentences.append(f"each run of it fails at once: {models.problem_text(fault)}")
         upcoming = self._upcoming(declared, count)
         sentences += due.explain(
             declared.schedule, self.now(), standing, upcoming, late=self._slower(declared), is_on=is_on
@@ -279,22 +269,22 @@ class PipeViews(Executions):
         ]
 
 
-def _of_folder(definition: PipeDefinition) -> Iterator[Check]:
+def _of_folder(definition: models.PipeDefinition) -> Iterator[models.Check]:
     """Say what is odd about a pipe's prompt, and who may read its secrets."""
-    if not definition.body and definition.agent != COMMAND:
+    if not definition.body and definition.agent != models.COMMAND:
         hint = "say below the closing --- what the agent is to do"
-        yield Check("prompt", "fail", "there is no text below the front matter", None, hint)
+        yield models.Check("prompt", "fail", "there is no text below the front matter", None, hint)
     file = definition.folder / DOTENV
     if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        yield Check(DOTENV, "warn", f"{file} holds secrets, and others may read it", None, f"chmod 600 {file}")
+        yield models.Check(DOTENV, "warn", f"{file} holds secrets, and others may read it", None, f"chmod 600 {file}")
 
 
-def _failed(problem: Problem) -> Check:
+def _failed(problem: Problem) -> models.Check:
     key = problem.pointer[1:].partition("/")[0] or "front_matter"
-    return Check(key, "fail", problem.message.removeprefix(f"{key}: "), problem.line, problem.hint)
+    return models.Check(key, "fail", problem.message.removeprefix(f"{key}: "), problem.line, problem.hint)
 
 
-def _in_words(definition: PipeDefinition, chosen: Execution) -> str:
+def _in_words(definition: models.PipeDefinition, chosen: Execution) -> str:
     """Say what a pipe would run with."""
     preset, chain = chosen.preset, (chosen.preset, *chosen.plan.fallbacks)
     names, what = ", then ".join(each.id or "" for each in chain), filter(None, (preset.provider, preset.model))
