@@ -23,7 +23,7 @@ from aiohttp import web
 
 from supervisord_py.api.auth import TcpAccess
 from supervisord_py.errors import InterruptedRunError, PxError
-from supervisord_py.kernels.cell import CallEvent
+from supervisord_py.kernels.session import CallEvent
 from supervisord_py.ledger.events import Event
 
 if TYPE_CHECKING:
@@ -172,24 +172,15 @@ class HeldCall:
     """One work, what happened in it, and who follows it.
 
     `path`: of the request; `work` is given what takes its events, and returns the last document; `ends_with_client`: it
-    is cancelled when nobody follows it any more; `interrupted` makes what is said when it is left as we are replaced.
+    is cancelled when nobody follows it any more.
     """
 
-    def __init__(
-        self,
-        live: Live,
-        path: str,
-        work: Work,
-        interrupted: Callable[[], InterruptedRunError],
-        *,
-        ends_with_client: bool,
-    ) -> None:
+    def __init__(self, live: Live, path: str, work: Work, *, ends_with_client: bool) -> None:
         self.id = secrets.token_hex(8)
         self.path = path
         self.is_told = False
         self.events: list[CallEvent] = []
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._interrupted = interrupted
         self._live = live
         self._ends_with_client = ends_with_client
         self._followers = 0
@@ -210,7 +201,9 @@ class HeldCall:
     def result(self) -> Document:
         """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
         if not self.work.done():
-            raise self._interrupted()
+            told = "The control plane is being replaced; what runs in the kernel goes on, what comes behind is not run."
+            hint = "pxctl kernel list; what cells give stays at /api/kernels/ID/cells"
+            raise InterruptedRunError(told, hint=hint)
         return self.work.result()
 
     @asynccontextmanager

@@ -1,18 +1,23 @@
 """`/api/kernels…`, `/api/capabilities`: sessions of kernels, calls in them, and what is kept of their cells.
 
 A session is named by its id, or by its name where only one session has it or `cwd` decides. A call ends with its
-client, by the ladder of the room; one that is told as server-sent events a moment later, for its client may come back.
-It does not end with the control plane: when that is replaced, the call is left to the room, its cells run on in their
-kernel, and their output stays where it is.
+client, by the ladder of the room. It does not end with the control plane: when that is replaced, the call is left to
+the room, its cells run on in their kernel, and their output stays where it is.
+
+Of streams, which tell events as they happen, and what came of it (`done`) at last:
+- Telling never waits. What a cell gives stays in its files until a follower has room for it; only events are kept here,
+  of which a call has a handful for each cell.
+- What fails before anything happened has an answer with its own status; later, the problem is the last item.
+- Each server-sent event has an id; a request with `Last-Event-ID` is told the rest, and runs nothing again. Who does
+  not come back in time has left: what ends with its client is cancelled then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
+import re
 import socket
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,18 +25,42 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.auth import instance_of_peer
-from supervisord_py.api.context import ApiCall, HeldCall
-from supervisord_py.api.kernel_streams import resume, tell
+from supervisord_py.api.context import ApiCall, Document, HeldCall
 from supervisord_py.api.routes import Answer
-from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_bytes, pick, raw_answer
+from supervisord_py.api.streams import (
+    JSON,
+    NDJSON,
+    SSE,
+    Decoder,
+    choose,
+    feed,
+    frame,
+    json_answer,
+    json_bytes,
+    pick,
+    raw_answer,
+)  # fmt: skip
 from supervisord_py.api.units import change_unit, measure
-from supervisord_py.errors import InterruptedRunError
-from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell, CellResult
-from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels import notebook as notebooks
+from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.render import find_artifact
-from supervisord_py.kernels.session import BackendName, Owner, StartRequest
+from supervisord_py.kernels.session import (
+    BackendName,
+    CallEvent,
+    CallRequest,
+    CallResult,
+    Cell,
+    CellResult,
+    Owner,
+    StartRequest,
+)
 
+LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
+RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
+_SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
+_EDGES = frozenset({"cell_started", "cell_done"})
 _SOURCES = ("code", "cells", "notebook", "script")
 _USUAL_SPEC = "python3"
 
@@ -106,16 +135,10 @@ async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
         return session_document(call, (await kernels.start(request, told))[1])
 
-    interrupted = partial(
-        InterruptedRunError,
-        "The control plane is being replaced while the kernel starts; whether it still does is not known.",
-        hint="pxctl kernel list, then start it again",
-    )
-    return await tell(call, media, HeldCall(call.live, call.request.path, work, interrupted, ends_with_client=False))
+    return await tell(call, media, HeldCall(call.live, call.request.path, work, ends_with_client=False))
 
 
-def _place(body: s.Place) -> dict[str, Any]:
-    """Return the members that decide where code runs, by the names that both requests have for them."""
+def _place(body: s.Place) -> dict[str, Any]:  # the members that decide where code runs
     place = {name: getattr(body, name) for name in ("cwd", "interpreter", "kernelspec", "backend")}
     if body.language == "bash" or body.backend is BackendName.BASH:
         for name in ("interpreter", "kernelspec"):
@@ -177,12 +200,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
         return await _finished(call, body.notebook, await kernels.execute(request, told))
 
-    interrupted = partial(
-        InterruptedRunError,
-        "The control plane is being replaced; the running cell goes on in its kernel, later ones are not run.",
-        hint="pxctl kernel list; its output stays at /api/kernels/ID/cells",
-    )
-    held = HeldCall(call.live, call.request.path, work, interrupted, ends_with_client=True)
+    held = HeldCall(call.live, call.request.path, work, ends_with_client=True)
     return await tell(call, choose(call, JSON, NDJSON, SSE), held)
 
 
@@ -196,18 +214,13 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     if body.code is not None:
         cells = (Cell(body.code),)
     elif body.script is not None:
-        cells = (await _notebook_module()).cells_of_script(body.script)
+        cells = notebooks.cells_of_script(body.script)
     elif body.notebook is not None:
-        cells, named = await asyncio.to_thread((await _notebook_module()).cells_of_notebook, body.notebook)
+        cells, named = await asyncio.to_thread(notebooks.cells_of_notebook, body.notebook)
         kernelspec = None if named == _USUAL_SPEC else named
     if not cells:
         raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", 'for example {"code": "1 + 1"}')
     return cells, kernelspec
-
-
-async def _notebook_module() -> Any:
-    """Return the module that knows notebooks; its library is slow to import and seldom needed."""
-    return await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.notebook")
 
 
 async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict[str, Any]:
@@ -218,14 +231,111 @@ async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict
     document = {"schema": "px.exec/1", "kernel": session, "name": session.rpartition("-")[0], **known}
     if sent is None:
         return document
-    notebook, cells_dir = await _notebook_module(), call.context.config.cells_dir
-    limits = call.context.kernels.config.output
+    folder, limits = call.context.config.cells_dir / session, call.context.kernels.config.output
 
-    def outputs_of(cell: CellResult) -> Any:
-        log = CellLog(cells_dir / session, cell.id)
-        return notebook.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
+    def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
+        log = CellLog(folder, cell.id)
+        return notebooks.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
 
-    return {**document, "notebook": await asyncio.to_thread(notebook.executed, sent, result.cells, outputs_of)}
+    return {**document, "notebook": await asyncio.to_thread(notebooks.executed, sent, result.cells, outputs_of)}
+
+
+# -- what happens, as it happens ---------------------------------------------------------------------------------------
+
+StreamPlace = tuple[int, int, int, int]
+"""How much was told: events of the call; of the cell that runs, bytes of stdout and stderr, and its last record."""
+_BEGINNING: StreamPlace = (0, 0, 0, -1)
+
+
+async def resume(call: ApiCall, seen: str) -> web.StreamResponse:
+    """Answer with the rest of the stream whose event `seen` is the last that the client has."""
+    found = _SEEN.fullmatch(seen)
+    if found is None:
+        raise s.refuse_value("Last-Event-ID", seen, "must be the id of the last event")
+    if found[2] is None:
+        return web.Response(status=web.HTTPNoContent.status_code)  # what tells clients of SSE not to come back
+    held = call.live.held.get(found["call"])
+    if held is None or held.path != call.request.path:
+        raise UnknownUnitError(
+            "The stream to be resumed is not there any more; nothing was run again.",
+            hint="what its cells gave is at GET /api/kernels/{k}/cells; run again without Last-Event-ID",
+        )
+    events, out, err, record = map(int, found.groups()[1:])
+    return await tell(call, SSE, held, (events, out, err, record))
+
+
+async def tell(call: ApiCall, media: str, held: HeldCall, place: StreamPlace = _BEGINNING) -> web.StreamResponse:
+    """Answer with what came of work, or with a stream of what happens, from a place on. Raises PxError: it failed."""
+    async with held.followed(RESUME_SECONDS if media == SSE else 0.0):
+        if media == JSON:
+            ends: set[asyncio.Future[Any]] = {held.work, call.live.given_up}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            answer = json_answer(document := held.result())
+            held.is_told = True
+            if (cold := document.get("cold_start_ms")) is not None:
+                answer.headers["X-Px-Cold-Start"] = str(cold)
+            return answer
+        await held.until_more(0)
+        if place == _BEGINNING and held.work.done():
+            held.work.result()  # where it failed, its problem is the answer
+        response = await feed(call, media, _frames(call, media, held, place), closing=asyncio.Event())
+        held.is_told = True
+        return response
+
+
+async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace) -> AsyncGenerator[bytes, None]:
+    """Yield what is to be told from a place on: what happens, and what came of it at last.
+
+    A cell's end is told when its files were read to their end; what else happens meanwhile, as soon as it does.
+    """
+    events, *told, record = place
+    edges = [event for event in held.events[:events] if event["event"] in _EDGES]
+    started = edges[-1] if edges and edges[-1]["event"] == "cell_started" else None
+    reading: Reading | None = None
+    decoder = Decoder()
+
+    def told_now(document: Document) -> bytes:
+        at = "-".join(map(str, (events, told[0], told[1], record)))
+        return frame(media, document, identifier=f"{held.id}:{at}", event=document["event"])
+
+    while not call.live.given_up.done() and (started or events < len(held.events) or not held.work.done()):
+        for event in held.events[events:]:
+            if started is not None and event["event"] in _EDGES:
+                break
+            events += 1
+            if event["event"] == "cell_started":
+                started, told, record = event, [0, 0], -1
+            yield told_now(event)
+        if started is None:
+            await held.until_more(events)
+            continue
+        if reading is None:
+            log = CellLog(call.context.config.cells_dir / started["kernel"], started["id"])
+            reading = Reading(log, *told, span_bytes=READ_BYTES)
+            await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
+        has_ended = events < len(held.events) or held.work.done()
+        found = await asyncio.to_thread(reading.pieces, record)
+        is_last = reading.ended or (has_ended and not found)
+        for item in [*found, None] if is_last else found:
+            if isinstance(item, Piece):
+                documents = decoder.take(item.stream, item.offset, item.data)
+            elif item is not None:
+                record = max(record, item.offset)
+                documents = [] if (document := as_event(item)) is None else [document]
+            else:
+                documents = decoder.rest()
+            for document in documents:
+                if "event" not in document:
+                    told[document["stream"] == "stderr"] += document["end"] - document["offset"]
+                yield told_now({"event": "output", "id": started["id"], **document})
+        if is_last:
+            reading = started = None
+        elif not found:
+            await held.until_more(events, LOOK_SECONDS)
+    yield frame(media, {"event": "done", "result": held.result()}, identifier=f"{held.id}:done", event="done")
+
+
+# -- what is kept of cells ---------------------------------------------------------------------------------------------
 
 
 async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import msgspec
 from supervisord_py import __version__
 from supervisord_py.config.settings import DEFAULTS, KEYS, Settings, shown_value, value_of
 from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
-from supervisord_py.kernels.exposure import LEGACY_NAMES
+from supervisord_py.kernels.config import LEGACY_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

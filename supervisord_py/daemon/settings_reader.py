@@ -22,7 +22,7 @@ from supervisord_py.config import documents
 from supervisord_py.config.documents import DocumentError, nearest, read_bounded
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Loaded, SettingsError, Sources
-from supervisord_py.kernels.exposure import LEGACY_NAMES, legacy_settings
+from supervisord_py.kernels.config import LEGACY_NAMES, legacy_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

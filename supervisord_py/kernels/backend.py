@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
-from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, CellError, CellStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
-from supervisord_py.kernels.cell import CallResult, CellError, CellResult, CellStatus, Step, Variables
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.live_session import KernelWaiter
 from supervisord_py.kernels.messages import CellOutcome, CellPlace
+from supervisord_py.kernels.session import CallResult, CellError, CellResult, CellStatus, Step, Variables
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import CallEvent, CallRequest
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance, LiveSession
+    from supervisord_py.kernels.session import CallEvent, CallRequest
     from supervisord_py.kernels.session_set import Waiter
 
 ABANDON_SECONDS = 2.0

@@ -19,8 +19,8 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
-from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter
+from supervisord_py.kernels.session import CellError, CellStatus
 
 READ_BYTES = 64 * 1024
 MOST_PIECES = 256

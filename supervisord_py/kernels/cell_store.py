@@ -14,11 +14,10 @@ from msgspec.structs import asdict, replace
 
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog, folder_of_cells
 from supervisord_py.kernels.inside.cell_writer import RECORDS
 from supervisord_py.kernels.messages import CellOutcome
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, CellError, CellResult, CellStatus, Variables
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.instance import End

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.backend import KernelHandle
-    from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.session import CallEvent
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.instance import End, Note
     from supervisord_py.process.keeper_client import KeeperClient

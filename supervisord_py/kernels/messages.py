@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from supervisord_py import errors
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.session import CellError, CellStatus, Variables
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.config.settings import KernelsSettings
     from supervisord_py.kernels.backend import Launch, Reply
-    from supervisord_py.kernels.cell import Step
+    from supervisord_py.kernels.session import Step
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import convert
@@ -23,9 +24,9 @@ from msgspec.structs import replace
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels import wire
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter, told_by
+from supervisord_py.kernels.session import CellError, CellStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +46,6 @@ CONCLUDE_SECONDS = 5.0  # how long whoever waits for a cell may take, when the c
 QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end
 NO_ANSWER = "The kernel became idle without an answer: whether the cell ran to its end is not known."
-Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
@@ -126,34 +126,30 @@ class MessagingKernel:
         request = self._requests.get(message.parent_id)
         if request is not None:
             request.heard_at = asyncio.get_running_loop().time()
-        if message.channel != "iopub":
-            if request is not None and message.type.endswith("_reply") and not request.reply.done():
-                request.reply.set_result(message.content)
-        else:
-            if not self.is_heard.done():
-                self.is_heard.set_result(None)
-            state = message.state
-            if message.parent_session != self._session:
-                self._hear_of_others(message)
-            elif state is None:
-                if request is not None:
-                    request.has_output = True
-                if self._recording is not None:
-                    self.take_output(message)
-            elif state == "idle" and request is not None and not request.idle.done():
-                request.idle.set_result(None)
+        if message.channel == "iopub":
+            _settle(self.is_heard, None)
+            if message.parent_session == self._session:
+                self._hear_output(message, request)
+            elif message.state is not None and message.parent_id and message.parent_type != "kernel_info_request":
+                # Of a request that is not ours; a question what the kernel is counts as none.
+                self.foreign_used_at = time.time()
+                if message.state == "busy":
+                    self._foreign.add(message.parent_id)
+                elif message.state == "idle":
+                    self._foreign.discard(message.parent_id)
+        elif request is not None and message.type.endswith("_reply"):
+            _settle(request.reply, message.content)
         if request is not None and request.cell is None and request.reply.done() and request.idle.done():
             del self._requests[message.parent_id]
 
-    def _hear_of_others(self, message: Message) -> None:
-        """Note what iopub tells of a request that is not ours; a question what the kernel is counts as none."""
-        if message.state is None or not message.parent_id or message.parent_type == "kernel_info_request":
-            return
-        self.foreign_used_at = time.time()
-        if message.state == "busy":
-            self._foreign.add(message.parent_id)
-        elif message.state == "idle":
-            self._foreign.discard(message.parent_id)
+    def _hear_output(self, message: Message, request: PendingRequest | None) -> None:
+        if message.state is None:
+            if request is not None:
+                request.has_output = True
+            if self._recording is not None:
+                self.take_output(message)
+        elif message.state == "idle" and request is not None:
+            _settle(request.idle, None)
 
     def note(self, way: str, message: Message) -> None:
         about = {"channel": message.channel, "type": message.type, "bytes": message.size}
@@ -177,13 +173,12 @@ class MessagingKernel:
             if self._recording is not None:
                 await self._recording.open(cell, begin=not is_sent)
             if not is_sent:
-                place = {"cell": cell.cell_id, "dir": str(cell.cells_dir)}
-                ours = {"px": {**place, "preview": cell.preview_bytes, "cap": cell.cell_bytes}}
+                limits = {"preview": cell.preview_bytes, "cap": cell.cell_bytes}
                 # By its metadata our launcher knows a cell of ours, and writes its files.
-                metadata = ours if self._recording is None else None
+                ours = {"px": {"cell": cell.cell_id, "dir": str(cell.cells_dir), **limits}}
+                about: Any = {"msg_id": cell.cell_id, "metadata": None if self._recording else ours}
                 content = {**wire.EXECUTE, "code": cell.code, "store_history": True}
-                kind, session = "execute_request", self._session
-                await self.send(wire.make(kind, content, session, msg_id=cell.cell_id, metadata=metadata))
+                await self.send(wire.make("execute_request", content, self._session, **about))
             else:
                 if self._recording is not None:
                     request.missing["The control plane was replaced while the cell ran: output may be missing."] = None
@@ -198,13 +193,9 @@ class MessagingKernel:
     async def look_for_lost_replies(self) -> None:
         """Nobody listened for a while: a kernel works its requests off in turn, so the answer to one more tells."""
         cells = [each for each in self._requests.values() if each.cell is not None]
-
-        def mark_passed(_: object) -> None:
-            for each in cells:
-                if not each.passed.done():
-                    each.passed.set_result(None)
-
-        (await self.ask("kernel_info_request")).reply.add_done_callback(mark_passed)
+        asked = await self.ask("kernel_info_request")
+        for each in cells:
+            asked.reply.add_done_callback(partial(lambda cell, _: _settle(cell.passed, None), each))
 
     def has_begun(self) -> bool:
         """Say whether the cell under way is run by now; True where none is.
@@ -268,12 +259,16 @@ class MessagingKernel:
 
     async def let_go(self) -> None:
         """End all waits and what is recorded; a cell that is still awaited ends with InterruptedRunError."""
-        if not self._let_go.done():
-            self._let_go.set_result(None)
+        _settle(self._let_go, None)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._concluded.wait(), CONCLUDE_SECONDS)
         if self._recording is not None:
             await self._recording.close()
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 class Recording:
@@ -326,6 +321,6 @@ class Recording:
         self._cells.clear()
         self._thread.shutdown(wait=False)
 
-    async def _do(self, work: Callable[..., Result], *arguments: Any) -> Result:
+    async def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do something in its turn, and wait until it is done."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments))

@@ -18,18 +18,18 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.cell import Cell, CellError, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.render import PLAIN, joined, show
+from supervisord_py.kernels.session import Cell, CellError, CellStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.cell_files import CellLog
     from supervisord_py.kernels.config import CellLimits
     from supervisord_py.kernels.render import Output
+    from supervisord_py.kernels.session import CellResult
     from supervisord_py.ledger.kernels import KernelCellRow
 
 SKIP_TAG = "skip-execution"

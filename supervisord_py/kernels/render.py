@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.cell_files import CellLog, Record
     from supervisord_py.kernels.config import CellLimits
+    from supervisord_py.kernels.session import CellError
 
 Output = dict[str, Any]
 MOST_OUTPUTS = 500

@@ -30,9 +30,8 @@ from supervisord_py.kernels.choice import (
     ChooseRequest,
     Source,
 )
-from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.config import KernelsConfig, Offer, report
 from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
-from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
     INSTALLER_SETTINGS,
     InstallFailedError,

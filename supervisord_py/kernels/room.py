@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
-from supervisord_py.kernels.cell import CellStatus, Step
 from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelWaiter
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, session_name
+from supervisord_py.kernels.session import BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle
-    from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.live_session import LiveSession, SessionView
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session import StartRequest
+    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, StartRequest
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream

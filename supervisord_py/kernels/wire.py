@@ -88,8 +88,7 @@ def make(
 ) -> Message:
     about = {"msg_id": msg_id or uuid.uuid4().hex, "msg_type": kind, "session": session, "username": "pxd"}
     header = {**about, "date": datetime.now(UTC).isoformat(), "version": PROTOCOL}
-    parts = (header, parent or {}, metadata or {}, content)
-    return Message(channel, [json.dumps(part, separators=(",", ":")).encode() for part in parts])
+    return Message(channel, [dump(part) for part in (header, parent or {}, metadata or {}, content)])
 
 
 def sign(key: bytes, parts: Sequence[bytes]) -> bytes:

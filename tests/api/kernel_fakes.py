@@ -13,18 +13,21 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import config_in
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.cell import (
+from supervisord_py.kernels.config import KernelsConfig, Offer, report
+from supervisord_py.kernels.live_session import SessionView
+from supervisord_py.kernels.session import (
+    BackendName,
     CallEvent,
     CallRequest,
     CallResult,
     CellResult,
     CellStatus,
+    Owner,
+    SessionKey,
+    SessionState,
+    StartRequest,
     Variables,
 )
-from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.exposure import Offer, report
-from supervisord_py.kernels.live_session import SessionView
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, StartRequest
 
 Tell = Callable[[CallEvent], None]
 Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]

@@ -13,7 +13,7 @@ import pytest
 from api.api_rig import Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, result
 from supervisord_py.errors import TimedOutError
-from supervisord_py.kernels.cell import CallRequest, CallResult, Cell
+from supervisord_py.kernels.session import CallRequest, CallResult, Cell
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id

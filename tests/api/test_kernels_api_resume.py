@@ -13,8 +13,8 @@ import pytest
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
-from supervisord_py.api import kernel_streams
-from supervisord_py.kernels.cell import CallRequest, CallResult
+from supervisord_py.api import kernels
+from supervisord_py.kernels.session import CallRequest, CallResult
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id
@@ -159,7 +159,7 @@ async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(story
 
 
 async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_streams, "RESUME_SECONDS", 0.2)
+    monkeypatch.setattr(kernels, "RESUME_SECONDS", 0.2)
     async with api_rig(short_tmp) as rig:
         cancelled = asyncio.Event()
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
-from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, CellError, CellStatus
 from supervisord_py.process.model import Child, ExitRecord, Identity
 
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.room import Kernels
+from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, Cell
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Ledger

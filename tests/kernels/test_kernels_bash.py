@@ -19,7 +19,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.bash import BashBackend, BashHandle
-from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.session import CellError, CellStatus
 
 
 class Shell:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, OutputGoneError, Page, Piece, Reading, Record
+from supervisord_py.kernels.session import CellStatus
 
 PATIENCE = 60
 STREAMS = st.sampled_from(["stdout", "stderr"])

@@ -18,9 +18,9 @@ from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import messaging, wire
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.channels import open_channels
 from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.session import CellStatus
 
 WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 SLEEPS = "import time; time.sleep(600)"

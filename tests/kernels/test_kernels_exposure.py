@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisord_py.kernels.exposure import Offer, legacy_settings, report
+from supervisord_py.kernels.config import Offer, legacy_settings, report
 from supervisord_py.kernels.session import BackendName
 
 # -- the variables of the original ---------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ from supervisord_py.errors import (
 )
 from supervisord_py.kernels import gateway_kernel, messaging
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway import init_code
 from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import listens
+from supervisord_py.kernels.session import CellStatus
 from supervisord_py.kernels.wire import Message
 
 SECRET = "s3cr3t-t0ken"  # noqa: S105 - of nothing

@@ -19,9 +19,9 @@ from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import gateway, gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
+from supervisord_py.kernels.session import CellStatus
 from supervisord_py.process import host
 from supervisord_py.process.model import Child, ChildSpec
 

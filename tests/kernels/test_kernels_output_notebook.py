@@ -12,7 +12,6 @@ import pytest
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.cell import Cell, CellResult, CellStatus
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.notebook import (
@@ -23,6 +22,7 @@ from supervisord_py.kernels.notebook import (
     export,
 )
 from supervisord_py.kernels.render import show
+from supervisord_py.kernels.session import Cell, CellResult, CellStatus
 from supervisord_py.ledger.kernels import KernelCellRow
 
 LIMITS = CellLimits(inline_bytes=1000)

@@ -34,10 +34,9 @@ from supervisord_py.errors import (
 )
 from supervisord_py.kernels import cell_store, live_session
 from supervisord_py.kernels.backend import ExecuteRequest, Reply
-from supervisord_py.kernels.cell import CellError, CellResult, CellStatus
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.live_session import KernelNote, own_of
-from supervisord_py.kernels.session import Owner, SessionState, StartRequest
+from supervisord_py.kernels.session import CellError, CellResult, CellStatus, Owner, SessionState, StartRequest
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow

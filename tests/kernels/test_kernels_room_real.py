@@ -19,10 +19,9 @@ from kernels.passing_time import PATIENT
 from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
-from supervisord_py.kernels.cell import CallEvent, CellStatus
 from supervisord_py.kernels.choice import Choice
 from supervisord_py.kernels.live_session import CUT_OFF
-from supervisord_py.kernels.session import Owner, SessionState, StartRequest
+from supervisord_py.kernels.session import CallEvent, CellStatus, Owner, SessionState, StartRequest
 
 
 @pytest.fixture

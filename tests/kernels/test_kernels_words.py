@@ -15,9 +15,8 @@ from supervisord_py.errors import InvalidInputError, PxError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.call import timeout_of
-from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
-from supervisord_py.kernels.session import session_name
+from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables, session_name
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
