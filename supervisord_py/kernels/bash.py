@@ -195,7 +195,7 @@ class BashHandle:
         status, error = outcome(record)
         await asyncio.to_thread(_write_end, cell, status, error, max(0.0, record.ended_at - record.started_at))
         self.shell, notice = None, None
-        if shell.report is not None and shell.report.survivors:
+        if shell.report.survivors:
             names = ", ".join(f"{each.name} (pid {each.pid})" for each in shell.report.survivors)
             notice = f"the cell left processes behind that could not be ended: {names}"
         elif left:
@@ -243,7 +243,7 @@ class BashHandle:
         if (shell := self.shell) is not None:
             shell.stop_seconds = grace_seconds
             await self._stop(shell, Reason(reason))
-            survivors = tuple(each.pid for each in shell.report.survivors) if shell.report is not None else ()
+            survivors = tuple(each.pid for each in shell.report.survivors)
             if self._cell is not None and not survivors:
                 await asyncio.wait({self._cell})
         if not self.died.done():

@@ -21,7 +21,7 @@ from supervisord_py.kernels.session import BackendName, CellStatus, Owner, Sessi
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import Supervisor, stop_report
+from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import UNITS
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Kernels:
         if kernel is None:
             return ()
         await kernel.stopped.wait()
-        return tuple(each.pid for each in stop_report(kernel).survivors)
+        return tuple(each.pid for each in kernel.report.survivors)
 
     async def restart(self, session_id: str) -> SessionView:
         """Have a fresh kernel in a session, busy or not; clears a hard failure.

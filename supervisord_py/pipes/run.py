@@ -430,7 +430,7 @@ class Run(Instance):
         if is_full and outcome.status is Status.FAILED and ended.cause in {Cause.NOBODY, Cause.SETTLED}:
             message = f"the disk was full while it ran{f': {message}' if message else ''}"
             outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
-        if self.report is not None and self.report.survivors:
+        if self.report.survivors:
             words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
             message = f"{message}; {words}" if message else words
             _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow, ended
-from supervisord_py.process.model import Reason
+from supervisord_py.process.model import Reason, StopReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.errors import PxError
     from supervisord_py.ledger.table import Operation
     from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, ChildSpec, ExitRecord, StopReport
+    from supervisord_py.process.model import Child, ChildSpec, ExitRecord
 
 
 class Phase(StrEnum):
@@ -144,7 +144,7 @@ class Instance:
         self.record: ExitRecord | None = None
         self.end: End | None = None
         self.error: PxError | None = None
-        self.report: StopReport | None = None
+        self.report = StopReport(key)
         self.life: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
         self.stopped = asyncio.Event()
@@ -183,21 +183,13 @@ class Instance:
 
     def starting(self) -> Operation:
         """Return what writes down that it is about to be spawned."""
-        facts: dict[str, Any] = {
-            "start_method": self.start_method,
-            "port": self.port or None,
-            "spec_digest": self.digest,
-        }
-        return INSTANCES.insert(InstanceRow(self.key, self.unit, self.started_at, **facts))
+        how: dict[str, Any] = {"start_method": self.start_method, "port": self.port or None, "spec_digest": self.digest}
+        return INSTANCES.insert(InstanceRow(self.key, self.unit, self.started_at, **how))
 
     def spawned(self, child: Child) -> Operation:
         """Return what writes down which process it is."""
-        who: dict[str, Any] = {
-            "started_at": child.started_at,
-            "log_position": child.log_position,
-            "start_method": self.start_method,
-        }
-        return INSTANCES.update(self.key, **msgspec.structs.asdict(child.identity), **who)
+        who = {**msgspec.structs.asdict(child.identity), "start_method": self.start_method}
+        return INSTANCES.update(self.key, started_at=child.started_at, log_position=child.log_position, **who)
 
     async def ended(self) -> Operation:
         """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
@@ -205,9 +197,8 @@ class Instance:
         if record is None:
             return ended(self.key, time.time(), reason)
         names = ("code", "signal", "max_rss_bytes", "memory_peak_bytes", "log_end")
-        facts = {name: getattr(record, name) for name in names}
-        facts |= {"cpu_seconds": record.user_seconds + record.system_seconds}
-        facts |= {"verdict": record.verdict and _verdict(record)}
+        facts = {name: getattr(record, name) for name in names} | {"verdict": _verdict(record)}
+        facts["cpu_seconds"] = record.user_seconds + record.system_seconds
         return ended(self.key, record.ended_at, reason, **facts)
 
     # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------

@@ -25,7 +25,7 @@ from supervisord_py.ledger.instances import became_ready
 from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
 from supervisord_py.process.logs import LogReader, Stream
-from supervisord_py.process.model import Reason, StopReport
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -125,17 +125,19 @@ class Supervisor:
     # -- up ----------------------------------------------------------------------------------------------------
 
     async def start(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
-        """Bring an instance up; returns when it is ready. `stop` it afterwards, also when it failed.
+        """Bring an instance up, or go on with an adopted one; returns when it is ready.
 
-        Raises:
-            PxError: Why it did not come up, with evidence; `instance.error` is the same.
+        `stop` it afterwards, also when it failed.
+
+        Raises PxError: why it did not come up, with evidence; `instance.error` is the same.
         """
         try:
-            check_room(instance.unit)
-            spec = await driver.prepare(instance)
-            instance.is_ours = spec is not None
-            if spec is not None:
-                await self._spawn(instance, spec)
+            if instance.child is None:
+                check_room(instance.unit)
+                spec = await driver.prepare(instance)
+                instance.is_ours = spec is not None
+                if spec is not None:
+                    await self._spawn(instance, spec)
             await driver.ready(instance)
             instance.ready_at, instance.phase = time.time(), Phase.READY
         except PxError as error:
@@ -157,14 +159,6 @@ class Supervisor:
         instance.started_at = child.started_at
         self.say("spawned", instance, where=True)
         await self._ledger.write(instance.spawned(child))
-
-    async def resume(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
-        """Go on with an adopted instance that was not ready yet; raises as `start`."""
-        try:
-            await driver.ready(instance)
-        except PxError as error:
-            raise self._failed(instance, error) from error
-        instance.ready_at, instance.phase = time.time(), Phase.READY
 
     async def became_ready(self, instance: Instance, **facts: Any) -> None:
         """Have the keeper know that an instance takes work, then tell everybody.
@@ -199,8 +193,7 @@ class Supervisor:
     async def adopt(self, driver: Driver[Any]) -> list[Any]:
         """Take over what an earlier control plane left: same pid, same port, same age.
 
-        Returns:
-            The living instances that go on, the newest of a unit first; ready ones and ones to `resume`.
+        Returns the living instances that go on, the newest of a unit first; ready ones, and ones to `start`.
         """
         children = await self.placement.list(f"{driver.kind}:")
         held = sorted(children, key=lambda each: each.started_at, reverse=True)
@@ -237,10 +230,7 @@ class Supervisor:
     async def stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
         """Stop what is there of an instance, record its end, and let the driver forget it.
 
-        Args:
-            driver: Its driver.
-            instance: In any phase but gone.
-            reason: Why; None when it ended, or failed to start, by itself.
+        `reason`: why; None when it ended, or failed to start, by itself.
         """
         try:
             await self._stop(driver, instance, reason)
@@ -346,10 +336,6 @@ class Supervisor:
         except TimeoutError:
             pass  # leftovers of its tree take their time; the stop goes on at the keeper
         return await self.tail(instance)
-
-
-def stop_report(instance: Instance) -> StopReport:
-    return instance.report or StopReport(instance.key)
 
 
 def decode_tail(raw: bytes, limit: int) -> str:

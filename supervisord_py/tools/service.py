@@ -33,7 +33,7 @@ from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Start, Stop
-from supervisord_py.process.supervisor import Supervisor, stop_report
+from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
@@ -139,7 +139,7 @@ class Tools:
         self._instances[instance.serial] = instance
         self.states.remember(name, state=instance.phase.value)
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
-        instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance, resume=True))
+        instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance))
         now = clock.now()
         known: dict[str, Any] = {"digest": instance.digest, "last_used": now - age, "ready": ready, "now": now}
         self._perform(self.pool.adopt(name, instance.serial, instance.spec.rules, **known))
@@ -238,10 +238,10 @@ class Tools:
         instance.life = self.supervisor.task(self._live(instance))
         return event
 
-    async def _live(self, instance: ToolInstance, *, resume: bool = False) -> None:
+    async def _live(self, instance: ToolInstance) -> None:
         name = instance.name
         try:
-            await (self.supervisor.resume if resume else self.supervisor.start)(self.driver, instance)
+            await self.supervisor.start(self.driver, instance)
         except PxError as error:
             self.states.remember(name, state="failed", reason=reason_of(error).value, failure=error.problem())
             self._tell(self.pool.start_failed, name, instance.serial)
@@ -393,7 +393,7 @@ class Tools:
         if instance is None:
             return StopReport("")
         await instance.stopped.wait()
-        report = stop_report(instance)
+        report = instance.report
         if report.survivors:
             left = [{"pid": each.pid, "name": each.name, "start_time": each.start_time} for each in report.survivors]
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
@@ -508,7 +508,7 @@ class Tools:
             config_error=entry.error if entry else None,
             failure=last.failure,
             warnings=tuple(warnings),
-            survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
+            survivors=tuple(each.pid for each in live.report.survivors) if live else (),
             rss_bytes=slot.rss_bytes or None if slot else None,
         )
 

@@ -25,7 +25,6 @@ from supervisord_py.config.documents import DocumentError, Problem, read_documen
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import stop_report
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
@@ -315,7 +314,7 @@ class _Trial:
     async def clean_shutdown(self) -> ToolCheck:
         begun = time.monotonic()
         await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
-        report, seconds = stop_report(self._instance), time.monotonic() - begun
+        report, seconds = self._instance.report, time.monotonic() - begun
         self.stderr = await self.supervisor.tail(self._instance)
         await self.driver.listeners.drop(self.spec.name)
         if report.survivors:

@@ -30,6 +30,7 @@ from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.instance import Phase
 from supervisord_py.process.keeper_client import KeeperClient
 
 
@@ -286,7 +287,7 @@ async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_s
         write = rig.ledger.write
 
         async def goes_away(operation: Any) -> Any:
-            if not any(run.report is not None for run in rig.room.runs.values()):  # its tree is gone
+            if not any(run.phase is Phase.STOPPING for run in rig.room.runs.values()):
                 return await write(operation)
             raise LedgerUnavailableError("the ledger is closed")
 
