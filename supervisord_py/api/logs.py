@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Annotated, Any
 
@@ -97,7 +97,7 @@ async def _of_pipe(
     follow: bool,
     lines: int | None,
     since: float | None,
-    cursor: int | None,
+    start: int | None,
 ) -> AsyncGenerator[Output, None]:
     """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
 
@@ -107,7 +107,7 @@ async def _of_pipe(
     while True:
         found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=since, limit=1))).executions
         for newest in found if found and found[0].id != known else ():
-            begins = [0 if known else await _begin(pipes, newest.id, each, lines, cursor) for each in streams]
+            begins = [0 if known else await _begin(pipes, newest.id, each, lines, start) for each in streams]
             known = newest.id
             if follow and not newest.status.is_final:
                 async with aclosing(pipes.follow(known, streams, *begins)) as items:
@@ -181,22 +181,20 @@ async def events(
             return frame(media, item.document(), identifier=item.id, event=item.event)
         return frame(media, item.document(), event="gap")
 
-    past: Sequence[Event] = ()
-    known = stream.last_id
+    known, most = stream.last_id, limit or _DEFAULT_EVENTS
+    past: list[Event] = []
     if after is None and (limit or not follow):
-        past = await stream.latest(unit=unit, limit=limit or _DEFAULT_EVENTS)
-    elif after is not None and not follow:
-        past = await stream.history(after, unit=unit, limit=limit or _DEFAULT_EVENTS)
-    if not follow:
-        body = b"".join(map(framed, past))
-        return web.Response(body=body, content_type=media, headers={"Cache-Control": "no-store"})
-    if after is None and limit:
+        past = await stream.latest(unit=unit, limit=most)
         after = past[-1].id if past else known
-
+    elif after is not None and not follow:
+        past = await stream.history(after, unit=unit, limit=most)
+    body = b"".join(map(framed, past))
+    if not follow:
+        return web.Response(body=body, content_type=media, headers={"Cache-Control": "no-store"})
     news = stream.subscribe(after, unit=unit)  # before the head goes out: no hole in between
 
     async def told() -> AsyncGenerator[bytes, None]:
-        yield b"".join(map(framed, past))
+        yield body
         async for item in news:
             yield framed(item)
 

@@ -36,10 +36,8 @@ class Flags(msgspec.Struct, frozen=True):
 
     def words(self) -> list[str]:
         """Return them as a command line."""
-        words = [] if self.config_file is None else ["--config", self.config_file]
-        words += [] if self.socket is None else ["--socket", self.socket]
-        for setting in self.settings:
-            words += ["--set", setting]
+        pairs = [("--config", self.config_file), ("--socket", self.socket), *(("--set", it) for it in self.settings)]
+        words = [word for flag, value in pairs if value is not None for word in (flag, value)]
         return [*words, "--system"] if self.system else words
 
     def paths(self) -> Paths:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from supervisord_py.api.auth import peer_of
-from supervisord_py.daemon.paths import PlaceError, check_socket_length
+from supervisord_py.daemon.paths import PlaceError
 from supervisord_py.errors import ConflictError
 from supervisord_py.keeper import procfs
 
@@ -89,10 +89,9 @@ def _start_time(pid: int) -> int | None:
 def bind_socket(path: Path) -> socket.socket:
     """Bind and listen on `path`. Call only with the lock held.
 
-    Raises AlreadyRunningError: somebody answers there; PlaceError: the path is too long, or something that is no
-    socket is in the way.
+    Raises AlreadyRunningError: somebody answers there; PlaceError: it cannot be, or something that is no socket is in
+    the way.
     """
-    check_socket_length(path)
     fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

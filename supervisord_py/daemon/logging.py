@@ -61,9 +61,8 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
         cache_logger_on_first_use=False,
     )
     last: list[Processor] = [ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, _redact]
-    handler.setFormatter(
-        ProcessorFormatter(processors=[*last, renderer], foreign_pre_chain=[*first, structlog.stdlib.add_logger_name])
-    )
+    foreign = [*first, structlog.stdlib.add_logger_name]
+    handler.setFormatter(ProcessorFormatter(processors=[*last, renderer], foreign_pre_chain=foreign))
     logging.getLogger().handlers[:] = [handler]
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # at info it tells of every file that changes
     logging.captureWarnings(capture=True)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PRIVATE = 0o700
-SUN_PATH_LINUX = 108
-SUN_PATH_DARWIN = 104  # bytes of sockaddr_un.sun_path, including the NUL that ends it: unix(7), and sys/un.h of macOS
+ELSEWHERE = "remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path}"
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103  # of sockaddr_un.sun_path, but for the NUL that ends it
 
 
 class PlaceError(ConfigError):
@@ -64,10 +64,8 @@ def resolve_paths(
     """
     home = environ.get("PX_HOME")
     if system and home:
-        raise BadRequestError(
-            f"--system means /etc/pxd, /var/lib/pxd and /run/pxd, but PX_HOME={home} is set",
-            hint="unset PX_HOME, or leave --system out",
-        )
+        detail = f"--system means /etc/pxd, /var/lib/pxd and /run/pxd, but PX_HOME={home} is set"
+        raise BadRequestError(detail, hint="unset PX_HOME, or leave --system out")
     if system:
         folders = (Path("/etc/pxd"), Path("/var/lib/pxd"), Path("/var/lib/pxd/state"), Path("/run/pxd"))
     elif home:
@@ -113,10 +111,8 @@ def _platform_folders() -> tuple[Path, Path, Path, Path]:
         try:
             run = platformdirs.user_runtime_path("pxd", appauthor=False)
         except (OSError, RuntimeError) as error:
-            raise PlaceError(
-                f"no safe runtime directory: {error}",
-                hint="set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME",
-            ) from error
+            hint = "set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME"
+            raise PlaceError(f"no safe runtime directory: {error}", hint=hint) from error
     others = (platformdirs.user_config_path, platformdirs.user_data_path, platformdirs.user_state_path)
     config, content, state = (place("pxd", appauthor=False) for place in others)
     return config, content, state, run
@@ -127,20 +123,12 @@ def absolute(text: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 
-def check_socket_length(
-    path: Path, limit: int = SUN_PATH_LINUX if sys.platform == "linux" else SUN_PATH_DARWIN
-) -> None:
-    """Refuse, with PlaceError, a socket path of `limit` bytes or more (one is for the NUL)."""
-    size = len(os.fsencode(path))
-    if size >= limit:
-        raise PlaceError(
-            f"the socket path {path} has {size} bytes; this platform takes at most {limit - 1}",
-            hint=f"set PX_SOCKET to a shorter path, for example PX_SOCKET=/tmp/pxd-{os.getuid()}.sock, "
-            "for pxd and pxctl",
-            setting="PX_SOCKET",
-            size_bytes=size,
-            limit_bytes=limit - 1,
-        )
+def check_socket_length(path: Path) -> None:
+    """Refuse, with PlaceError, a socket path that is too long for this platform."""
+    if (size := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+        detail = f"the socket path {path} has {size} bytes; this platform takes at most {SOCKET_PATH_BYTES}"
+        hint = f"set PX_SOCKET to a shorter path, like /tmp/pxd-{os.getuid()}.sock, for pxd and pxctl"
+        raise PlaceError(detail, hint=hint, setting="PX_SOCKET", size_bytes=size, limit_bytes=SOCKET_PATH_BYTES)
 
 
 def make_places(paths: Paths) -> None:
@@ -167,10 +155,8 @@ def guard_directory(path: Path) -> None:
     try:
         seen = os.fstat(fd)
         if seen.st_uid != os.geteuid():
-            raise ForbiddenError(
-                f"{path} belongs to uid {seen.st_uid}, not to uid {os.geteuid()} that runs this daemon",
-                hint=f"remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path}",
-            )
+            detail = f"{path} belongs to uid {seen.st_uid}, not to uid {os.geteuid()} that runs this daemon"
+            raise ForbiddenError(detail, hint=ELSEWHERE.format(path=path))
         if seen.st_mode & 0o777 != PRIVATE:
             os.fchmod(fd, PRIVATE)
     finally:
@@ -195,7 +181,7 @@ def _make(path: Path) -> None:
 
 
 def _refusal(path: Path, error: OSError) -> ForbiddenError | PlaceError:
-    hint = f"remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path} {path.parent}"
+    hint = ELSEWHERE.format(path=f"{path} {path.parent}")
     if path.is_symlink():
         return ForbiddenError(f"{path} is a symbolic link; the daemon's own directories must be real ones", hint=hint)
     kind = ForbiddenError if isinstance(error, PermissionError) else PlaceError

@@ -7,7 +7,6 @@ pxd.toml that is broken meanwhile ends no children. A reload has a program valid
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -40,18 +39,12 @@ class SettingsError(ConfigError):
     exit_code = EXIT_BAD_SETTINGS
 
     def __init__(self, problems: Sequence[dict[str, Any]]) -> None:
-        def sentence(problem: dict[str, Any]) -> str:
-            meant = f"; did you mean {problem['nearest']}?" if problem["nearest"] else ""
-            return f"{problem['origin']}: {problem['message']}{meant}"
-
-        super().__init__(
-            "\n".join(map(sentence, problems)),
-            hint="`pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
-            problems=list(problems),
-        )
+        meant = [f"; did you mean {it['nearest']}?" if it["nearest"] else "" for it in problems]
+        lines = [f"{it['origin']}: {it['message']}{near}" for it, near in zip(problems, meant, strict=True)]
+        hint = "`pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin"
+        super().__init__("\n".join(lines), hint=hint, problems=list(problems))
 
     def problem(self) -> dict[str, Any]:
-        """Return the problem document: to a client it is a broken file like every other."""
         return {**super().problem(), "hint": "pxctl config check", "exit_code": ConfigError.exit_code}
 
 
@@ -72,19 +65,15 @@ class Sources(msgspec.Struct, frozen=True):
 
     def stamp(self) -> str:
         """Return a text that changes with whatever settings are read from, and tells nothing of it."""
-        variables = sorted(
-            (name, text)
-            for name, text in self.environ.items()
-            if name in LEGACY_NAMES or (name.startswith(PREFIX) and name not in NOT_SETTINGS)
-        )
+        ours = [name for name in self.environ if name.startswith(PREFIX) and name not in NOT_SETTINGS]
+        variables = [(name, self.environ.get(name)) for name in sorted({*ours, *LEGACY_NAMES})]
         files: list[tuple[Any, ...]] = []
         for path in self.files():
             try:
                 seen = path.stat()
-                looks: tuple[int, ...] = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+                files.append((path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
             except OSError as error:
-                looks = (error.errno or 0,)
-            files.append((str(path), *looks))
+                files.append((path, error.errno))
         parts = [__version__, self.named, self.flags, variables, files]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -99,14 +88,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return `{key, value, origin}` of every setting: the key dotted, the value as it may be shown."""
-        return [
-            {
-                "key": (key := f"{section}.{name}"),
-                "value": shown_value(section, name, value_of(self.settings, section, name)),
-                "origin": self.origin(key),
-            }
-            for section, name in KEYS
-        ]
+        values = {".".join(key): shown_value(*key, value_of(self.settings, *key)) for key in KEYS}
+        return [{"key": key, "value": value, "origin": self.origin(key)} for key, value in values.items()]
 
     def origin(self, key: str) -> str:
         """Say where a key was set."""
@@ -115,16 +98,11 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def keep_valid(folder: Path, loaded: Loaded) -> None:
     """Leave settings for the control planes to come. Secrets are among them: the file is ours alone."""
-    fresh = folder / f"{VALID_NAME}.{os.getpid()}"
-    try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(loaded))
-        fresh.replace(folder / VALID_NAME)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+    fresh = folder / f"{VALID_NAME}.new"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(loaded))
+    fresh.replace(folder / VALID_NAME)
 
 
 def recall_valid(folder: Path) -> Loaded | None:

@@ -47,9 +47,6 @@ _ORDERED = (
 """(section, low, high): settings of one section that bound each other."""
 
 
-# -- the model ----------------------------------------------------------------------------------------------------
-
-
 def _items(value: Any, separator: str = ",") -> Any:
     """Make a list a tuple; a text is JSON (`["a", "b"]`), or its items joined by a separator."""
     if isinstance(value, str) and not value.startswith("["):
@@ -66,9 +63,8 @@ def _annotation(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         bare, *metas = get_args(kind)
         bounds = {name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le")}
-        return Annotated[
-            _annotation(bare), Field(**{name: bound for name, bound in bounds.items() if bound is not None})
-        ]
+        field: Any = Field(**{name: bound for name, bound in bounds.items() if bound is not None})
+        return Annotated[_annotation(bare), field]
     if get_origin(kind) in {Union, types.UnionType}:
         return Union[tuple(_annotation(each) for each in get_args(kind))]  # noqa: UP007  # of a tuple
     return Annotated[kind, NoDecode, BeforeValidator(_items)] if get_origin(kind) is tuple else kind
@@ -96,9 +92,6 @@ class _Layered(BaseSettings):
 
 
 _Merged: Any = create_model("_Merged", __base__=_Layered, **_sections())
-
-
-# -- layers -------------------------------------------------------------------------------------------------------
 
 _REMOVED = {
     "daemon": "watchdog_seconds control_hang_seconds backoff_reset_seconds stop_seconds platform cgroup",
@@ -165,22 +158,30 @@ class _SettingsReading:
         values, warnings = legacy_settings(sources.environ)
         self.warnings += warnings
         for key, (value, variable) in values.items():
-            section, _, name = key.partition(".")
+            section, name = key.split(".")
             self._text(f"env {variable}", section, name, value)
         for variable in sorted(sources.environ):
-            if variable.startswith(PREFIX) and variable not in NOT_SETTINGS | LEGACY_NAMES:
-                self._variable(variable, sources.environ[variable])
+            if not variable.startswith(PREFIX) or variable in NOT_SETTINGS | LEGACY_NAMES:
+                continue
+            section, nesting, name = variable.removeprefix(PREFIX).lower().partition(NESTING)
+            if nesting:
+                self._text(f"env {variable}", section, name, sources.environ[variable])
+            else:
+                near = nearest(variable, _VARIABLES)
+                guess = f"; did you mean {near}?" if near else ""
+                self.warnings.append(f"the variable {variable} is no setting and is ignored{guess}")
         for flag in sources.flags:
             name, equals, text = flag.partition("=")
             section, _, key = name.partition(".")
-            message, near = "expected section.key=value", None
+            origin = f"flag --set {name}"
             if (section, key) in SECRETS:
                 message = f"{name} is a secret, which every process could read in a command line"
                 near = f"{PREFIX}{name.replace('.', NESTING)}".upper()
+                self.problems.append(_mistake({"origin": origin}, name, message, near))
             elif equals and key:
-                self._text(f"flag --set {name}", section, key, text)
-                continue
-            self.problems.append(_mistake({"origin": f"flag --set {name}"}, name, message, near))
+                self._text(origin, section, key, text)
+            else:
+                self.problems.append(_mistake({"origin": origin}, name, "expected section.key=value"))
 
     def _text(self, origin: str, section: str, name: str, text: str | bool) -> None:
         """Take one key of the environment or a flag; an empty text is none."""
@@ -192,43 +193,29 @@ class _SettingsReading:
             value = _items(value, os.pathsep)
         self.layers.append(_Layer({section: {name: value}}, lambda _: {"origin": origin}))
 
-    def _variable(self, variable: str, text: str) -> None:
-        section, nesting, name = variable.removeprefix(PREFIX).lower().partition(NESTING)
-        if nesting:
-            self._text(f"env {variable}", section, name, text)
-            return
-        near = nearest(variable, _VARIABLES)
-        guess = f"; did you mean {near}?" if near else ""
-        self.warnings.append(f"the variable {variable} is no setting and is ignored{guess}")
-
     def _file(self, path: Path) -> None:
-        def place(line: int | None) -> dict[str, Any]:
+        def at(line: int | None) -> dict[str, Any]:
             return {"origin": str(path) if line is None else f"{path}:{line}", "file": str(path), "line": line}
 
-        def at(key: tuple[str, ...]) -> dict[str, Any]:
-            return place(document.place(key, key=True)[0])
+        def place(key: tuple[str, ...]) -> dict[str, Any]:
+            return at(document.place(key, key=True)[0])
 
         try:
-            text = documents.decode(read_bounded(path), str(path))
-            document = documents.parse_toml(text, str(path))
+            document = documents.parse_toml(documents.decode(read_bounded(path), str(path)), str(path))
         except OSError as error:
-            self.problems.append(_mistake(place(None), "", f"cannot be read: {error.strerror}"))
+            self.problems.append(_mistake(at(None), "", f"cannot be read: {error.strerror}"))
             return
         except DocumentError as error:
-            self.problems.append(_mistake(place(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
+            self.problems.append(_mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
             return
         for section, values in list(document.value.items()):
-            if section in SECTIONS and not isinstance(values, dict):
-                message = f"{section}: expected a table: [{section}], got {values!r}"
-                self.problems.append(_mistake(at((section,)), section, message))
-                del document.value[section]
             for name in list(values) if isinstance(values, dict) else ():
                 if words := _removed(section, name):
-                    self.warnings.append(f"{at((section, name))['origin']}: {words}")
+                    self.warnings.append(f"{place((section, name))['origin']}: {words}")
                     del values[name]
             if values == {} and section not in SECTIONS:  # [ledger]
                 del document.value[section]
-        self.layers.append(_Layer(document.value, at))
+        self.layers.append(_Layer(document.value, place))
 
     def place(self, path: tuple[str, ...]) -> dict[str, Any]:
         """Return where the strongest source says something, at a key or at its section."""
@@ -237,30 +224,18 @@ class _SettingsReading:
     def problem(self, details: ErrorDetails) -> dict[str, Any]:
         """Return what pydantic found wrong."""
         path = tuple(str(part) for part in details["loc"])
-        key = ".".join(path)
+        key, place = ".".join(path), self.place(path)
         if details["type"] == "extra_forbidden":
-            near = _meant(path[0], path[1] if len(path) > 1 else None)
+            near = nearest(key, [*SECTIONS, *(".".join(known) for known in KEYS)])
             noun = "setting" if len(path) > 1 or "." in (near or "") else "section"
-            return _mistake(self.place(path), key, f"unknown {noun} {key}", near)
+            return _mistake(place, key, f"unknown {noun} {key}", near)
         expected = details["msg"].removeprefix("Input should be ").partition(", unable")[0]
+        if len(path) == 1:
+            expected = f"a table: [{key}]"
         choices = _CHOICE.findall(details["ctx"]["expected"]) if details["type"] == "literal_error" else []
         got = HIDDEN if path[:2] in SECRETS else repr(details["input"])
         message = f"{key}: expected {expected}, got {got if len(got) <= _SHOWN else got[: _SHOWN - 1] + '…'}"
-        return _mistake(self.place(path), key, message, nearest(str(details["input"]), choices))
-
-
-def _meant(section: str, name: str | None) -> str | None:
-    """Guess: a like name in the section, the same in another one, or the section."""
-    if name is None and section in SECTIONS:
-        return None
-    keys = [".".join(each) for each in KEYS]
-    if close := nearest(name or "", [key for home, key in KEYS if home == section]):
-        return f"{section}.{close}"
-    same = next((key for key in keys if key.endswith(f".{name or section}")), None)
-    return same or (nearest(section, SECTIONS) if name is None else None)
-
-
-# -- all together -------------------------------------------------------------------------------------------------
+        return _mistake(place, key, message, nearest(str(details["input"]), choices))
 
 
 def read_settings(sources: Sources) -> Loaded:
@@ -268,7 +243,7 @@ def read_settings(sources: Sources) -> Loaded:
     stamp, reading = sources.stamp(), _SettingsReading(sources)
     problems, trees = reading.problems, [layer.tree for layer in reading.layers]
     folders = [layer.tree["tools"]["paths"] for layer in reading.layers if layer.has("tools", "paths")]
-    if all(isinstance(each, list | tuple) for each in folders):
+    if folders and all(isinstance(each, list | tuple) for each in folders):
         trees.append({"tools": {"paths": [path for each in folders for path in each]}})  # every source adds to these
     try:
         settings = msgspec.convert(_Merged(layers=trees).model_dump(), Settings)
@@ -277,12 +252,10 @@ def read_settings(sources: Sources) -> Loaded:
     else:
         problems += _contradictions(settings, reading.place)
     if problems:
-        order = [str(path) for path in sources.files()]
-        rank = {path: index for index, path in enumerate(order)}
+        rank = {str(path): index for index, path in enumerate(sources.files())}
         raise SettingsError(sorted(problems, key=lambda it: (rank.get(it["file"], len(rank)), it["line"] or 0)))
-    origins = {f"{section}.{name}": reading.place((section, name))["origin"] for section, name in KEYS}
-    said = {key: origin for key, origin in origins.items() if origin != DEFAULT["origin"]}
-    return Loaded(settings, said, tuple(reading.warnings), stamp)
+    origins = {".".join(key): place["origin"] for key in KEYS if (place := reading.place(key)) is not DEFAULT}
+    return Loaded(settings, origins, tuple(reading.warnings), stamp)
 
 
 def _zone(name: str) -> None:
@@ -316,19 +289,17 @@ _CHECKS: dict[tuple[str, str], Callable[[Any], object]] = {
 
 
 def _contradictions(settings: Settings, place: Callable[[tuple[str, ...]], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what is wrong beyond types and bounds, or only in combination: blamed is one that somebody wrote."""
+    """Yield what is wrong beyond types and bounds, or only in combination: the place is one that somebody wrote."""
 
-    def blame(section: str, name: str, message: str) -> dict[str, Any]:
-        return _mistake(place((section, name)), f"{section}.{name}", f"{section}.{name} {message}")
+    def blame(section: str, name: str, message: str, *others: str) -> dict[str, Any]:
+        places = [place((section, each)) for each in (name, *others)]
+        where = next((each for each in places if each != DEFAULT), DEFAULT)
+        return _mistake(where, f"{section}.{name}", f"{section}.{name} {message}")
 
     for section, low, high in _ORDERED:
         least, most = value_of(settings, section, low), value_of(settings, section, high)
-        if least <= most or (most == 0 and high == "hard_memory_mb"):
-            continue
-        if place((section, high)) == DEFAULT:
-            yield blame(section, low, f"must not be above {section}.{high} ({most:.15g})")
-        else:
-            yield blame(section, high, f"must not be below {section}.{low} ({least:.15g})")
+        if least > most and (most, high) != (0, "hard_memory_mb"):
+            yield blame(section, high, f"must not be below {section}.{low} ({least:.15g})", low)
     for (section, name), check in _CHECKS.items():
         if value := value_of(settings, section, name):
             try:

@@ -74,7 +74,7 @@ MISTAKES: list[tuple[str | bytes, list[str]]] = [
         ":1: unknown setting warm_keep_max; did you mean tools.warm_keep_max?",
         ":2: unknown section qqqq",
         ":3: unknown section tols; did you mean tools?",
-        ":6: unknown setting api.queue_mux",
+        ":6: unknown setting api.queue_mux; did you mean tools.queue_max?",
         ":7: unknown setting api.queue_max; did you mean tools.queue_max?"]),
     ("tools = 5\n", [":1: tools: expected a table: [tools], got 5"]),
     ('[tools]\nwarm_keep_max = "x"', [":2: tools.warm_keep_max: expected a valid integer, got 'x'"]),
