@@ -233,3 +233,19 @@ def short_tmp_of_module(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return such a directory for all tests of a file."""
     with request.config.stash[_SESSION].folder() as folder:
         yield folder
+
+
+@pytest.fixture
+def home() -> Iterator[Any]:
+    """A throw-away home of a real daemon, with none in it yet."""
+    from e2e.house import house  # which most tests do without
+
+    with house(measured=True) as made:
+        yield made
+
+
+@pytest.fixture
+def running(home: Any) -> Any:
+    """Such a home whose daemon serves."""
+    home.start()
+    return home

@@ -42,7 +42,7 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stderr
     handler: logging.Handler = _StreamHandler(stream)
     if stderr_is_journal(os.environ.get("JOURNAL_STREAM"), stream):
-        handler = JournalHandler(stream)
+        handler = _JournalHandler(stream)
     renderer: Processor = _json
     if stream.isatty():
         renderer = structlog.dev.ConsoleRenderer(
@@ -81,25 +81,22 @@ class _StreamHandler(logging.StreamHandler[TextIO]):
         """Lose the line."""
 
 
-class JournalHandler(_StreamHandler):
+class _JournalHandler(_StreamHandler):
     """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), never blocking; what it refuses goes to a stream."""
 
-    def __init__(self, fallback: TextIO, path: str = JOURNAL_SOCKET) -> None:
+    def __init__(self, fallback: TextIO) -> None:
         super().__init__(fallback)
-        self._path = path
         # Not connected: journald may be restarted, and its old socket is dead for ever.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one event, or write it to the fallback."""
         try:
-            self._socket.sendto(journal_entry(json.loads(self.format(record))), self._path)
+            self._socket.sendto(journal_entry(json.loads(self.format(record))), JOURNAL_SOCKET)
         except OSError:
             super().emit(record)
 
     def close(self) -> None:
-        """Let go of the socket."""
         self._socket.close()
         super().close()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import BIN, House, alive, server, until
+from e2e.house import BIN, House, alive, house, server, until
 
 ECHO = server("return {'echo': body}")
 
@@ -32,7 +32,7 @@ def facts(house: House, event: str) -> list[dict[str, Any]]:
 
 def test_there_is_never_a_second_daemon_on_one_ledger(running: House, short_tmp: Path) -> None:
     """Sessions of one user may disagree about XDG_RUNTIME_DIR: the state directory decides. Locks may be deleted:
-    the other one holds still, or else the socket answers, which is not unlinked (S5)."""
+    the other one holds still, or else the socket answers, which is not unlinked."""
 
     def refused(**more: str) -> str:
         environ = {**running.environ, **more}
@@ -72,47 +72,45 @@ def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House
     os.kill(keeper, signal.SIGTERM)
     until(lambda: len(facts(running, "stopping")) == 2, "both have begun to stop")
     os.kill(keeper, signal.SIGKILL)
-    assert running.process is not None
     running.process.wait(60)
     until(lambda: not alive(control), "the clean-up has ended")
     assert not alive(tool)
     assert len(facts(running, "sweeping")) == 1
 
 
+FAULTY_PRUNE = """
+import os
+from supervisord_py.daemon import control_plane
+from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
+calls = []
+async def prune(*_):
+    calls.append(1)
+    if os.path.exists("{0}/fault"): raise RuntimeError("a task broke")
+    if len(calls) == 1: raise LedgerUnavailableError("the disk is full")
+    open("{0}/pruned", "w").close()
+control_plane.FIRST_PRUNE_SECONDS = 0.0
+control_plane.PRUNE_SECONDS = 0.05
+Ledger.prune = prune
+"""
+
+
 @pytest.mark.deep
-def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, short_tmp: Path) -> None:
+def test_what_dies_in_the_background_ends_the_control_plane_loudly(short_tmp: Path) -> None:
     """Nothing goes on half alive: it exits, the keeper starts another one, the children stay.
 
     A ledger in trouble is no such death: what could not be pruned is tried again.
     """
-    fault, pruned = short_tmp / "fault", short_tmp / "pruned"
-    (short_tmp / "sitecustomize.py").write_text(
-        "import os\n"
-        "from supervisord_py.daemon import control_plane\n"
-        "from supervisord_py.ledger.store import Ledger, LedgerUnavailableError\n"
-        "calls = []\n"
-        "async def prune(*_):\n"
-        "    calls.append(1)\n"
-        f"    if os.path.exists({str(fault)!r}): raise RuntimeError('a task broke')\n"
-        "    if len(calls) == 1: raise LedgerUnavailableError('the disk is full')\n"
-        f"    open({str(pruned)!r}, 'w').close()\n"
-        "control_plane.FIRST_PRUNE_SECONDS = 0.0\n"
-        "control_plane.PRUNE_SECONDS = 0.05\n"
-        "Ledger.prune = prune\n"
-    )
-    house = House(home.home, {"PYTHONPATH": str(short_tmp)})
-    fault.touch()
-    try:
-        house.start(wait=False)
-        until(lambda: facts(house, "control_crashed"), "it has crashed")
-        fault.unlink()
-        until(house.answers, "another one serves")
-        assert "a task broke" in facts(house, "control_crashed")[0]["exception"]
-        assert {entry["code"] for entry in facts(house, "control_exited")} == {1}
-        until(pruned.exists, "it prunes after an error")
-        assert "the disk is full" in facts(house, "prune_failed")[0]["detail"]
-    finally:
-        house.tear_down()
+    (short_tmp / "sitecustomize.py").write_text(FAULTY_PRUNE.format(short_tmp))
+    (short_tmp / "fault").touch()
+    with house({"PYTHONPATH": str(short_tmp)}) as home:
+        home.start(wait=False)
+        until(lambda: facts(home, "control_crashed"), "it has crashed")
+        (short_tmp / "fault").unlink()
+        until(home.answers, "another one serves")
+        assert "a task broke" in facts(home, "control_crashed")[0]["exception"]
+        assert {entry["code"] for entry in facts(home, "control_exited")} == {1}
+        until((short_tmp / "pruned").exists, "it prunes after an error")
+        assert "the disk is full" in facts(home, "prune_failed")[0]["detail"]
 
 
 def test_a_stopped_keeper_is_no_dead_keeper(shared: House) -> None:
@@ -129,7 +127,6 @@ def test_a_stopped_keeper_is_no_dead_keeper(shared: House) -> None:
 
 
 def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_crash(shared: House) -> None:
-    assert shared.process is not None
     tool, restarts = shared.status("echo")["pid"], shared.get("/api/daemon")["control"]["restarts"]
     settings = shared.home / "pxd.toml"
     settings.write_text('[tools]\nqueue_max = 7\n[kernels]\nexpose = "bash"\n')
@@ -168,15 +165,11 @@ def test_a_socket_of_the_service_manager_is_served_and_left_in_place(home: House
         "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n"
         "os.dup2(s.fileno(), 3)\n"
         "os.set_inheritable(3, True)\n"
-        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n"
-        "os.execv(sys.argv[2], [sys.argv[2]])\n"
+        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()), PX_SOCKET=sys.argv[1])\n"
+        "os.execv(sys.argv[2], sys.argv[2:])\n"
     )
-    log = open(home.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
-    words = [sys.executable, "-c", code, path, str(BIN / "pxd")]
-    home.process = subprocess.Popen(words, env={**home.environ, "PX_SOCKET": path}, stderr=log)
-    log.close()
-    home.elsewhere = path
-    until(home.answers, "it answers")
+    home.runner, home.elsewhere = (sys.executable, "-c", code, path), path
+    home.start()
     assert home.get("/api/daemon")["socket"] == path
     keeper, control = home.pids()
     # Restarting everything must keep the socket: nobody but the service manager could make it again.

@@ -1,39 +1,47 @@
-"""One daemon a directory."""
+"""One daemon a directory: its lock; its control socket, never stolen, inherited correctly; the token of its port."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
-import subprocess
-import sys
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from supervisord_py.daemon.lock import holder, sign_lock, take_lock
+from supervisord_py.api.auth import read_or_make_token
+from supervisord_py.daemon.lock import (
+    AlreadyRunningError,
+    adopt_socket,
+    bind_socket,
+    holder,
+    inherited_socket,
+    sign_lock,
+    take_lock,
+)
+from supervisord_py.daemon.paths import PlaceError
+from supervisord_py.errors import ConfigError
 
 
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    process.wait()
-    return process.pid
-
-
-def test_the_lock_is_signed_and_not_inherited(tmp_path: Path) -> None:
+def test_the_lock_is_signed_not_inherited_and_a_pid_that_was_given_away_again_is_no_holder(tmp_path: Path) -> None:
     path = tmp_path / "pxd.lock"
     fd = take_lock(path)
     sign_lock(fd)
-    assert holder(path) == os.getpid()
-    assert not os.get_inheritable(fd)
+    assert (holder(path), os.get_inheritable(fd)) == (os.getpid(), False)
     os.close(fd)
+    for text in (f"{os.getpid()} 1\n", "999999999 1", "", "x y"):
+        path.write_text(text)
+        assert holder(path) is None
 
 
 def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
-    path = tmp_path / "pxd.lock"
+    path, turns = tmp_path / "pxd.lock", list[float]()
     guard = take_lock(path)
-    path.write_text(f"{dead_pid()} 1\n")
-    turns = []
+    path.write_text("999999999 1\n")
 
     def turn(seconds: float) -> None:
         turns.append(seconds)
@@ -45,10 +53,81 @@ def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch:
     assert len(turns) == 3
 
 
-def test_a_pid_that_was_given_away_again_is_no_holder(tmp_path: Path) -> None:
-    path = tmp_path / "pxd.lock"
-    path.write_text(f"{os.getpid()} 1\n")
-    assert holder(path) is None, "it started at another time"
-    for text in (f"{dead_pid()} 1", "", "x y"):
-        path.write_text(text)
-        assert holder(path) is None
+def test_a_stale_socket_is_replaced_and_a_live_one_never_unlinked_and_its_owner_named(short_tmp: Path) -> None:
+    path = short_tmp / "s"
+    bind_socket(path).close()
+    with bind_socket(path):
+        before = path.stat().st_ino
+        with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
+            bind_socket(path)
+        assert path.stat().st_ino == before
+
+
+def test_a_full_backlog_is_a_living_daemon(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When connect says neither yes nor 'refused', somebody may be there: hands off."""
+
+    class Busy(socket.socket):
+        def connect(self, _address: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "try again")
+
+    bind_socket(short_tmp / "s").close()
+    monkeypatch.setattr(socket, "socket", Busy)
+    with pytest.raises(AlreadyRunningError):
+        bind_socket(short_tmp / "s")
+    assert (short_tmp / "s").exists()
+
+
+def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as inet,
+        socket.socket(socket.AF_UNIX) as idle,
+        open(os.devnull) as file,
+    ):
+        for fd in (inet.fileno(), idle.fileno(), file.fileno(), 9999):
+            with pytest.raises(PlaceError, match="no listening Unix stream socket"):
+                adopt_socket(fd)
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "words"),
+    [
+        (0, 1, None),
+        (errno.ENOENT, 0, None),
+        (errno.EALREADY, 0, "launchd does not give us its socket"),
+        (0, 2, "passed 2 sockets"),
+    ],
+)
+def test_launchd_hands_over_the_socket_of_the_property_list(
+    short_tmp: Path, error: int, count: int, words: str | None
+) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    found = (ctypes.c_int * 2).from_address(libc.malloc(8))
+
+    def launch_activate_socket(name: bytes, fds: Any, size: Any) -> int:
+        """As launch_activate_socket(3): the array is the caller's to free."""
+        assert name == b"pxd"
+        ctypes.cast(fds, ctypes.POINTER(ctypes.c_void_p))[0] = ctypes.addressof(found)
+        ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = count
+        return error
+
+    with bind_socket(short_tmp / "s") as bound:
+        os.set_inheritable(bound.fileno(), True)
+        found[:] = [bound.fileno()] * 2
+        if words is not None:
+            with pytest.raises(PlaceError, match=words):
+                inherited_socket({}, os.getpid(), launch_activate_socket)
+            return
+        given = inherited_socket({}, os.getpid(), launch_activate_socket)
+        assert (given is not None) is (count == 1)
+        if given is not None:
+            assert (given.detach(), os.get_inheritable(bound.fileno())) == (bound.fileno(), False)
+
+
+def test_a_token_is_made_once_and_one_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    assert len(token := read_or_make_token(path)) >= 32
+    assert read_or_make_token(path) == token != read_or_make_token(tmp_path / "other")
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640"):
+        read_or_make_token(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -126,14 +125,10 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
 
 def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        load("[tools]\nwarm_keep_mxa = 3\n", PX_LOGS__SEGMENT_BYTES="x")
-    file, key, unknown = f"{tmp_path}/pxd.toml", "tools.warm_keep_mxa", "unknown setting tools.warm_keep_mxa"
-    nearest, variable, about = "tools.warm_keep_max", "env PX_LOGS__SEGMENT_BYTES", "logs.segment_bytes"
-    assert json.loads(json.dumps(caught.value.problem()["problems"])) == [
-        {"origin": f"{file}:2", "file": file, "line": 2, "key": key, "message": unknown, "nearest": nearest},
-        {"origin": variable, "file": None, "line": None, "key": about, "nearest": None,
-         "message": f"{about}: expected a valid integer, got 'x'"},
-    ]  # fmt: skip
+        load("[tools]\nwarm_keep_mxa = 3\n")
+    file, key = f"{tmp_path}/pxd.toml", "tools.warm_keep_mxa"
+    problem = {"origin": f"{file}:2", "file": file, "line": 2, "key": key, "nearest": "tools.warm_keep_max"}
+    assert caught.value.problem()["problems"] == [{**problem, "message": f"unknown setting {key}"}]
 
 
 @given(st.sampled_from(KEYS), st.text(st.characters(exclude_characters="\0")))
@@ -180,9 +175,8 @@ def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Callable[
 
 def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Callable[..., Loaded]) -> None:
     file = '[kernels]\nexpose = "python"\nskip_check = false\n'
-    loaded = load(file, PI_PY="bash", PI_PYTHON_SKIP_CHECK="1", PI_DEBUG_STARTUP="1", PI_PYTHON_IPC_TRACE="nonsense")
-    kernels = loaded.settings.kernels
-    assert (kernels.expose, kernels.skip_check, kernels.trace) == ("bash", True, True)
+    loaded = load(file, PI_PY="bash", PI_PYTHON_SKIP_CHECK="1", PI_PYTHON_IPC_TRACE="nonsense")
+    assert (loaded.settings.kernels.expose, loaded.settings.kernels.skip_check) == ("bash", True)
     assert loaded.origin("kernels.expose") == "env PI_PY"
     assert any("PI_PYTHON_IPC_TRACE" in warning for warning in loaded.warnings)
     assert load(file, PI_PY="bash", PX_KERNELS__EXPOSE="both").settings.kernels.expose == "both"
@@ -201,7 +195,6 @@ def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Lo
 
 
 def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., Loaded], tmp_path: Path) -> None:
-    assert recall_valid(tmp_path) is None
     loaded = load('[tools]\npaths = ["/a", "b"]\nmemory_budget_mb = 3\n', PX_KERNELS__GATEWAY_TOKEN="s3cr3t")  # noqa: S106  # of none
     keep_valid(tmp_path, loaded)
     assert recall_valid(tmp_path) == loaded
@@ -210,29 +203,24 @@ def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., L
         keep_valid(tmp_path / "none", loaded)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{", "\xff", '{"settings": {"tools": {"gone": 1}}}', '{"settings": {"tools": {"queue_max": "x"}}}'],
-)
+@pytest.mark.parametrize("text", ["", "\xff", '{"settings": {"tools": {"gone": 1}}}'])
 def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / VALID_NAME).write_text(text, "latin-1")
     assert recall_valid(tmp_path) is None
 
 
 def test_the_stamp_changes_with_whatever_is_read_and_with_nothing_else(tmp_path: Path) -> None:
-    environ = {"PX_TOOLS__QUEUE_MAX": "3", "PX_INSTANCE": "a", "HOME": "/"}
-    sources = Sources(tmp_path / "pxd.toml", tmp_path / "conf.d", False, environ)
-    before = sources.stamp()
-    others = {**environ, "PX_INSTANCE": "b", "HOME": "/h"}
-    assert Sources(sources.config_file, sources.conf_dir, False, others).stamp() == before
-    seen = {before}
-    sources.conf_dir.mkdir()
+    def stamp(*flags: str, **more: str) -> str:
+        environ = {"PX_TOOLS__QUEUE_MAX": "3", "PX_INSTANCE": "a", "HOME": "/", **more}
+        return Sources(tmp_path / "pxd.toml", tmp_path / "conf.d", False, environ, flags).stamp()
+
+    assert stamp() == stamp(PX_INSTANCE="b", HOME="/h")
+    seen = {stamp(), stamp(PI_PY="1"), stamp("tools.queue_max=3")}
+    (tmp_path / "conf.d").mkdir()
     for change in ("pxd.toml", "conf.d/a.toml"):
         for text in ("", "a"):
             (tmp_path / change).write_text(text)
-            seen.add(sources.stamp())
-    seen.add(Sources(sources.config_file, sources.conf_dir, False, {**environ, "PI_PY": "1"}).stamp())
-    seen.add(Sources(sources.config_file, sources.conf_dir, False, environ, ("tools.queue_max=3",)).stamp())
+            seen.add(stamp())
     assert len(seen) == 7
 
 

@@ -1,29 +1,12 @@
-"""Fixtures of the black-box tests."""
+"""What the black-box tests need of the machine."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-
-from e2e.house import House, house
-
-
-@pytest.fixture
-def home() -> Iterator[House]:
-    """A house with no daemon in it yet."""
-    with house() as made:
-        made.measured = True
-        yield made
-
-
-@pytest.fixture
-def running(home: House) -> House:
-    """A house whose daemon serves."""
-    home.start()
-    return home
 
 
 @pytest.fixture
