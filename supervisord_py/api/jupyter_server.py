@@ -80,16 +80,19 @@ def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 
 async def version(call: ApiCall) -> dict[str, Any]:
+    """Answer with who serves this API."""
     return {"version": call.context.control.facts.version, "server": "pxd"}
 
 
 async def list_specs(call: ApiCall) -> dict[str, Any]:
+    """Answer with the kernelspecs."""
     documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
     default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
     return {"default": default, "kernelspecs": documents}
 
 
 async def show_spec(call: ApiCall) -> dict[str, Any]:
+    """Answer with one kernelspec."""
     name, specs = call.path("name"), await call.context.kernels.specs()
     if name not in specs:
         raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
@@ -103,6 +106,7 @@ def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def list_kernels(call: ApiCall) -> list[Any]:
+    """Answer with the kernels that can be joined, ours included."""
     return [model(call, view) for view in joinable(call)]
 
 
@@ -128,6 +132,7 @@ async def begin(call: ApiCall, body: JupyterKernel) -> dict[str, Any]:
 
 
 async def show_kernel(call: ApiCall) -> dict[str, Any]:
+    """Answer with one kernel."""
     return model(call, session_by_uuid(call))
 
 
