@@ -20,8 +20,7 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Status
-from supervisord_py.ledger.pipe_history import last_of_each
-from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
+from supervisord_py.ledger.pipe_history import PIPE_STATES, PipeStateRow, forget, last_of_each
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.due import Decision, Now, Progress, decide, stagger

@@ -17,7 +17,7 @@ from msgspec import structs
 from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Outcome, Status, Trigger
-from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
+from supervisord_py.ledger.pipe_history import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import PipesContext
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
-    from supervisord_py.ledger.pipe_state import Claim
+    from supervisord_py.ledger.pipe_history import Claim, ExecutionFilter, ExecutionPage
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.output import FollowItem
 

@@ -24,7 +24,7 @@ from msgspec import structs
 from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.ledger.pipe_state import PipeStateRow
+from supervisord_py.ledger.pipe_history import PipeStateRow
 from supervisord_py.pipes import models
 from supervisord_py.pipes.catalog import SETTLE_SECONDS, Change, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble

@@ -19,12 +19,12 @@ from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Execution, Trigger
 from supervisord_py.pipes.context import machine_zone
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.events import Triggers, check_published
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.status import PipeViews
+from supervisord_py.pipes.triggers import Triggers, check_published
 
 FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
 KEEP_EXECUTIONS = 10_000  # of each pipe

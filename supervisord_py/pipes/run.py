@@ -34,7 +34,7 @@ from supervisord_py.ledger.pipe_executions import (
     finish,
     mark_running,
 )
-from supervisord_py.ledger.pipe_state import PIPE_STATES, release_claim
+from supervisord_py.ledger.pipe_history import PIPE_STATES, release_claim
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError

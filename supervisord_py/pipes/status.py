@@ -23,7 +23,7 @@ from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
 from supervisord_py.pipes.presets import EVERY, resolve
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
-from supervisord_py.pipes.scheduler import Timetable
+from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told

@@ -26,7 +26,7 @@ from supervisord_py.ledger.pipe_executions import (
     finish,
     mark_running,
 )
-from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed
+from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, PipeStateRow, claimed
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 

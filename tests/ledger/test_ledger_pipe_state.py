@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from supervisord_py.ledger import table
-from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
+from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
 from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
 

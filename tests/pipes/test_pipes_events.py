@@ -6,8 +6,8 @@ import pytest
 
 from supervisord_py.errors import BadRequestError, ConfigError
 from supervisord_py.pipes.definition import parse_pattern
-from supervisord_py.pipes.events import check_published, loop, matches, watch_root
 from supervisord_py.pipes.models import EventPattern, PublishedEvent
+from supervisord_py.pipes.triggers import check_published, loop, matches, watch_root
 
 HOME = "/home/me/pipes/summary"
 

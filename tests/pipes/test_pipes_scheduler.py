@@ -10,10 +10,10 @@ import pytest
 
 from pipe_rig import TurnedClocks, eventually, pipe_house
 from requirement_stage import ended
-from supervisord_py.pipes import scheduler
+from supervisord_py.pipes import triggers
 from supervisord_py.pipes.context import ClockWatch
 from supervisord_py.pipes.due import Due
-from supervisord_py.pipes.scheduler import Timetable
+from supervisord_py.pipes.triggers import Timetable
 
 
 def test_the_clocks_tell_a_step_and_a_sleep_from_a_slew() -> None:
@@ -38,7 +38,7 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 5: a failure is never sticky; and what nobody takes in is not asked about in a hot loop."""
-    monkeypatch.setattr(scheduler, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.02)
     start, asked, is_full = Timetable.start, [], True
 
     async def refused(self: Timetable, pipe: str, due: Due) -> str | None:

@@ -17,12 +17,12 @@ from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status, Trigger
-from supervisord_py.ledger.pipe_state import PIPE_STATES
+from supervisord_py.ledger.pipe_history import PIPE_STATES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.schedule import parse_schedule
-from supervisord_py.pipes.scheduler import Timetable
+from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import StopReport, Survivor
 
