@@ -18,8 +18,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.client import Client, query, route
-from pxctl.failures import Document, Exit, Failure, usage
+from pxctl.client import Client, Document, Exit, Failure, query, route, usage
 from pxctl.invocation import Invocation
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
@@ -53,8 +52,8 @@ def _failure_of(error: BaseException) -> Failure:
         case click.ClickException():
             return Failure(error.format_message())
         case OSError():
-            where = f" ({error.filename})" if error.filename else ""
-            return Failure(f"{error.strerror or error}{where}", kind="os_error", errno=error.errno)
+            where, hint = (f" ({error.filename})", f"ls -ld {error.filename}") if error.filename else ("", None)
+            return Failure(f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno)
         case _:
             return Failure("interrupted from the keyboard", kind="cancelled")
 
@@ -75,7 +74,6 @@ def report(invocation: Invocation, failure: Failure) -> int:
 
 
 def _particulars(document: Document) -> list[str]:
-    """Return the lines under an error: what did not fit, what is meant perhaps, what survived, what was printed."""
     lines = [
         f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
         for error in document.get("errors") or []
@@ -90,8 +88,11 @@ def _particulars(document: Document) -> list[str]:
 # -- how commands are declared ----------------------------------------------------------------------------------------
 
 
-def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).") -> Callable[[Any], Any]:
-    return click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help=help_text)
+def timeout_option(
+    about: str = "Give up after S seconds (exit 7).", default: float | None = None
+) -> Callable[[Any], Any]:
+    seconds = click.FloatRange(min=0)
+    return click.option("--timeout", type=seconds, default=default, show_default=True, metavar="S", help=about)
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
@@ -182,7 +183,7 @@ class _Root(PxGroup):
 
 
 _MODULES = {
-    "run": "run", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
+    "run": "tools", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
     "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe_runs",
     "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
@@ -197,8 +198,8 @@ def declare(
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
 
-    Its docstring is the help: the text, then examples as `$` lines. `action` is what it does, in the words of
-    "pxctl: cannot …", with the command's arguments in braces.
+    Its docstring is the help: the text, then examples as `$` lines, unless the bare command is one. `action` is what it
+    does, in the words of "pxctl: cannot …", with the command's arguments in braces.
     """
 
     def wrap(function: Callable[..., int | None]) -> click.Command:
@@ -215,7 +216,8 @@ def declare(
                     failure.hint = f"{context.command_path} --help"
                 raise
 
-        about, examples = inspect.cleandoc(function.__doc__ or "").split("\n\n$ ")
+        about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\n$ ")
+        examples = examples or " ".join(["pxctl", *([] if group is root else [str(group.name)]), name])
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
         epilog = f"{_GLOBAL_WORDS}\n\n\b\nExamples:\n  " + examples.replace("\n$ ", "\n  ")

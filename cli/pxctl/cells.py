@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pxctl import output
-from pxctl.failures import Document, Failure
+from pxctl.client import Document
 from pxctl.invocation import Invocation
 from pxctl.streams import Screen, bytes_of, harmless
 
@@ -66,13 +66,10 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
         folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pxd" / "pictures"
     path, oldest = folder / f"{name}.{_PICTURES[mime]}", time.time() - _KEEP_SECONDS
     ours = re.compile(r"[0-9a-f]{16}-\d+\.\w+")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for other in folder.iterdir():
-            if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
-                other.unlink(missing_ok=True)
-    except OSError as error:
-        raise Failure(f"cannot write {folder}: {error.strerror}", kind="os_error") from error
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for other in folder.iterdir():
+        if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
+            other.unlink(missing_ok=True)
     output.write_whole(path, [content])
     return path
 
@@ -163,8 +160,8 @@ class CellScreen(Screen):
         try:
             path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
             self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
-        except Failure as failure:
-            self.say(f"pxctl: {mime}: {failure.detail}")
+        except OSError as error:
+            self.say(f"pxctl: {mime} not saved: {error}")
         if self.out.is_terminal:
             output.write(drawn(self.invocation.env, mime, content))
 

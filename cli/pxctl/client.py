@@ -1,4 +1,4 @@
-"""The daemon as the commands see it: requests and documents over its Unix socket, and names of units.
+"""The daemon as the commands see it: requests and documents over its Unix socket, failures, and names of units.
 
 HTTP/1.1 (RFC 9112), as much of it as pxd answers with: the stdlib's client would double the start-up time. An answer
 that ends before its framing says so is never taken for a whole one. A lost GET is asked again once.
@@ -7,6 +7,7 @@ that ends before its framing says so is never taken for a whole one. A lost GET 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import socket
@@ -15,13 +16,87 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pxctl.failures import Document, Failure, Interrupted, Unreachable, problem, usage
-
 READ_SECONDS = 30.0
 SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 _CONNECT_SECONDS = 10
 _READ_BYTES = 64 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+# -- failures and their exit codes (CONTRACT §3, §4) ----------------------------------------------------------------
+
+
+Document = dict[str, Any]
+
+
+class Exit:
+    OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+
+
+_EXIT_BY_KIND = {
+    "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
+    "unreachable": 5, "forbidden": 6, "timed_out": 7, "conflict": 8, "survivors": 8,
+}  # fmt: skip
+PROBLEM_PREFIX = "urn:px:problem:"
+AWAY = {"unreachable", "interrupted", "shutdown"}  # kinds of failures of a daemon that is away, perhaps for a moment
+
+
+class Failure(Exception):
+    """An outcome to report and to exit with, by default with the exit code of its kind.
+
+    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all. `extra`: more
+    members of its document.
+    """
+
+    action: str | None = None
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        kind: str = "failed",
+        hint: str | None = None,
+        exit_code: int | None = None,
+        unit: str | None = None,
+        status: int | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.detail, self.kind, self.hint, self.unit, self.status, self.extra = detail, kind, hint, unit, status, extra
+        self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
+
+    def document(self) -> Document:
+        title = self.kind.replace("_", " ").capitalize()
+        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": self.status, "kind": self.kind}
+        rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
+        return {**head, **rest, **self.extra}
+
+
+class Unreachable(Failure):
+    """No daemon answers at the socket."""
+
+    def __init__(self, path: str, why: str) -> None:
+        detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
+        super().__init__(detail, kind="unreachable", hint=hint, socket=path)
+
+
+class Interrupted(Failure):
+    """The connection was lost after the request went out: whether it happened is unknown; asking again is safe."""
+
+    def __init__(self, why: str) -> None:
+        detail, hint = f"the connection to the daemon was lost: {why}", "run the same command again"
+        super().__init__(detail, kind="interrupted", hint=hint, retryable=True)
+
+
+def usage(detail: str, hint: str | None = None) -> Failure:
+    """Return the failure of a call that cannot be meant so; without a hint it is the help of the command."""
+    return Failure(detail, kind="usage", hint=hint)
+
+
+def problem(status: int, members: Document) -> Failure:
+    usual = {"kind": "failed", "exit_code": Exit.FAILED, "status": status}
+    found: Document = usual | {name: value for name, value in members.items() if value is not None}
+    return Failure(str(found.pop("detail", f"the daemon answered {status}")), **found)
 
 
 # -- one exchange -----------------------------------------------------------------------------------------------------
@@ -95,6 +170,22 @@ class Exchange:
             else:
                 raise ValueError(f"an answer without a length, in the coding {coding!r}")
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of NDJSON without their ends, each as soon as it is complete; raise one that is a problem."""
+        held: list[bytes] = []
+        for chunk in itertools.chain(self.chunks(), [b"\n"]):  # the last one may have no end
+            first, *rest = chunk.split(b"\n")
+            held.append(first)
+            for piece in rest:
+                line, held = b"".join(held).removesuffix(b"\r"), [piece]
+                if PROBLEM_PREFIX.encode() in line[:200]:
+                    with contextlib.suppress(ValueError):
+                        event = json.loads(line)
+                        if isinstance(event, dict) and str(event.get("type")).startswith(PROBLEM_PREFIX):
+                            raise problem(500, event)
+                if line.strip():
+                    yield line
+
     def _exactly(self, count: int) -> Iterator[bytes]:
         while count > 0:
             piece = self._answer.read1(min(count, _READ_BYTES))
@@ -138,19 +229,6 @@ def _connect(path: str) -> socket.socket:
             raise Failure(f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint) from error
         why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
         raise Unreachable(path, why) from error
-
-
-def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends as soon as each is complete; a last line without an end counts."""
-    held: list[bytes] = []
-    for chunk in chunks:
-        first, *rest = chunk.split(b"\n")
-        held.append(first)
-        for piece in rest:
-            yield b"".join(held).removesuffix(b"\r")
-            held = [piece]
-    if last := b"".join(held):
-        yield last.removesuffix(b"\r")
 
 
 # -- the daemon -------------------------------------------------------------------------------------------------------

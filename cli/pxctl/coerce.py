@@ -20,7 +20,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pxctl.failures import Failure
+from pxctl.client import Failure
 from pxctl.output import read_input
 
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound

@@ -15,22 +15,20 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psutil
 
 from pxctl import paths
-from pxctl.client import Client
-from pxctl.failures import Document, Exit, Failure
+from pxctl.client import Client, Document, Exit, Failure
 from pxctl.invocation import Invocation
-
-if TYPE_CHECKING:
-    import psutil
 
 _LOSER_SECONDS = 10.0  # so long is waited for the other one where two are started at once
 _LOST_TO_ANOTHER, _BAD_SETTINGS = 8, 78
 _PAUSE_SECONDS = 0.02
 _READ_SECONDS = 10.0
 _LOG_BYTES = 8 * 1024 * 1024
-_TAIL_BYTES, _TAIL_LINES = 16 * 1024, 15
+_TAIL_BYTES = 16 * 1024
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str | None:
@@ -79,9 +77,6 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
         if path.exists() and path.stat().st_size > _LOG_BYTES:
             path.replace(f"{path}.1")
         log = path.open("ab")
-    except OSError as error:
-        detail, hint = f"cannot write the daemon's log {path}: {error.strerror}", f"ls -ld {path.parent}"
-        raise Failure(detail, kind="os_error", hint=hint) from error
     finally:
         os.umask(old_umask)
     with log:
@@ -93,9 +88,7 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
     child.returncode = code or 0
     if failure is not None:
-        with path.open("rb") as file:
-            file.seek(max(before, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+        tail = path.read_bytes()[before:][-_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
         failure.extra |= {"daemon_pid": child.pid if code is None else None, "stderr_tail": "\n".join(tail)}
         raise failure
 
@@ -176,8 +169,6 @@ def stop_daemon(client: Client, timeout: float) -> int:
 
     Raises Unreachable: no daemon answers; Failure: names what outlived the stop.
     """
-    import psutil
-
     document = client.get("/api/status", timeout=_READ_SECONDS)
     daemon: Document = document.get("daemon") or {}
     pids = {(daemon.get(name) or {}).get("pid"): f"pxd {name}" for name in ("keeper", "control")}
@@ -203,8 +194,6 @@ def stop_daemon(client: Client, timeout: float) -> int:
 
 
 def _lives(process: psutil.Process) -> bool:
-    import psutil
-
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

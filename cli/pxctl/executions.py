@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator
 
 from pxctl import output
-from pxctl.client import Client, bare_name, query, route
-from pxctl.failures import Document, Exit, Failure
+from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route
 from pxctl.invocation import Invocation
 from pxctl.output import duration
 from pxctl.streams import Screen, ask_until, bytes_of, events_of

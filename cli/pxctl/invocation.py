@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import click
 
 from pxctl import output, paths
-from pxctl.client import Client
-from pxctl.failures import Document, Exit, Failure
+from pxctl.client import Client, Document, Exit, Failure
 
 _MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
 

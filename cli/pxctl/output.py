@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pxctl.failures import Failure
-
 Cell = tuple[str, str | None]  # a text and the name of its style
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -65,8 +63,6 @@ def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
             for chunk in chunks:
                 size += file.write(chunk)
         os.replace(beside, path)
-    except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)

@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Mapping
 
-from pxctl.failures import Failure, usage
+from pxctl.client import Failure, usage
 
 APP = "pxd"
 

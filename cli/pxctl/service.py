@@ -18,16 +18,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pxctl import output
-from pxctl.client import Client, Exchange
+from pxctl.client import Client, Document, Exchange, Exit, Failure, Unreachable
 from pxctl.daemon_process import answers, ask_pxd, run, spawn_daemon
-from pxctl.failures import Document, Exit, Failure, Unreachable
 from pxctl.invocation import Invocation
 from pxctl.paths import find_socket, own_version
 
 START_SECONDS = 30.0
 SYSTEMD, LAUNCHD = "systemd", "launchd"
 HERE = LAUNCHD if sys.platform == "darwin" else SYSTEMD
-_SERVICE, _SOCKET = "pxd.service", "pxd.socket"
+_SERVICE, _SOCKET, _LABEL = "pxd.service", "pxd.socket", "io.github.supervisord-py.pxd"
 _OLDEST_SYSTEMD = 235  # RuntimeDirectoryPreserve=: before it, a restart removes the socket's directory
 _LINGER = Path("/var/lib/systemd/linger")
 
@@ -43,28 +42,26 @@ def unit_texts(invocation: Invocation, platform: str, *, on_demand: bool) -> Tex
     if on_demand:
         kinds = ["launchd-socket"] if platform == LAUNCHD else [SYSTEMD, "systemd-socket"]
     texts = [ask_pxd(invocation, "--print-unit", kind).decode() for kind in kinds]
-    return dict(zip(_places(invocation, platform, texts[0]), texts, strict=False))
+    return dict(zip(_places(invocation, platform), texts, strict=False))
 
 
 def own_files(invocation: Invocation, platform: str) -> list[Path]:
-    text = ask_pxd(invocation, "--print-unit", LAUNCHD).decode() if platform == LAUNCHD else ""
-    return [path for path in _places(invocation, platform, text) if path.exists()]
+    return [path for path in _places(invocation, platform) if path.exists()]
 
 
 def _found_files(invocation: Invocation, platform: str) -> list[Path]:
     """Return those, or the unit that a package has brought."""
-    if (found := own_files(invocation, platform)) or platform == LAUNCHD:
-        return found
-    with contextlib.suppress(Failure):  # no systemd here
-        if (path := _show(invocation, _SERVICE, "FragmentPath")) and Path(path).exists():
-            return [Path(path)]
-    return []
+    found = own_files(invocation, platform)
+    if not found and platform == SYSTEMD:
+        with contextlib.suppress(Failure):  # no systemd here
+            found = [Path(_show(invocation, _SERVICE, "FragmentPath") or "/nowhere")]
+    return [path for path in found if path.exists()]
 
 
-def _places(invocation: Invocation, platform: str, text: str) -> list[Path]:
+def _places(invocation: Invocation, platform: str) -> list[Path]:
     if platform == LAUNCHD:  # which wants a file to be called after its label
         folder = Path("/Library/LaunchDaemons" if invocation.system else "~/Library/LaunchAgents").expanduser()
-        return [folder / f"{plistlib.loads(text.encode())['Label']}.plist"]
+        return [folder / f"{_LABEL}.plist"]
     folder = Path("/etc/systemd/system")
     if not invocation.system:
         config = invocation.env.get("XDG_CONFIG_HOME", "")
@@ -85,17 +82,20 @@ def read_file(text: str) -> tuple[list[str], dict[str, str]]:
     return [], {}
 
 
+def text_of(path: Path) -> str:
+    return path.read_text("utf-8", "surrogateescape")
+
+
 def _version(command: list[str]) -> str | None:
     """Return the version of pxd that a command runs; None: its program is not there, or is no pxd."""
     start = command[: command.index("--foreground")] if "--foreground" in command else command[:1]
-    try:
-        found = re.match(r"pxd (\S+)", run([*start, "--version"]).stdout)
-    except (Failure, OSError):
-        return None
-    return found[1] if found else None
+    with contextlib.suppress(Failure, OSError):
+        if found := re.match(r"pxd (\S+)", run([*start, "--version"]).stdout):
+            return found[1]
+    return None
 
 
-# -- install ----------------------------------------------------------------------------------------------------------
+# -- install, start ---------------------------------------------------------------------------------------------------
 
 
 def check_place(invocation: Invocation, platform: str, texts: Texts, *, force: bool) -> None:
@@ -103,8 +103,7 @@ def check_place(invocation: Invocation, platform: str, texts: Texts, *, force: b
     if platform == SYSTEMD:
         number = re.search(r"\d+", _systemctl(invocation, "show", "--property=Version"))
         if number is not None and int(number[0]) < _OLDEST_SYSTEMD:
-            detail = f"this is systemd {number[0]}; the unit needs systemd {_OLDEST_SYSTEMD}"
-            raise Failure(detail, kind="no_service_manager", hint="pxctl daemon start")
+            raise _no_manager(f"this is systemd {number[0]}; the unit needs systemd {_OLDEST_SYSTEMD}")
     elif shutil.which("launchctl") is None:
         raise _no_manager("there is no launchctl here")
     ask_pxd(invocation, "--check-config", "--json")
@@ -112,11 +111,11 @@ def check_place(invocation: Invocation, platform: str, texts: Texts, *, force: b
     if there and len(there) != len(texts):
         detail = f"pxd is installed to start {'on demand' if len(there) > 1 else 'at boot or login'}: {there[0]}"
         raise Failure(detail, kind="conflict", hint=f"pxctl daemon uninstall{_flag(invocation)}, then install again")
-    for path in _found_files(invocation, platform):
-        text = path.read_text("utf-8", "surrogateescape")
-        ours, theirs = (read_file(one)[0] for one in (next(iter(texts.values())), text))
+    for path in [] if force else _found_files(invocation, platform):
+        text, (ours, _) = text_of(path), read_file(next(iter(texts.values())))
+        theirs, _ = read_file(text)
         is_other = theirs[:1] != ours[:1]
-        if force or text == texts.get(path) or (path not in texts and not is_other):
+        if text == texts.get(path) or (path not in texts and not is_other):
             continue
         detail = f"{path} is there already and differs from what would be written"
         if is_other and theirs:
@@ -131,7 +130,7 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
 
     Returns False where all was there as it is. A failure, also of the start, leaves everything as it was before.
     """
-    before = {path: path.read_text("utf-8", "surrogateescape") if path.exists() else None for path in texts}
+    before = {path: text_of(path) if path.exists() else None for path in texts}
     main, began = list(texts)[-1], time.time()
     try:
         for path, text in texts.items():
@@ -147,11 +146,7 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
     except BaseException as error:
         if isinstance(error, Failure) and platform == SYSTEMD:
             error.hint = f"pxctl daemon install{_flag(invocation)}, once that is mended; all is as it was before"
-            scope = [] if invocation.system else ["--user"]
-            words = ["journalctl", *scope, "-q", "-ocat", "-n9", f"-S@{began:.3f}", f"-u{_SERVICE}", f"-u{_SOCKET}"]
-            if shutil.which(words[0]):
-                run([words[0], "--sync"])  # its last words may still be under way; who may not ask for that reads on
-                error.extra["stderr_tail"] = run(words).stdout
+            error.extra["stderr_tail"] = _last_words(invocation, began)
         with contextlib.suppress(Failure, OSError):
             if not any(before.values()):
                 _turn_off(invocation, platform, list(before))
@@ -163,13 +158,16 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
     return before != texts
 
 
+def _last_words(invocation: Invocation, since: float) -> str:
+    if shutil.which("journalctl") is None:
+        return ""
+    run(["journalctl", "--sync"])  # they may still be under way; who may not ask for that reads on
+    scope = [] if invocation.system else ["--user"]
+    return run(["journalctl", *scope, "-q", "-ocat", "-n9", f"-S@{since:.3f}", f"-u{_SERVICE}", f"-u{_SOCKET}"]).stdout
+
+
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(
-            f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path.parent}"
-        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
     output.write_whole(path, [text.encode("utf-8", "surrogateescape")])
     path.chmod(0o644)
 
@@ -184,7 +182,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 def _start_unit(invocation: Invocation) -> bool:
     """Have systemd start pxd where a unit for this very socket is installed; say whether it did."""
     there = own_files(invocation, SYSTEMD) if HERE == SYSTEMD else []
-    variables = read_file(there[0].read_text("utf-8", "surrogateescape"))[1] if there else {}
+    variables = read_file(text_of(there[0]))[1] if there else {}
     env = {key: value for key, value in invocation.env.items() if not key.startswith("PX_")} | variables
     if not there or find_socket(env, explicit=None, system=invocation.system) != invocation.socket_path:
         return False
@@ -247,7 +245,7 @@ def uninstall(invocation: Invocation, platform: str, paths: list[Path]) -> None:
 
 def _turn_off(invocation: Invocation, platform: str, paths: list[Path]) -> None:
     if platform == LAUNCHD:
-        _manage("launchctl", "bootout", f"{_domain(invocation)}/{paths[0].stem}")
+        _manage("launchctl", "bootout", f"{_domain(invocation)}/{_LABEL}")
         return
     names = [path.name for path in reversed(paths)]
     _systemctl(invocation, "disable", "--now", *names)
@@ -260,8 +258,7 @@ def _turn_off(invocation: Invocation, platform: str, paths: list[Path]) -> None:
 
 def _forget(invocation: Invocation, platform: str, paths: list[Path]) -> None:
     for path in paths:
-        links = path.parent.glob(f"*.wants/{path.name}")  # which stay where no manager runs
-        for one in (path, *links):
+        for one in (path, *path.parent.glob(f"*.wants/{path.name}")):  # links, which stay where no manager runs
             one.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.removedirs(path.parent)  # as far up as they are empty
@@ -284,26 +281,26 @@ def check(invocation: Invocation, platform: str) -> Iterator[Document]:
         detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
         yield finding("service_unit", "warn", detail, again)
         return
-    main, (command, _) = there[-1], read_file(there[0].read_text("utf-8", "surrogateescape"))
+    main, (command, _) = there[-1], read_file(text_of(there[0]))
     program, version = command[0] if command else "nothing", _version(command)
     again += " --on-demand" if len(there) > 1 else ""
     enabled = active = ""
     if platform == SYSTEMD:
         with contextlib.suppress(Failure):  # it does not run here
             enabled, active = (_show(invocation, main.name, name) for name in ("UnitFileState", "ActiveState"))
+    status, detail, repair = "ok", str(main), None
     if version is None:
+        status, repair = "fail", f"{again} --force"
         detail = f"{there[0]} runs {program}, which is not there or is no pxd"
-        yield finding("service_unit", "fail", detail, f"{again} --force")
     elif version != own_version():
+        status, repair = "warn", f"{again} --force"
         detail = f"{there[0]} runs pxd {version} ({program}); this is {own_version()}"
-        yield finding("service_unit", "warn", detail, f"{again} --force")
     elif enabled == "disabled":
-        yield finding("service_unit", "warn", f"{main} is disabled", again)
+        status, detail, repair = "warn", f"{main} is disabled", again
     elif active == "failed":
+        status, repair = "fail", f"pxctl daemon start{_flag(invocation)}"
         detail = f"{main.name} has failed, and systemd starts it no more"
-        yield finding("service_unit", "fail", detail, f"pxctl daemon start{_flag(invocation)}")
-    else:
-        yield finding("service_unit", "ok", str(main))
+    yield finding("service_unit", status, detail, repair)
     if repair := lingers(invocation, platform):
         yield finding("linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair)
 

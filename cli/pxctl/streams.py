@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pxctl import output
-from pxctl.client import Client, query, split_lines
-from pxctl.failures import Document, Failure, raise_problem, usage
+from pxctl.client import AWAY, Client, Document, Failure, query, usage
 from pxctl.invocation import Invocation
 
 NDJSON = "application/x-ndjson"
@@ -46,8 +45,7 @@ class Patience:
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         self._met = self._met or failure.kind != "unreachable"
-        is_loss = failure.kind in {"unreachable", "interrupted", "shutdown"}
-        if not is_loss or not self._met or now - self._since > _AWAY_SECONDS:
+        if failure.kind not in AWAY or not self._met or now - self._since > _AWAY_SECONDS:
             raise failure
         time.sleep(_PAUSE_SECONDS)
 
@@ -59,13 +57,11 @@ def stream(
     fields = {**request.pop("fields", {}), "Accept": NDJSON}
     with client.open(method, target, fields=fields, **request) as exchange:
         opened()
-        for line in filter(bytes.strip, split_lines(exchange.chunks())):
+        for line in exchange.lines():
             try:
-                event = json.loads(line)
+                yield line, json.loads(line)
             except ValueError as error:
                 raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
-            raise_problem(event)
-            yield line, event
 
 
 def events_of(client: Client, target: Callable[[], str], *, follow: bool = True) -> Iterator[tuple[bytes, Document]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import plistlib
 import signal
 import sys
 
@@ -12,6 +11,7 @@ import pytest
 
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import House, Px
+from supervisord_py.daemon.service_files import LABEL
 
 UNIT = ".config/systemd/user/pxd.service"
 INSTALL, UNINSTALL = (("daemon", verb, "--platform", "systemd") for verb in ("install", "uninstall"))
@@ -194,12 +194,11 @@ def test_a_daemon_that_runs_by_hand_is_not_doubled(house: House) -> None:
 
 def test_launchd_gets_a_file_called_after_its_label(house: House) -> None:
     house.fake("launchctl", f'echo "$@" >> {house.px.folder}/launchctl')
-    text = plistlib.dumps({"Label": "org.example.pxd"}).decode()
     for command in (("install", "--on-demand"), ("uninstall",)):
-        ended = house("daemon", *command, "--platform", "launchd", FAKE_UNIT=text)
+        ended = house("daemon", *command, "--platform", "launchd")
         assert ended.code == 0, ended.err
-    path = house.px.folder / "Library/LaunchAgents/org.example.pxd.plist"
+    path = house.px.folder / f"Library/LaunchAgents/{LABEL}.plist"
     assert not path.exists()
     uid = os.getuid()
     done = (house.px.folder / "launchctl").read_text().splitlines()
-    assert done == [f"bootstrap gui/{uid} {path}", f"bootout gui/{uid}/org.example.pxd"]
+    assert done == [f"bootstrap gui/{uid} {path}", f"bootout gui/{uid}/{LABEL}"]

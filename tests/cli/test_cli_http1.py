@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import chunked, reply
 from pxctl import client
-from pxctl.client import Exchange
-from pxctl.failures import Failure, Interrupted
+from pxctl.client import Exchange, Failure, Interrupted
 
 PATIENCE = 30.0
 

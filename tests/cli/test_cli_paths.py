@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pxctl.failures import Failure
+from pxctl.client import Failure
 from pxctl.paths import find_socket
 
 EACH = """

@@ -111,7 +111,7 @@ def test_doctor_puts_both_sides_together_and_works_without_a_daemon(px: Px, daem
     daemon.on("GET /api/doctor", document({"schema": "px.doctor/1", "checks": checks}))
     ended = px("doctor", PATH=path)
     assert ended.code == 0, ended.text
-    assert {"warn  uv: is not there", "      repair: pip install uv"} <= set(ended.lines)
+    assert {"warn   uv: is not there", "       repair: pip install uv"} <= set(ended.lines)
     names = [check["name"] for check in px("doctor", "--json", PATH=path).json()["checks"]]
     assert names == ["pxd", "service_unit", "daemon", "uv"]
     alone = px("doctor", PX_SOCKET="/tmp/" + "x" * 120, PATH=path)

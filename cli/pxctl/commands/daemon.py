@@ -7,16 +7,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import click
 
 from pxctl import daemon_process, output, paths, service
-from pxctl.app import declare, declare_group, root
-from pxctl.client import Client, query
-from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable
+from pxctl.app import declare, declare_group, root, timeout_option
+from pxctl.client import AWAY, Client, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, clean
 from pxctl.service import finding
 
 daemon = declare_group("daemon", "Start, stop, restart, reload, install the daemon.")
@@ -26,13 +23,8 @@ _END_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
 
 
-def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).") -> Callable[[Any], Any]:
-    kind = click.FloatRange(min=0, min_open=True)
-    return click.option("--timeout", type=kind, default=default, show_default=True, metavar="S", help=help_text)
-
-
 @declare(daemon, "start", "start pxd")
-@_timeout(service.START_SECONDS)
+@timeout_option(default=service.START_SECONDS)
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Start pxd in the background; returns when its socket answers.
 
@@ -42,26 +34,19 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     $ pxctl daemon start
     $ PX_HOME=/tmp/px pxctl daemon start
     """
-    running = _pid(invocation)
-    if running is None:
-        service.start_daemon(invocation, timeout)
-    pid, did = running or _pid(invocation), "runs already" if running else "started"
-    invocation.print_done(f"pxd {did} (pid {pid}), socket {invocation.socket_path}")
-
-
-def _pid(invocation: Invocation) -> int | None:
-    """Return the keeper's pid; None where no daemon answers, or one that is on its way out."""
+    client, did = invocation.client(), "runs already"
     try:
-        pid: int | None = invocation.client().get("/api/daemon")["keeper"]["pid"]
+        document = client.get("/api/daemon")
     except Failure as failure:
-        if failure.kind in {"unreachable", "interrupted", "shutdown"}:
-            return None
-        raise
-    return pid
+        if failure.kind not in AWAY:  # none is there, or one that is on its way out
+            raise
+        service.start_daemon(invocation, timeout)
+        document, did = client.get("/api/daemon"), "started"
+    invocation.print_done(f"pxd {did} (pid {document['keeper']['pid']}), socket {invocation.socket_path}")
 
 
 @declare(daemon, "stop", "stop pxd")
-@_timeout(_END_SECONDS, "Name what is left after S seconds (exit 8).")
+@timeout_option("Name what is left after S seconds (exit 8).", _END_SECONDS)
 def stop_daemon(invocation: Invocation, timeout: float) -> None:
     """Stop pxd and everything it holds; returns when nothing of it is left.
 
@@ -88,7 +73,7 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
 
 @declare(daemon, "restart", "restart pxd")
 @click.option("--all", "everything", is_flag=True, help="Stop all children, too, and start the keeper anew.")
-@_timeout(_END_SECONDS)
+@timeout_option(default=_END_SECONDS)
 def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> None:
     """Replace the control plane and keep every child; returns when the new one answers.
 
@@ -111,9 +96,8 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
             with contextlib.suppress(Interrupted):
                 client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
             document = _await_new(client, before, timeout)
-    keeper, control = document.get("keeper") or {}, document.get("control") or {}
-    if not invocation.print_result(document, ()):
-        invocation.print(f"pxd answers again (keeper {keeper.get('pid')}, control {control.get('pid')})")
+    pids = [document[name]["pid"] for name in ("keeper", "control")]
+    invocation.show(document, (), "pxd answers again (keeper {}, control {})".format(*pids))
 
 
 def _await_new(client: Client, before: Document, timeout: float) -> Document:
@@ -137,36 +121,30 @@ def reload_daemon(invocation: Invocation) -> None:
     """
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     invocation.print_warnings(answer)
-    if invocation.print_result(answer, ()):
-        return
-    told = (("changed", "changed"), ("needs `pxctl daemon restart`", "needs_restart"))
-    lines = [f"{words}: {line}" for words, name in told for line in answer.get(name) or []]
-    invocation.print(*(lines or ["reloaded; nothing changed"]))
+    lines = [f"changed: {line}" for line in answer.get("changed") or []]
+    lines += [f"needs `pxctl daemon restart`: {line}" for line in answer.get("needs_restart") or []]
+    invocation.show(answer, (), *(lines or ["reloaded; nothing changed"]))
 
 
 @declare(daemon, "status", "read the daemon's state")
 def show_daemon(invocation: Invocation) -> None:
-    """Show the daemon's own state; exits 3 when it does not run.
-
-    $ pxctl daemon status
-    """
+    """Show the daemon's own state; exits 3 when it does not run."""
     try:
         document = invocation.client().get("/api/daemon")
     except Unreachable as failure:
         detail, hint = f"pxd does not run: {failure.detail}", "pxctl daemon start"
         raise Failure(detail, kind="not_running", hint=hint, **failure.extra) from failure
-    keeper, control = document.get("keeper") or {}, document.get("control") or {}
-    if invocation.print_result(document, [keeper.get("pid")]):
+    if invocation.print_result(document, [document["keeper"]["pid"]]):
         return
 
-    def process(part: Document, more: str = "") -> str:
+    def process(part: Document) -> str:
+        again = f", restarted {part['restarts']}x" if "restarts" in part else ""
         size, age = output.size(part.get("rss_bytes")), output.ago(part.get("started_at"))
-        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}{more}"
+        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}{again}"
 
+    facts = {name: process(document[name]) for name in ("keeper", "control")}
     interrupted = [f"{one.get('unit')} (pid {one.get('pid')})" for one in document.get("interrupted") or []]
     degraded = [f"{one.get('part')}: {one.get('detail')}" for one in document.get("degraded") or []]
-    restarts = f", restarted {control.get('restarts') or 0}x"
-    facts = {"keeper": process(keeper), "control": process(control, restarts)}
     invocation.print_members({**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded)
 
 
@@ -228,8 +206,8 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     if not there:
         invocation.notice("no unit is installed; nothing to do")
         return
-    text = there[0].read_text("utf-8", "surrogateescape")
-    invocation.env = {**invocation.env, **service.read_file(text)[1]}  # whose daemon it is
+    _, variables = service.read_file(service.text_of(there[0]))
+    invocation.env = {**invocation.env, **variables}  # whose daemon it is
     with invocation.spinner("pxd", "stopping…"):
         service.uninstall(invocation, platform, there)
     kept = paths.find_data(invocation.env, system=invocation.system)
@@ -245,8 +223,6 @@ def check_all(invocation: Invocation) -> int:
     """Check everything, and name the one command that repairs each fault. Works without a daemon, too.
 
     Exits 1 when a check fails; warnings do not count.
-
-    $ pxctl doctor
     """
 
     looks: dict[str, Callable[[], Iterable[Document]]] = {
@@ -266,10 +242,8 @@ def check_all(invocation: Invocation) -> int:
     result = {"schema": "px.doctor/1", "checks": checks}
     if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
         for one in checks:
-            word = invocation.paint(f"{one['status']:<4}", BY_STATE.get(one["status"]))
-            invocation.print(f"{word}  " + clean(f"{one['name']}: {one['detail']}"))
-            if one.get("repair"):
-                invocation.print(f"      repair: {clean(str(one['repair']))}")
+            repair = f"repair: {one['repair']}" if one.get("repair") else None
+            invocation.print_check(one["status"], f"{one['name']}: {one['detail']}", repair)
     return Exit.FAILED if any(one["status"] == "fail" for one in checks) else Exit.OK
 
 
@@ -284,10 +258,9 @@ def show_settings(invocation: Invocation) -> None:
     """
     as_json = ["--json"] if invocation.json or invocation.quiet else []
     told = daemon_process.ask_pxd(invocation, "--show-config", *as_json)
-    if invocation.json or not invocation.quiet:
-        output.write(told)
-    else:
-        invocation.print(*(setting["key"] for setting in json.loads(told)["settings"]))
+    if invocation.quiet and not invocation.json:
+        told = "".join(f"{setting['key']}\n" for setting in json.loads(told)["settings"]).encode()
+    output.write(told)
 
 
 @declare(config, "check", "check the settings")
@@ -295,9 +268,6 @@ def check_settings(invocation: Invocation) -> None:
     """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one.
 
     Works without a daemon.
-
-    $ pxctl config check
     """
     told = daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
-    if invocation.json or not invocation.quiet:
-        output.write(told)
+    output.write(b"" if invocation.quiet and not invocation.json else told)

@@ -21,9 +21,8 @@ import click
 from pxctl import output
 from pxctl.app import declare, kernel_names, no_autostart_option, root, waking_client
 from pxctl.cells import CellScreen
-from pxctl.client import Client, bare_name, query, route
+from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route, usage
 from pxctl.commands.kernel import callers_environment, choice_options
-from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.streams import STREAMS, Patience, bytes_of, pages, stream
 

@@ -13,7 +13,7 @@ import click
 
 from pxctl import output
 from pxctl.app import declare, root
-from pxctl.failures import Document, Failure, usage
+from pxctl.client import Document, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.output import Column
 from pxctl.paths import own_version, shipped_files
@@ -84,10 +84,7 @@ def print_script(_: Invocation, shell: str) -> None:
 
 @declare(root, "version")
 def show_version(invocation: Invocation) -> None:
-    """Show the version of the client, and that of the daemon when it answers.
-
-    $ pxctl version
-    """
+    """Show the version of the client, and that of the daemon when it answers."""
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):
         theirs = invocation.client().get("/api/daemon", timeout=5.0).get("version")

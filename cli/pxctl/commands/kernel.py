@@ -15,9 +15,8 @@ import click
 
 from pxctl import output
 from pxctl.app import declare, declare_group, kernel_names, no_autostart_option, timeout_option, waking_client
-from pxctl.client import Client, bare_name, query, route, units_of
+from pxctl.client import Client, Document, Failure, bare_name, query, route, units_of
 from pxctl.commands.units import bare_id, change_each, steer, steering
-from pxctl.failures import Document, Failure
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
 
@@ -90,10 +89,7 @@ _COLUMNS = [
 
 @declare(kernel, "list", "list the kernels")
 def list_kernels(invocation: Invocation) -> None:
-    """List the sessions: those with a kernel first, then those that are remembered.
-
-    $ pxctl kernel list
-    """
+    """List the sessions: those with a kernel first, then those that are remembered."""
     answer = invocation.client().get("/api/kernels")
     kernels = sorted(answer.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
     kernels.sort(key=lambda one: one.get("state") == "stopped")

@@ -6,10 +6,9 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, example_pipes, execution_names, pipe_keys, pipe_names, source_of
-from pxctl.client import bare_name, query, route, units_of
+from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import bare_id, change_each
-from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
 from pxctl.streams import harmless
@@ -48,10 +47,7 @@ _COLUMNS = [
 
 @declare(pipe, "list", "list the pipes")
 def list_pipes(invocation: Invocation) -> None:
-    """List the pipes with schedule, next and last run; one that cannot run with its error.
-
-    $ pxctl pipe list
-    """
+    """List the pipes with schedule, next and last run; one that cannot run with its error."""
     answer = invocation.client().get("/api/pipes")
     none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
     invocation.print_rows(answer, with_broken(answer.get("pipes", [])), "name", _COLUMNS, none)

@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from pxctl import app, executions, output
-from pxctl.client import Client, bare_name, query, route, units_of
+from pxctl.client import Client, Document, Exit, bare_name, query, route, units_of
 from pxctl.coerce import read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import change_each
-from pxctl.failures import Document, Exit
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, state_column
 from pxctl.streams import STREAMS, Outlet, Screen, pages, since_when
@@ -179,10 +178,7 @@ _QUEUE_COLUMNS = [
 
 @app.declare(pipe, "queue", "read the queue")
 def show_queue(invocation: Invocation) -> None:
-    """Show what runs and what waits in line, by group: its slots, and each one's position.
-
-    $ pxctl pipe queue
-    """
+    """Show what runs and what waits in line, by group: its slots, and each one's position."""
     answer = invocation.client().get("/api/pipes/queue")
     rows = list(_in_queue(answer))
     invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")

@@ -1,28 +1,181 @@
-"""`pxctl tools …`: the catalog."""
+"""`pxctl run` and `pxctl tools …`: a tool is run, and its answer printed, streamed or saved; the catalog.
+
+On a pipe the bytes of an answer go out as they came, with a newline at the end of JSON; a terminal never gets binary; a
+file is there whole or not at all.
+"""
 
 from __future__ import annotations
 
+import binascii
+import contextlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import click
 
-from pxctl.app import declare, declare_group, example_tools, source_of, tool_names
-from pxctl.client import bare_name, query, route
-from pxctl.failures import Document, Exit, Failure, Interrupted
+from pxctl import app, output
+from pxctl.app import declare, root, tool_names
+from pxctl.client import (
+    SLACK_SECONDS,
+    Client,
+    Document,
+    Exchange,
+    Exit,
+    Failure,
+    Interrupted,
+    bare_name,
+    query,
+    route,
+    usage,
+)
+from pxctl.coerce import build_input, read_argument, read_json
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
-from pxctl.streams import stream
+from pxctl.streams import NDJSON, stream
 
-tools = declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
+tools = app.declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
+_JSON = "application/json"
+_JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
+_OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
+_MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")  # how PNG, JPEG, GIF and PDF begin in base64
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+@declare(root, "run")
+@click.argument("tool", metavar="TOOL", shell_complete=tool_names)
+@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=app.assignments)
+@click.option("--input", "given", metavar="JSON|@FILE|-", help="The input; KEY=VALUE is put over it.")
+@click.option("--stream", "streams", is_flag=True, help="Print the items as they come, one a line.")
+@app.timeout_option()
+@click.option("--keep-alive", type=float, metavar="S", help="Keep it warm so long; 0 not at all, -1 for ever.")
+@app.no_autostart_option
+@click.option("-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer.")
+def run_tool(
+    invocation: Invocation, tool: str, values: tuple[str, ...], streams: bool, file: str | None, **asked: Any
+) -> None:
+    """Run a tool and print its JSON answer as it came (indented on a terminal).
+
+    Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
+    KEY=@FILE gives a file. Ctrl-C cancels the run.
+
+    $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
+    $ pxctl run lorenz-ode-solver rho=28 --stream
+    $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
+    """
+    kind, _, rest = tool.partition(":")
+    if kind in _OTHER_KINDS and rest:
+        raise usage(f"{tool} is a {kind}, no tool", _OTHER_KINDS[kind].format(rest))
+    name = bare_name("tool", tool)
+    invocation.action = f"run tool:{name}"
+    if file is not None and not os.access(os.path.dirname(file) or ".", os.W_OK):  # else the answer would be lost
+        raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {file}")
+    client, given = app.waking_client(invocation, asked.pop("no_autostart")), asked.pop("given")
+    verb, accept = ("stream", NDJSON) if streams else ("run", "*/*")
+    place, fields = query(route("tool", name, verb), asked.items()), {"Content-Type": _JSON, "Accept": accept}
+    limit = None if asked["timeout"] is None else asked["timeout"] + SLACK_SECONDS
+    try:
+        body = b"{}" if given is None else read_argument(given)
+        base = read_json(body, "--input")
+        if values:  # the schema is fetched only when there is something to coerce
+            schema = client.get(route("tool", name), keep=True).get("input_schema")
+            body = json.dumps(build_input(values, base, schema), ensure_ascii=False).encode("utf-8", "surrogateescape")
+        with (
+            invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name)) as spinner,
+            client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
+        ):
+            if file is not None:
+                size = output.write_whole(file, _to_be_saved(exchange))
+                spinner.stop()
+                invocation.notice(f"saved {file} ({output.size(size)})")
+                return
+            pieces = _answer(exchange, is_terminal=invocation.out_is_terminal)
+            if streams and exchange.content_type in _JSON_LINES:
+                pieces = (line + b"\n" for line in exchange.lines())
+            for piece in pieces:
+                spinner.stop()
+                output.write(piece)
+    except KeyboardInterrupt:
+        raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
+
+
+def _phase(socket_path: str, name: str) -> Callable[[], str]:
+    """Return what says "starting (cold)…" until the tool is up, then "running…"; it asks no more once it is up."""
+    cold, state = {"cold", "starting", "failed"}, "cold"
+
+    def phase() -> str:
+        nonlocal state
+        if state in cold:
+            with contextlib.suppress(Failure):
+                state = Client(socket_path).get(route("tool", name), timeout=0.5)["state"]
+        return "starting (cold)…" if state in cold else "running…"
+
+    return phase
+
+
+def _is_json(exchange: Exchange) -> bool:
+    return exchange.content_type == _JSON or exchange.content_type.endswith("+json")
+
+
+def _answer(exchange: Exchange, *, is_terminal: bool) -> Iterable[bytes]:
+    """Yield JSON, indented on a terminal, else as it comes, with a newline at its end; anything else as it comes."""
+    kind, last = exchange.content_type, b"\n"
+    if not _is_json(exchange):
+        if is_terminal and not (kind.startswith("text/") or kind in {*_JSON_LINES, "application/xml"}):
+            what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
+            raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
+        yield from exchange.chunks()
+        return
+    for last in [_pretty(exchange.read())] if is_terminal else exchange.chunks():
+        yield last
+    if not last.endswith(b"\n"):
+        yield b"\n"
+
+
+def _pretty(raw: bytes) -> bytes:
+    """Return JSON indented for people; what is not JSON in spite of its type stays as it is, without control codes."""
+    try:
+        text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
+    except (ValueError, RecursionError):
+        text = "\n".join(clean(line) for line in raw.decode("utf-8", "replace").splitlines())
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _to_be_saved(exchange: Exchange) -> Iterable[bytes]:
+    """Return an answer, or the file that its JSON holds."""
+    if not _is_json(exchange):
+        return exchange.chunks()
+    raw = exchange.read()
+    with contextlib.suppress(ValueError, RecursionError):
+        if (found := _embedded(json.loads(raw))) is not None:
+            return [found]
+    return [raw]
+
+
+def _embedded(value: Any) -> bytes | None:
+    """Return the first file that JSON holds as base64: `data:TYPE;base64,…` (RFC 2397), or what begins as a picture."""
+    if isinstance(value, str):
+        head, _, rest = value.rpartition(";base64,")
+        if head.startswith("data:") or (not head and value.startswith(_MAGIC)):
+            with contextlib.suppress(ValueError):
+                return binascii.a2b_base64(rest.encode("ascii"), strict_mode=True)
+        return None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for one in inner if (found := _embedded(one)) is not None), None)
+
+
+# -- the catalog ------------------------------------------------------------------------------------------------------
+
+
 _tool = click.argument(
     "tool",
     metavar="TOOL",
     shell_complete=tool_names,
     callback=lambda _, __, text: text if not text or ":" in text else f"tool:{text}",
 )
-
-
 _COLUMNS = [
     Column("NAME", "name", minimum=10),
     state_column(),
@@ -31,33 +184,28 @@ _COLUMNS = [
     Column("PIN", lambda tool: "pinned" if tool.get("pinned") else "", 3),
     Column("DESCRIPTION", lambda tool: tool.get("config_error") or tool.get("description"), 2, minimum=16),
 ]
+_INPUT_COLUMNS = [
+    Column("INPUT", "key"),
+    Column("TYPE", "types", 1),
+    Column("DEFAULT", "shown_default", 2),
+    Column("MEANING", lambda declared: declared.get("description") or declared.get("title"), 3, minimum=16),
+]
+_CHECK_COLUMNS = [
+    Column("CHECK", "name", minimum=10),
+    state_column("status", "RESULT", 0),
+    Column("MESSAGE", "message", 1, minimum=20),
+]
 
 
 @declare(tools, "list", "list the tools")
 def list_tools(invocation: Invocation) -> None:
-    """List the tools; a broken tool.json is listed with its error and harms no other.
-
-    $ pxctl tools list
-    """
+    """List the tools; a broken tool.json is listed with its error and harms no other."""
     answer = invocation.client().get("/api/tools")
     found = with_broken(answer.get("tools", []))
     none = "no tools yet; add one: pxctl tools add example:compound-interest"
     invocation.print_rows(answer, found, "name", _COLUMNS, none)
     for tool in [] if invocation.json else found:
         invocation.notice(*(f"warning: {tool.get('name')}: {warning}" for warning in tool.get("warnings") or []))
-
-
-def _type_words(schema: Document) -> str:
-    listed = schema.get("enum") or schema.get("type") or [one.get("type") for one in schema.get("anyOf") or []]
-    return " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
-
-
-_INPUT_COLUMNS = [
-    Column("INPUT", "key"),
-    Column("TYPE", _type_words, 1),
-    Column("DEFAULT", "shown_default", 2),
-    Column("MEANING", lambda declared: declared.get("description") or declared.get("title"), 3, minimum=16),
-]
 
 
 @declare(tools, "show", "show {tool}")
@@ -71,22 +219,16 @@ def show_tool(invocation: Invocation, tool: str) -> None:
     if invocation.print_result(document, [document.get("name")]):
         return
     invocation.print_members(document, **(document.get("limits") or {}))
-    if rows := list(_inputs(document.get("input_schema") or {})):
-        invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
-
-
-def _inputs(schema: Document) -> Iterator[Document]:
+    schema, rows = document.get("input_schema") or {}, []
     for key, declared in (schema.get("properties") or {}).items():
         one = declared if isinstance(declared, dict) else {}
         default = json.dumps(one["default"], ensure_ascii=False) if "default" in one else ""
-        yield {**one, "key": key, "shown_default": "required" if key in schema.get("required", []) else default}
-
-
-_CHECK_COLUMNS = [
-    Column("CHECK", "name", minimum=10),
-    state_column("status", "RESULT", 0),
-    Column("MESSAGE", "message", 1, minimum=20),
-]
+        listed = one.get("enum") or one.get("type") or [each.get("type") for each in one.get("anyOf") or []]
+        types = " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
+        default = "required" if key in schema.get("required", []) else default
+        rows.append({**one, "key": key, "types": types, "shown_default": default})
+    if rows:
+        invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
 
 
 @declare(tools, "validate", "validate {tool}")
@@ -126,13 +268,9 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
     if invocation.print_result(answer, (case.get("case") for case in cases if case.get("found"))):
         return
     for case in cases:
-        if not case.get("found"):
-            invocation.print(invocation.paint(f"no     {case.get('case')}", "dim"))
-            continue
-        invocation.print(invocation.paint("FOUND", "red") + f"  {case.get('case')}")
-        invocation.print(*(f"       {clean(line)}" for line in str(case.get("evidence")).splitlines()))
-        if case.get("next_step"):
-            invocation.print(f"       next: {clean(str(case['next_step']))}")
+        step = case.get("next_step") and f"next: {case['next_step']}"
+        evidence = "\n".join(filter(None, (case.get("evidence"), step)))
+        invocation.print_check("FOUND" if case.get("found") else "no", case.get("case"), evidence)
     if answer.get("verdict"):
         invocation.print("", invocation.paint("verdict:", "bold") + f" {clean(str(answer['verdict']))}")
 
@@ -150,16 +288,14 @@ def new_tool(invocation: Invocation, name: str) -> None:
 
 
 @declare(tools, "add", "add {source}")
-@click.argument("source", metavar="PATH|example:NAME", shell_complete=example_tools)
+@click.argument("source", metavar="PATH|example:NAME", shell_complete=app.example_tools)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """Add a tool to the catalog: from a folder, or one of the examples that come along.
 
     $ pxctl tools add example:compound-interest
-    $ pxctl tools add ./my-tool --name other-name
     """
-    content = {"source": source_of(source), "name": name}
-    added = invocation.add("tool", "/api/tools/add", content)
+    added = invocation.add("tool", "/api/tools/add", {"source": app.source_of(source), "name": name})
     if added and added.get("needs_sync"):
         invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added['name']}")
 
@@ -196,8 +332,7 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:
     """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is needed.
 
-    $ pxctl tools remove my-tool
-    $ pxctl tools remove my-tool --yes --force
+    $ pxctl tools remove my-tool --force
     """
     target = query(route("tool", tool), [("force", force or None)])
     invocation.remove(tool, f"pxctl tools remove {bare_name('tool', tool)} --yes", target, yes)

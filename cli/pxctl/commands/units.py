@@ -15,8 +15,7 @@ import click
 
 from pxctl import output
 from pxctl.app import declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
-from pxctl.client import SLACK_SECONDS, query, route, units_of
-from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable, problem
+from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, problem, query, route, units_of
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, duration, size, state_column
 
@@ -84,7 +83,9 @@ def _watch(invocation: Invocation, target: str) -> int:
         while True:
             try:
                 found = invocation.client().get(target)
-            except (Unreachable, Interrupted) as failure:
+            except Failure as failure:
+                if failure.kind not in AWAY:
+                    raise
                 invocation.notice(f"pxd is away: {failure.detail}")
             else:
                 lines = invocation.table(_COLUMNS, output.with_broken(found.get("units", [])))
