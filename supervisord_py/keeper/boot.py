@@ -90,8 +90,6 @@ def become_subreaper() -> bool:
 
 
 class Birth:
-    """Facts of this very process, taken before it changes any of them."""
-
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started_at = time.time()

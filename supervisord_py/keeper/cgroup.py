@@ -104,11 +104,9 @@ class Cgroup:
         return [name for name in CONTROLLERS if name in granted]
 
     def populated(self) -> bool:
-        """Say whether a live process is in it or below it."""
         return counter(get(self.path + "/cgroup.events"), "populated") == 1
 
     def members(self) -> list[int]:
-        """Return the pids in it and below it."""
         words = [word for path in walk(self.path) for word in get(path + "/cgroup.procs").split()]
         return [int(word) for word in words if word != "0"]
 

@@ -298,7 +298,6 @@ class Children:
         self._changed(child)
 
     def tell_again(self) -> None:
-        """Repeat every unreleased end, for a new control plane."""
         for child in self.held.values():
             if child.told:
                 self._emit({"event": "exit", "record": child.exit})

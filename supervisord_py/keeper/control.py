@@ -42,7 +42,6 @@ FREE_FAILURES = 3  # so many deaths in a row are answered at once; only then do 
 
 
 def pause_after(failures: int, initial: float, cap: float) -> float:
-    """Return the seconds to wait after so many failures in a row: each one doubles the next, up to `cap`."""
     if failures <= FREE_FAILURES:
         return 0.0
     # The exponent is bounded: 2.0 ** 2000 would overflow after a night of failures.
@@ -155,13 +154,11 @@ class ControlProcess:
             self._channel_ended()
 
     def hello(self) -> None:
-        """It speaks; from now on it gets events and is asked for signs of life."""
         self.said_hello = True
         self.alive()
         self._tick(self._period, self._ping)
 
     def alive(self) -> None:
-        """It makes progress."""
         self._answered = self._loop.now()
         self._unanswered = 0
 
@@ -282,7 +279,6 @@ class Notifier:
             self.say("READY=1")
 
     def reloading(self) -> None:
-        """A reload begins; it ends with `ready()`."""
         self._ready_due = True
         self.say(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 

@@ -86,7 +86,6 @@ def let_go(keeper: Keeper) -> None:
 
 
 def take_over(keeper: Keeper, document: dict[str, Any]) -> None:
-    """Go on from where an earlier version let go."""
     keeper.birth.started_at = document["started_at"]
     keeper.stored = document["stored"]
     keeper.control.restarts = document["restarts"]
@@ -107,7 +106,6 @@ def read(document: dict[str, Any]) -> list[HeldChild]:
 
 
 def _document(keeper: Keeper) -> dict[str, Any]:
-    """Return the boot document with all that is held."""
     if degraded := keeper.logs.degraded():
         raise RefusedError("handover", f"output waits in memory for a disk that takes nothing: {', '.join(degraded)}")
     groups = keeper.rungs.groups

@@ -80,7 +80,6 @@ class Segments:
         return written
 
     def gap(self, when: float, count: int) -> None:
-        """Record that `count` bytes are missing here."""
         self._rotate_if_full()
         self._put_record(when, min(count, LENGTH_MAX), self.instance, GAP)
 
@@ -235,7 +234,6 @@ class OutputPipe:
         return len(piece)
 
     def drain(self) -> None:
-        """Move all that is in the pipe now."""
         left = DRAIN_BYTES
         while left > 0 and (moved := self.pump()):
             left -= moved
@@ -282,7 +280,6 @@ class Logs:
             log.close()
 
     def degraded(self) -> list[str]:
-        """Return the units whose disk takes nothing at present."""
         return sorted(unit for unit, log in self._open.items() if log.degraded)
 
     def close(self) -> None:

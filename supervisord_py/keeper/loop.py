@@ -29,8 +29,6 @@ class Timer:
 
 
 class Loop:
-    """A selector and a heap of timers."""
-
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._selector = selectors.DefaultSelector()
         self._heap: list[tuple[float, int, Timer]] = []
@@ -69,7 +67,6 @@ class Loop:
             self.turn()
 
     def turn(self) -> None:
-        """Wait for something to happen and deal with all that did."""
         while self._heap and self._heap[0][2].callback is None:
             heapq.heappop(self._heap)
         patience = max(0.0, self._heap[0][0] - self.now()) if self._heap else None

@@ -87,7 +87,6 @@ class Keeper:
         )
 
     def run(self) -> int:
-        """Hold until the end; return the exit code."""
         rungs = self.rungs
         self.journal.info("keeper_started", pid=self.birth.pid, kill_rung=rungs.kill, memory_rung=rungs.memory)
         gc.freeze()  # what is here now stays: a fork need not copy its pages for the collector's sake
@@ -161,12 +160,10 @@ class Keeper:
         self.ladder.stop(child, grace, KILL_SECONDS, self.survived)
 
     def survived(self, survivors: list[Process], killed: bool) -> None:
-        """Write down what is left of a tree that was to go."""
         for row in survivors:
             self.journal.error("survivor", pid=row.pid, name=row.name, killed=killed)
 
     def failed(self, error: Exception) -> None:
-        """Report a defect, and go on."""
         lines = traceback.format_exception(error)
         self.journal.error("callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines))
 

@@ -38,8 +38,6 @@ def interval(used: int, grown: int, limit: int, before: float) -> float:
 
 
 class Watched:
-    """One limited tree: what was last seen of it."""
-
     __slots__ = ("asked", "child", "due", "period", "pss", "total", "used")
 
     def __init__(self, child: HeldChild, due: float) -> None:

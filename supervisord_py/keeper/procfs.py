@@ -71,7 +71,6 @@ def boot_id() -> str:
 
 
 def look(pid: int) -> Process | None:
-    """Return the process of that number, or None when there is none."""
     if sys.platform == "darwin":
         return _look_darwin(pid)
     try:

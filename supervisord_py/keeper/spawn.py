@@ -89,7 +89,6 @@ def _word(text: str, stage: str = "exec") -> bytes:
 
 
 def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
-    """Return the plan of a SPAWN message."""
     made = SpawnPlan(message["argv"], message["env"], stdio)
     made.cwd = _word(message["cwd"], "chdir")
     made.listen_pid = message.get("set_listen_pid") is True

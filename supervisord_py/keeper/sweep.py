@@ -65,7 +65,6 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Proc
 
 
 def _marks(pid: int) -> tuple[str, str, str]:
-    """Return instance, unit and daemon that a process's environment names."""
     environment = procfs.environment(pid)
     marks = (environment.get(name.encode(), b"") for name in (MARK_INSTANCE, MARK_UNIT, MARK_CONTROL))
     instance, unit, daemon = (mark.decode("utf-8", "replace") for mark in marks)

@@ -177,7 +177,6 @@ class Membership:
         self._last_pid: int | None = None
 
     def take(self) -> None:
-        """Take a new snapshot of everything."""
         self._last_pid = procfs.last_pid()
         self._rows = procfs.table()
         held = [child for child in self._children.values() if child.tree_alive and child.pid]

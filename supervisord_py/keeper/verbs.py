@@ -30,8 +30,6 @@ LATER: Members = {}
 
 
 class VerbRequest:
-    """One request, and the way back to who asked."""
-
     def __init__(self, keeper: Keeper, message: Members, fds: list[int]) -> None:
         self._control_pid = keeper.control.pid
         self.keeper, self.message, self.fds = keeper, message, fds

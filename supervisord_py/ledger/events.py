@@ -46,11 +46,9 @@ class EventJournal:
         self._ledger = ledger
 
     def append(self, event: Event) -> None:
-        """Queue an event to be written."""
         self._ledger.post(EVENTS.insert(event))
 
     async def last_id(self) -> int:
-        """Return the greatest id that is kept, 0 when there is none."""
         query = "SELECT coalesce(max(id), 0) FROM events"
         return await self._ledger.read(lambda connection: int(connection.execute(query).fetchone()[0]))
 
@@ -63,7 +61,6 @@ class EventJournal:
         return await EVENTS.find(self._ledger, where, unit, after_id, limit)
 
     async def latest(self, unit: str | None, limit: int) -> list[Event]:
-        """Return the newest events, ascending."""
         if unit is None:
             found = await EVENTS.find(self._ledger, "ORDER BY id DESC LIMIT ?", limit)
         else:

@@ -70,7 +70,6 @@ PINS = Table("pins", PinRow, key="unit")
 
 
 def became_ready(key: str, at: float) -> Operation:
-    """Record when an instance first could take work."""
     return INSTANCES.update(key, "ready_at IS NULL", ready_at=at)
 
 

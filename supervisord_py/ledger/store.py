@@ -52,8 +52,6 @@ class LedgerUnavailableError(PxError, kind="ledger_unavailable", title="The ledg
 
 
 class StoreLimits(msgspec.Struct, frozen=True):
-    """Bounds of the ledger."""
-
     batch_max: int = 1000  # operations of one commit
     pending_max: int = 10_000  # operations kept in memory while the disk takes nothing
     posted_seconds: float = 0.1  # how long an operation that nobody waits for waits for company
@@ -65,8 +63,6 @@ class StoreLimits(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One queued operation."""
-
     operation: Callable[[sqlite3.Connection], Any]  # may run again when a commit fails
     keeps: bool  # and is tried again when the disk is full; one that needs a result is not
     future: asyncio.Future[Any] | None = None  # of whoever waits, until it was told

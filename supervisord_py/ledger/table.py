@@ -89,7 +89,6 @@ class Table(Generic[Row]):
         return lambda connection: connection.execute(sql, values).rowcount
 
     def delete(self, key: object) -> Operation:
-        """Remove a row."""
         sql = f"DELETE FROM {self.name} WHERE {self.key} = ?"  # noqa: S608  # our own words
         return lambda connection: connection.execute(sql, (key,)).rowcount
 
@@ -104,7 +103,6 @@ class Table(Generic[Row]):
         return await self._find(ledger, self.columns, where, values)
 
     async def listed(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
-        """Return the same without their blobs."""
         return await self._find(ledger, self._listed, where, values)
 
     async def _find(self, ledger: Ledger, columns: Sequence[str], where: str, values: Sequence[object]) -> list[Row]:

@@ -13,8 +13,6 @@ _EXPONENT_MAX = 64  # beyond this the cap holds anyway; it keeps a float from ov
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True):
-    """Numbers of a backoff."""
-
     initial_seconds: float = 0.5  # wait after the first failure; each is twice the one before
     max_seconds: float = 30.0  # no wait is longer
     reset_seconds: float = 60.0  # so long without a failure, and the next one counts as the first
@@ -29,7 +27,6 @@ class Backoff(msgspec.Struct, frozen=True):
     calm_since: float | None = None  # when it came up, or the wait ends; None before any failure
 
     def failed(self, now: float) -> Backoff:
-        """Return the state after one more failure at `now`."""
         failures = self.settled(now).failures + 1
         wait = self.policy.initial_seconds * 2.0 ** min(failures - 1, _EXPONENT_MAX)
         until = now + min(self.policy.max_seconds, wait)

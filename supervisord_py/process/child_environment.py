@@ -59,11 +59,7 @@ def passed(source: Mapping[str, str], allow: Sequence[str]) -> dict[str, str]:
 
 
 def read_dotenv(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Read a `.env` file: no interpolation, no effect on this process.
-
-    Returns:
-        The variables, and one sentence for each line that cannot be used. Sentences quote no values.
-    """
+    """Read a `.env` file, without interpolation: the variables, and a sentence, without values, for each bad line."""
     try:
         text = read_bounded(path).decode("utf-8-sig")
     except FileNotFoundError:
@@ -75,18 +71,16 @@ def read_dotenv(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     values: dict[str, str] = {}
     warnings: list[str] = []
     for binding in parse_stream(io.StringIO(text)):
-        line = binding.original.line + len(_leading_breaks(binding.original.string))
+        original = binding.original.string
+        # The parser counts the line breaks before a binding to it.
+        breaks = re.findall(r"\r\n|\n|\r", original[: len(original) - len(original.lstrip())])
+        line = binding.original.line + len(breaks)
         trouble = _binding_trouble(binding.key, binding.value, broken=binding.error)
         if trouble:
             warnings.append(f"{path}, line {line}: {trouble}; the line is ignored")
         elif binding.key is not None and binding.value is not None:
             values[binding.key] = binding.value
     return values, tuple(warnings)
-
-
-def _leading_breaks(original: str) -> list[str]:
-    """Return the line breaks before a binding; the parser counts them to it."""
-    return re.findall(r"\r\n|\n|\r", original[: len(original) - len(original.lstrip())])
 
 
 def _binding_trouble(key: str | None, value: str | None, *, broken: bool) -> str | None:

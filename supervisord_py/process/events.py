@@ -36,7 +36,6 @@ class EventGap(msgspec.Struct, frozen=True):
     missed: int
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object that stands in the stream."""
         return {"event": "gap", "missed": self.missed}
 
 
@@ -44,19 +43,11 @@ Item = Event | EventGap
 
 
 class EventStream:
-    """The one stream of events. Use on the loop's thread only; make it with `open`.
-
-    Args:
-        journal: Keeps them.
-        last_id: The greatest id that was given away so far.
-        clock: Unix seconds.
-    """
+    """The one stream of events. Use on the loop's thread only; make it with `open`."""
 
     def __init__(self, journal: EventJournal, last_id: int, *, clock: Callable[[], float] = time.time) -> None:
-        self.last_id = last_id
-        """The id of the newest event."""
-        self.listeners: set[Callable[[Event], None]] = set()
-        """Called with each event as it is published; they never wait and never fail."""
+        self.last_id = last_id  # the greatest id that was given away so far
+        self.listeners: set[Callable[[Event], None]] = set()  # called with each event; they never wait and never fail
         self._journal = journal
         self._clock = clock
         self._first_id = last_id + 1
@@ -80,18 +71,9 @@ class EventStream:
         cause: int | None = None,
         **facts: Any,
     ) -> int:
-        """Tell everybody that something happened.
+        """Tell everybody that something happened, and return the id of the event, one snake_case word.
 
-        Args:
-            event: One snake_case word.
-            unit: `kind:name`, or None for the daemon itself.
-            reason: Of CONTRACT §7.
-            instance: Instance id.
-            cause: Id of the event that led to this one.
-            facts: JSON values.
-
-        Returns:
-            The id of the event.
+        `unit` is None for the daemon itself, `cause` the id of the event that led to this one; `facts` are JSON values.
         """
         self.last_id += 1
         word = None if reason is None else reason.value

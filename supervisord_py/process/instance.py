@@ -89,32 +89,9 @@ def _verdict(record: ExitRecord | None) -> dict[str, Any] | None:
 
 
 class Instance:
-    """One instance. Drivers add their own facts in a subclass.
+    """One instance. Drivers add their own facts in a subclass."""
 
-    Args:
-        key: Its id, fresh from `KeeperClient.new_key`.
-        unit: `kind:name`.
-        digest: Of the declaration it is started from.
-        stop_seconds: Between SIGTERM and SIGKILL.
-        cpu_limit_seconds: The CPU limit that it runs under; the kernel enforces it and writes no verdict.
-
-    Attributes:
-        words: What events of the mechanism are called for this kind; "" for those that are not told.
-        started_at, ready_at: Unix seconds; None while it is not ready.
-        asked_at: When the start was decided, on the loop's clock.
-        event: Id of the newest event about it: the cause of the next one.
-        wanted: Why it is to end; None while it is to live.
-        record: How its leader ended, once that is known.
-        end: The same with reason and evidence.
-        error: Why it never became ready.
-        report: What the last stop left.
-        port: Where it listens on 127.0.0.1, 0 for nowhere.
-        is_ours: The keeper has its process. One that another server runs has no row, and ends as its driver says.
-        over: Set once `end` is known.
-        stopped: Set once nothing is left of it, or something has survived a stop.
-    """
-
-    words: ClassVar[Mapping[str, str]] = {}
+    words: ClassVar[Mapping[str, str]] = {}  # what events of the mechanism are called; "" for those that are not told
     logged: ClassVar[bool] = True  # its output is in its unit's log
 
     def __init__(
@@ -126,28 +103,28 @@ class Instance:
         stop_seconds: float = 5.0,
         cpu_limit_seconds: float | None = None,
     ) -> None:
-        self.key = key
-        self.unit = unit
-        self.digest = digest
-        self.stop_seconds = stop_seconds
-        self.cpu_limit_seconds = cpu_limit_seconds
+        self.key = key  # its id, fresh from `KeeperClient.new_key`
+        self.unit = unit  # `kind:name`
+        self.digest = digest  # of the declaration it is started from
+        self.stop_seconds = stop_seconds  # between SIGTERM and SIGKILL
+        self.cpu_limit_seconds = cpu_limit_seconds  # the kernel enforces it and writes no verdict
         self.phase = Phase.STARTING
         self.started_at = time.time()
-        self.asked_at = asyncio.get_running_loop().time()
-        self.ready_at: float | None = None
+        self.asked_at = asyncio.get_running_loop().time()  # when the start was decided
+        self.ready_at: float | None = None  # Unix seconds
         self.start_method = "spawn"
-        self.port = 0
-        self.is_ours = True
-        self.event: int | None = None
+        self.port = 0  # where it listens on 127.0.0.1, 0 for nowhere
+        self.is_ours = True  # one that another server runs has no row, and ends as its driver says
+        self.event: int | None = None  # id of the newest event about it: the cause of the next one
         self.child: Child | None = None
-        self.wanted: Reason | None = None
-        self.record: ExitRecord | None = None
-        self.end: End | None = None
-        self.error: PxError | None = None
-        self.report = StopReport(key)
+        self.wanted: Reason | None = None  # why it is to end; None while it is to live
+        self.record: ExitRecord | None = None  # how its leader ended, once that is known
+        self.end: End | None = None  # the same with reason and evidence
+        self.error: PxError | None = None  # why it never became ready
+        self.report = StopReport(key)  # what the last stop left
         self.life: asyncio.Task[None] | None = None
-        self.over = asyncio.Event()
-        self.stopped = asyncio.Event()
+        self.over = asyncio.Event()  # `end` is known
+        self.stopped = asyncio.Event()  # nothing is left of it, or something has survived a stop
 
     @property
     def kind(self) -> str:
@@ -171,7 +148,6 @@ class Instance:
         return {}
 
     def note(self) -> str:
-        """Return the note for the keeper."""
         note = Note(NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note())
         return msgspec.json.encode(note).decode()
 
@@ -182,12 +158,10 @@ class Instance:
     # -- its row: what writes it down ------------------------------------------------------------------------------
 
     def starting(self) -> Operation:
-        """Return what writes down that it is about to be spawned."""
         how: dict[str, Any] = {"start_method": self.start_method, "port": self.port or None, "spec_digest": self.digest}
         return INSTANCES.insert(InstanceRow(self.key, self.unit, self.started_at, **how))
 
     def spawned(self, child: Child) -> Operation:
-        """Return what writes down which process it is."""
         who = {**msgspec.structs.asdict(child.identity), "start_method": self.start_method}
         return INSTANCES.update(self.key, started_at=child.started_at, log_position=child.log_position, **who)
 
@@ -204,7 +178,6 @@ class Instance:
     # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
-        """Have its process."""
         return await placement.spawn(self.key, spec)
 
     async def annotate(self, placement: KeeperClient) -> None:
@@ -253,21 +226,8 @@ _KILLERS = {"control": "", "keeper": "", "watchdog": " by pxd's memory watchdog"
 """Who wrote a verdict down; the daemon itself need not be named where the reason tells that it was the daemon."""
 
 
-def outcome(
-    record: ExitRecord,
-    wanted: Reason | None,
-    ready: bool,  # a fact beside two others; every caller has it under this very name
-    cpu_limit_seconds: float | None = None,
-) -> Reason:
-    """Decide why an instance ended.
-
-    Args:
-        record: How its leader ended.
-        wanted: Why it was to end, or None.
-        ready: Whether it ever was ready.
-        cpu_limit_seconds: The CPU limit it ran under, or None. The kernel enforces it and writes no verdict: the
-            measured seconds are the evidence.
-    """
+def outcome(record: ExitRecord, wanted: Reason | None, ready: bool, cpu_limit_seconds: float | None = None) -> Reason:
+    """Decide why an instance ended. The kernel writes no verdict on a CPU limit: measured seconds are the evidence."""
     if record.verdict is not None:
         return record.verdict.reason
     limit = float("inf") if cpu_limit_seconds is None else cpu_limit_seconds - _CPU_SLACK_SECONDS

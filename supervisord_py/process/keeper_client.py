@@ -61,19 +61,13 @@ class KeeperClient:
     """Holds processes. Make it with `connect`; use it on the loop's thread only.
 
     Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
-
-    Attributes:
-        caps: What the keeper is and can do here, as it said when greeted.
-        log_dir: Root of the output segments: `log_dir/<kind>/<name>/`.
-        new_key: Returns a fresh key.
-        lost: Whether the keeper is gone, or the channel closed.
     """
 
     caps: Caps
 
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str) -> None:
         self.log_dir = log_dir
-        self.lost = False
+        self.lost = False  # the keeper is gone, or the channel closed
         self.new_key = partial(host.new_key, daemon_id)
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSocket(channel)
@@ -89,12 +83,9 @@ class KeeperClient:
 
     @classmethod
     async def connect(cls, channel: socket.socket, *, daemon_id: str, log_dir: str) -> KeeperClient:
-        """Take over the channel and greet the keeper.
+        """Take over the channel, the control plane's end of the socketpair, and greet the keeper.
 
-        Args:
-            channel: The control plane's end of the socketpair; owned from now on.
-            daemon_id: Eight hex digits; every new key begins with them.
-            log_dir: Root of the output segments.
+        Every new key begins with `daemon_id`, eight hex digits; output is in segments in `log_dir/<kind>/<name>/`.
 
         Raises KeeperLostError: there is no keeper, it does not answer, or it speaks another protocol.
         """

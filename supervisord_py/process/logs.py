@@ -46,8 +46,6 @@ _RECORD = struct.Struct(INDEX_RECORD)
 
 
 class Stream(IntEnum):
-    """Where a child wrote to."""
-
     STDOUT = STDOUT
     STDERR = STDERR
 
@@ -103,8 +101,6 @@ class IndexEntry(NamedTuple):
 
 
 class Segment:
-    """One pair of files, as they are when opened."""
-
     def __init__(self, start: int, log: int, idx: int | None) -> None:
         self.start, self._log, self._idx = start, log, idx
         status = os.fstat(log)
@@ -255,7 +251,6 @@ class LogReader:
         return items + found, cursor
 
     def between(self, start: int, end: int, stream: Stream | None = None) -> Iterator[Output]:
-        """Yield what lies between two positions."""
         cursor, before = Cursor(max(start, 0)), None
         while cursor.position < end and cursor != before:
             before = cursor

@@ -70,15 +70,7 @@ _SPAWN |= {"stdin_fd": "stdin", "stdout_fd": "stdout", "stderr_fd": "stderr"}
 
 
 class ChildSpec(Struct, frozen=True, rename=_SPAWN):
-    """A validated declaration of one child process.
-
-    Attributes:
-        memory_grace_seconds: Between SIGTERM and SIGKILL of a tree over that limit; 0 kills at once, and so does growth
-            by a further quarter. Where the kernel enforces the limit (cgroup), it kills at once.
-        stdin_fd, stdout_fd, stderr_fd: Descriptors of this process that become the child's streams, those of output
-            opened O_APPEND; they may be closed after the spawn. None: there is nothing to read (/dev/null), and output
-            goes into the unit's log.
-    """
+    """A validated declaration of one child process."""
 
     unit: str  # `kind:name`
     argv: tuple[str, ...]  # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
@@ -88,8 +80,10 @@ class ChildSpec(Struct, frozen=True, rename=_SPAWN):
     grants: tuple[GrantedFd, ...] = ()  # descriptors beyond stdio
     listen_pid: bool = False  # set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it)
     max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
-    memory_grace_seconds: float = 0.0
+    memory_grace_seconds: float = 0.0  # of a tree over it, as of SPAWN; a kernel that enforces it kills at once
     tag: str = ""  # opaque text that the keeper keeps with the child for a later control plane
+    # Of this process, those of output opened O_APPEND; they may be closed after the spawn. None: there is nothing to
+    # read (/dev/null), and output goes into the unit's log.
     stdin_fd: int | None = None
     stdout_fd: int | None = None
     stderr_fd: int | None = None
@@ -139,8 +133,6 @@ class Child(Struct, frozen=True):
 
 
 class Survivor(Struct, frozen=True):
-    """A process that outlived a stop."""
-
     pid: int
     name: str
     start_time: int
@@ -164,14 +156,7 @@ class TreeStat(Struct, frozen=True):
 
 
 class Caps(Struct, frozen=True):
-    """What the keeper is and can do here, shown by `pxctl status --json` and `doctor`.
-
-    Attributes:
-        controllers: Of cgroups that are ours: "cpu", "memory", "pids".
-        interrupted: (key, unit, pid) of what an earlier keeper left and this one swept.
-        keeper_revision: What it knows of the protocol; an older one may still hold the children of a newer control
-            plane.
-    """
+    """What the keeper is and can do here, shown by `pxctl status --json` and `doctor`."""
 
     keeper_pid: int
     keeper_started_at: float
@@ -179,7 +164,7 @@ class Caps(Struct, frozen=True):
     kill_rung: str
     memory_rung: str
     control_restarts: int
-    interrupted: tuple[tuple[str, str, int], ...] = ()
-    keeper_revision: int = 1
+    interrupted: tuple[tuple[str, str, int], ...] = ()  # (key, unit, pid) of what an earlier keeper left: it was swept
+    keeper_revision: int = 1  # what it knows of the protocol: it may be older than the control plane
     keeper_version: str | None = None
-    controllers: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = ()  # of cgroups that are ours: "cpu", "memory", "pids"

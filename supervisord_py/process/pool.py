@@ -61,8 +61,6 @@ class Refusal(StrEnum):
 
 
 class Bounds(NamedTuple):
-    """Bounds of the pool."""
-
     keep_max: int = 5  # instances that may be starting, ready or busy at a time; at least 1
     memory_budget_bytes: int | None = None  # sum of the trees' resident memory, or None
     queue_max: int = 512  # requests of one unit that may wait beyond what its instance takes
@@ -142,7 +140,6 @@ class Slot:
 
     @property
     def is_stale(self) -> bool:
-        """True when the declaration changed or vanished since the start."""
         return not self.is_known or self.digest != self.rules.digest
 
     @property
@@ -167,7 +164,6 @@ class Slot:
         return None if self.phase in LIVE else self.backoff.blocked_until
 
     def held_seconds(self, now: float) -> float:
-        """Return how long the next start is still put off."""
         return 0.0 if self.phase in LIVE else self.backoff.wait_seconds(now)
 
     def declare(self, rules: Rules) -> None:
@@ -178,8 +174,6 @@ class Slot:
 
 
 class Pool:
-    """The slots of all units."""
-
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.is_closed = False
@@ -203,7 +197,6 @@ class Pool:
         return self._pins.get(unit, Pin.NONE)
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` is due next, or None."""
         times = [self.expires_at(slot) for slot in self._slots.values()]
         times += [until for slot in self._slots.values() if slot.line and (until := slot.held_until) is not None]
         soonest = min(times, default=math.inf)
@@ -293,7 +286,6 @@ class Pool:
         return self._settle(now)
 
     def ready(self, unit: str, serial: int, now: float) -> list[Action]:
-        """Note that an instance may take work."""
         if slot := self._present(unit, serial, Phase.STARTING):
             slot.phase, slot.backoff = Phase.READY, slot.backoff.came_up(now)
             slot.last_used, slot.keep_seconds = now, slot.rules.keep_seconds
@@ -345,7 +337,6 @@ class Pool:
         return self._settle(now)
 
     def declare(self, unit: str, rules: Rules, now: float) -> list[Action]:
-        """Take a declaration that was read again."""
         if slot := self._slots.get(unit):
             if slot.keep_seconds == slot.rules.keep_seconds:
                 slot.keep_seconds = rules.keep_seconds
@@ -366,7 +357,6 @@ class Pool:
         return self._settle(now)
 
     def close(self, now: float) -> list[Action]:
-        """Refuse everything, stop everything."""
         self.is_closed = True
         for unit in tuple(self._slots):
             self._stop_unit(unit, Reason.SHUTDOWN, Refusal.CLOSING)

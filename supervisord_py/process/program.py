@@ -12,6 +12,8 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ class Completed(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Say how it ended, for people."""
         return f"was killed by signal {self.signal}" if self.code is None else f"exits with {self.code}"
 
     @property
@@ -64,21 +65,12 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     limits: tuple[ResourceLimit, ...] = (),
 ) -> Completed:
-    """Run a program to its end.
+    """Run a program, as the unit `program:<name>`, to its end.
 
-    Args:
-        client: The keeper's.
-        argv: `argv[0]` is an absolute path, or looked up on PATH of `env`.
-        name: The unit is `program:<name>`.
-        cwd: Absolute path.
-        env: Complete.
-        timeout: Seconds; None for none.
-        on_line: Gets each line of both streams as it is printed; the text of the answer is then all in `stdout`.
-        limits: rlimits.
+    `argv[0]` is an absolute path, or looked up on PATH of `env`, which is complete. `on_line` gets each line of both
+    streams as it is printed; the text of the answer is then all in `stdout`.
 
-    Raises:
-        TimeoutError: It did not end in time; nothing of it is left.
-        StartFailedError: It cannot be started.
+    Raises TimeoutError: it did not end in time, and nothing of it is left; StartFailedError: it cannot be started.
     """
     key = client.new_key()
     kept = [bytearray() for _ in range(1 if on_line is not None else 2)]
@@ -86,17 +78,9 @@ async def run(
     reading = [asyncio.create_task(_collect(end, into, on_line)) for (end, _), into in zip(pipes, kept, strict=True)]
     try:
         async with asyncio.timeout(timeout):
-            spec = ChildSpec(
-                unit=f"{KIND}:{name}",
-                argv=tuple(argv),
-                cwd=cwd,
-                env=env,
-                limits=limits,
-                stdout_fd=pipes[0][1],
-                stderr_fd=pipes[-1][1],
-            )
+            spec = ChildSpec(f"{KIND}:{name}", tuple(argv), cwd, env, limits)
             try:
-                await client.spawn(key, spec)
+                await client.spawn(key, replace(spec, stdout_fd=pipes[0][1], stderr_fd=pipes[-1][1]))
             finally:
                 for _, end in pipes:
                     os.close(end)  # our copies: the pipes end with the tree
