@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -22,7 +21,6 @@ from supervisord_py.errors import (
     InvalidInputError,
     KeeperLostError,
     PxError,
-    StartFailedError,
     UnknownUnitError,
 )
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
@@ -72,18 +70,8 @@ class BashBackend(Driver[ShellInstance]):
         """Nothing is spawned before its first cell."""
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> BashHandle:
-        """Return a session that may take cells. Raises StartFailedError: there is no bash."""
-        path = launch.env.get("PATH") or os.defpath
-        program = shutil.which("bash", path=path)
-        if program is None:
-            raise StartFailedError(
-                f"there is no bash on PATH ({path}), and {launch.unit} runs shell cells",
-                hint="install bash, or run Python cells: `pxctl exec` without `--bash`",
-                unit=launch.unit,
-                reason="spawn_failed",
-                stage="interpreter",
-            )
-        handle = self._sessions[launch.instance] = BashHandle(self, launch, program, child)
+        """Return a session that may take cells."""
+        handle = self._sessions[launch.instance] = BashHandle(self, launch, child)
         handle.died.add_done_callback(lambda _: self._sessions.pop(launch.instance, None))
         return handle
 
@@ -102,10 +90,10 @@ class BashBackend(Driver[ShellInstance]):
         """Nothing is run for the backend itself."""
 
     async def prepare(self, instance: ShellInstance) -> ChildSpec:
-        launch, program = instance.session.launch, instance.session.program
+        launch = instance.session.launch
         return ChildSpec(
             instance.unit,
-            (program, "--noprofile", "--norc", "-c", WRAPPER, "bash", str(instance.code_file)),
+            (launch.interpreter or "bash", "--noprofile", "--norc", "-c", WRAPPER, "bash", str(instance.code_file)),
             launch.cwd,
             {name: value for name, value in launch.env.items() if name not in _BEFORE_THE_CODE},
             limits=launch.limits,
@@ -126,13 +114,12 @@ class BashHandle:
     foreign_busy = False  # nobody else can use it
     foreign_used_at: float | None = None
 
-    def __init__(self, backend: BashBackend, launch: Launch, program: str, child: Child | None) -> None:
+    def __init__(self, backend: BashBackend, launch: Launch, child: Child | None) -> None:
         self.unit = launch.unit
         self.tag = launch.tag
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         """Done (None) when the session was shut down; the end of a cell is no death."""
         self.launch = launch
-        self.program = program
         self.shell: ShellInstance | None = None
         self._backend = backend
         self._supervisor = backend.supervisor

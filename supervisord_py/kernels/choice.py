@@ -106,13 +106,12 @@ class Choice(msgspec.Struct, frozen=True):
     environment: Filtered  # complete; for an external gateway only what the session brings
     attempts: tuple[Attempt, ...] = ()  # all candidates in their order
     language: str = PYTHON  # `python`, `bash`, or that of the kernelspec
-    interpreter: str | None = None  # Python for our launcher
+    interpreter: str | None = None  # Python for our launcher; the bash, for bash cells
     overlay: str | None = None  # folder with ipykernel to be appended to sys.path
     modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
     kernelspec: str | None = None  # one that was asked for, or is to be asked for at a gateway
     kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`; None where `interpreter` is to be run
     interrupt_mode: str = "signal"  # or `message`
-    shell: str | None = None  # the bash, for bash cells
     notices: tuple[str, ...] = ()  # for people
     failure: str | None = None  # why nothing can be started
 
@@ -125,7 +124,7 @@ class Choice(msgspec.Struct, frozen=True):
         return {
             "cwd": self.cwd,
             "kernelspec": self.kernelspec,
-            "interpreter": self.interpreter or self.shell,
+            "interpreter": self.interpreter,
             "overlay": self.overlay,
             "candidates": [each.document() for each in self.attempts],
             "environment": {"passed": sorted(self.env), "dropped": dropped},

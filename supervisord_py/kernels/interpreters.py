@@ -23,7 +23,7 @@ from supervisord_py.errors import InvalidInputError, StartFailedError
 from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import how_it_ended, is_complete, mark_of
+from supervisord_py.kernels.installs import how_it_ended, is_complete
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient
@@ -34,7 +34,6 @@ PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
 """How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
-Stamps = dict[str, list[int] | None]
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
 
@@ -172,13 +171,9 @@ def activation_of(python: str) -> Activation:
     return Activation(str(folder), str(folder.parent), mark)
 
 
-def find(candidate: Candidate, cwd: str) -> tuple[Attempt, Stamps]:
-    """Look where a candidate would be: NOT_NEEDED is one that is there and can be asked.
-
-    The stamps are of what this depends on, from before the look.
-    """
+def find(candidate: Candidate, cwd: str) -> Attempt:
+    """Look where a candidate would be: NOT_NEEDED is one that is there and can be asked."""
     root, source = candidate.root, candidate.source
-    stamps = stamped([*candidate.paths, *(() if root is None else (root, str(mark_of(Path(root)))))])
     verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
     if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
         detail = "is half built" if os.path.isdir(root) else "is not built"
@@ -194,8 +189,8 @@ def find(candidate: Candidate, cwd: str) -> tuple[Attempt, Stamps]:
                 verdict, detail = CandidateVerdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
         usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
         if (found := next(usable, None)) is not None:
-            return Attempt(source, found), stamps
-    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail), stamps
+            return Attempt(source, found)
+    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail)
 
 
 # -- what they say of themselves ---------------------------------------------------------------------------------------
@@ -206,14 +201,13 @@ class Interpreter(msgspec.Struct, frozen=True):
 
     executable: str
     version: tuple[int, ...]
-    ipykernel: str | None
     lacking: tuple[str, ...]
     tag: str  # names its overlay
     pip: bool
     packages: tuple[str, ...]
     is_shim: bool = False  # the program that was found is only a way to another one
     until: float = float("inf")  # monotonic: how long that is believed while the files are as they were
-    stamps: Stamps = {}  # what differs when a file has changed that the answer depends on
+    stamps: dict[str, list[int] | None] = {}  # what differs when a file has changed that the answer depends on
 
 
 async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:

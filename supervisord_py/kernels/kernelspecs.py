@@ -1,8 +1,7 @@
 """Jupyter's kernelspecs: which there are, and how one of them is run by us.
 
-A kernelspec is run from its own argv, never through a provisioner, ours least of all: a gateway that started a kernel
-by our provisioner would ask this daemon, which would ask the gateway. jupyter_client is imported at the first look,
-in a thread: that takes longer than a cell.
+A kernelspec is run from its own argv, never through a provisioner. jupyter_client is imported at the first look, in a
+thread: that takes longer than a cell.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import msgspec
 
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.kernels import inside
-from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch  # a front end's process has no need of it
@@ -92,11 +90,11 @@ async def documents() -> dict[str, dict[str, Any]]:
     return await asyncio.to_thread(read)
 
 
-def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
-    """Return the kernelspec of a name, ready to be run by a backend; its program is looked for on `path`. Blocking.
+def find_kernelspec(name: str, path: str) -> Kernelspec:
+    """Return the kernelspec of a name, ready to be run; its program is looked for on `path`. Blocking.
 
     InvalidInputError: none has that name, `nearest` and `kernelspecs` say which there are; ConfigError: its file is
-    broken, its program is not there, or that backend must not run it.
+    broken, its program is not there, or it is run by somebody else's provisioner.
     """
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
@@ -110,7 +108,12 @@ def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
         errors = [{"pointer": "/kernelspec", "message": message}]
         raise InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
     spec = _read(wanted, folders[wanted])
-    _refuse_provisioner(spec, backend)
+    stanza = spec.metadata.get("kernel_provisioner")
+    provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
+    if provisioner not in (LOCAL_PROVISIONER, OUR_PROVISIONER):
+        detail = f"the kernelspec {wanted} ({spec.resource_dir}/kernel.json) starts kernels by the provisioner"
+        detail += f" {provisioner}: pxd runs none but those of this machine"
+        raise ConfigError(detail, hint="name another kernelspec", kernelspec=wanted)
     if spec.native:
         return spec
     program = shutil.which(spec.argv[0], path=path)
@@ -120,19 +123,6 @@ def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
     if program is None:
         raise _broken(wanted, spec.resource_dir, f"its program {spec.argv[0]} is not there or cannot be executed")
     return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
-
-
-def _refuse_provisioner(spec: Kernelspec, backend: BackendName) -> None:
-    stanza = spec.metadata.get("kernel_provisioner")
-    provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
-    is_direct = backend is BackendName.DIRECT
-    if provisioner == LOCAL_PROVISIONER or (provisioner == OUR_PROVISIONER) is is_direct:
-        return
-    other = BackendName.GATEWAY_LOCAL if is_direct else BackendName.DIRECT
-    why = "cannot do that" if is_direct else "would ask this daemon, which would ask it again, without end"
-    who = f"the kernelspec {spec.name} ({spec.resource_dir}/kernel.json)"
-    detail = f"{who} starts kernels by the provisioner {provisioner}: {backend} {why}"
-    raise ConfigError(detail, hint=f"use --backend {other}, or another kernelspec", kernelspec=spec.name)
 
 
 def _folders() -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 The first candidate that runs is taken; why the others were not is kept. What somebody named is taken or refused, never
 replaced. An interpreter without ipykernel gets an overlay with it, which is installed where that is allowed; else the
-next one has its turn. Nothing is installed in silence. A choice is remembered for the next call from the same folder
-and environment, and holds while every file that it was made from is as it was.
+next one has its turn. Nothing is installed in silence.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -38,9 +37,8 @@ from supervisord_py.kernels.installs import (
     Installs,
     find_installers,
     is_complete,
-    mark_of,
 )
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, Interpreter, Stamps, refused
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, Interpreter, refused
 from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
@@ -56,23 +54,6 @@ def ignore(_line: str) -> None:
     """Tell nobody."""
 
 
-class Remembered(NamedTuple):
-    """A choice, for what it was made, and from which files."""
-
-    request: ChooseRequest
-    config: KernelsConfig
-    choice: Choice
-    stamps: Stamps
-    until: float
-
-
-def remember(known: dict[Any, Any], key: object, value: object) -> None:
-    """Put it among what is known; the oldest goes for it."""
-    while len(known) >= REMEMBERED:
-        del known[next(iter(known))]
-    known[key] = value
-
-
 class InterpreterResolver:
     """Chooses; one for a control plane. `own`: variables of ours that kernels get (`PX_SOCKET`)."""
 
@@ -83,8 +64,7 @@ class InterpreterResolver:
         self.own = own or {}
         self.client = client
         self.installs = Installs(client)
-        self.said: dict[tuple[str, str], Interpreter] = {}  # by path and folder
-        self.remembered: dict[tuple[str | None, str | None], Remembered] = {}
+        self.said: dict[tuple[str, str], Interpreter] = {}  # by path and folder, while the files hold
 
     async def close(self) -> None:
         await self.installs.close()
@@ -116,10 +96,7 @@ class InterpreterResolver:
             return resolution.failed
 
     async def capabilities(
-        self,
-        config: KernelsConfig,
-        ask_gateway: Callable[[], Awaitable[str | None]],
-        request: ChooseRequest,
+        self, config: KernelsConfig, ask_gateway: Callable[[], Awaitable[str | None]], request: ChooseRequest
     ) -> dict[str, Any]:
         """Return which cells can be run here, in the folder and environment of a request. Installs nothing.
 
@@ -170,7 +147,6 @@ class Resolution:
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
         self._notices: list[str] = []
-        self._stamps: Stamps = {}  # of what was looked at up to the one that was taken
         self._said: Interpreter | None = None  # by the one that was taken
         self.failed: Choice | None = None
         self.installable = False
@@ -186,20 +162,8 @@ class Resolution:
             ) from None
 
     async def _choose(self) -> Choice:
-        request, resolver = self._request, self._resolver
-        asked = replace(request, deadline=None)
-        known = resolver.remembered.get((request.cwd, request.interpreter))
-        if known is not None and (known[:2] != (asked, self._config) or time.monotonic() >= known.until):
-            known = None
-
-        def look() -> tuple[str, Choice | None]:
-            cwd = interpreters.real_cwd(request.cwd, self._home)
-            holds = known is not None and known.choice.cwd == cwd and stamped(known.stamps) == known.stamps
-            return cwd, known.choice if known is not None and holds else None
-
-        self._cwd, choice = await asyncio.to_thread(look)
-        if choice is not None:
-            return choice
+        request = self._request
+        self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
             return await self._bash()
         if request.language != PYTHON:
@@ -210,7 +174,7 @@ class Resolution:
             return self._elsewhere()
         spec = None
         if request.kernelspec is not None:
-            spec = await asyncio.to_thread(find_kernelspec, request.kernelspec, request.backend, self._path)
+            spec = await asyncio.to_thread(find_kernelspec, request.kernelspec, self._path)
         if spec is None or spec.native:
             return await self._python(await self._order(), spec)
         if request.interpreter is not None:
@@ -229,7 +193,7 @@ class Resolution:
         if taken is None:
             raise self._none_runs(spec)
         executable = self._said.executable if self._said is not None else taken.path
-        choice = self._made(
+        return self._made(
             key or interpreters.session_path(taken.path),
             self._filtered(interpreters.activation_of(executable), spec),
             spec,
@@ -237,19 +201,6 @@ class Resolution:
             overlay=taken.overlay,
             notices=tuple(f"{each}; cells run with {taken.path} instead" for each in self._notices),
         )
-        if spec is None and self._said is not None and not self._notices:
-            await self._remember(choice, self._said)
-        return choice
-
-    async def _remember(self, choice: Choice, said: Interpreter) -> None:
-        """Remember a choice that no trouble led to, and which depends on files alone."""
-        places = [str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
-        if choice.overlay is not None:
-            places += [f"{choice.overlay}/ipykernel", str(mark_of(Path(choice.overlay)))]
-        stamps = {**await asyncio.to_thread(stamped, places), **said.stamps, **self._stamps}
-        asked = replace(self._request, deadline=None)
-        remembered = Remembered(asked, self._config, choice, stamps, said.until)
-        remember(self._resolver.remembered, (asked.cwd, asked.interpreter), remembered)
 
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
@@ -267,12 +218,12 @@ class Resolution:
 
         def active() -> Activation | None:
             order = interpreters.candidates(self._cwd, self._request.environ)
-            found = [interpreters.find(each, self._cwd)[0] for each in order if each.source is not Source.PATH]
+            found = [interpreters.find(each, self._cwd) for each in order if each.source is not Source.PATH]
             there = (each.path for each in found if each.verdict is CandidateVerdict.NOT_NEEDED)
             return next(map(interpreters.activation_of, there), None)
 
         env = self._filtered(await asyncio.to_thread(active), None)
-        return self._made(BASH, env, shell=shell, backend=BackendName.BASH, language=BASH)
+        return self._made(BASH, env, interpreter=shell, backend=BackendName.BASH, language=BASH)
 
     def _made(self, key: str, env: Filtered, spec: Kernelspec | None = None, **members: Any) -> Choice:
         if spec is not None:
@@ -302,23 +253,22 @@ class Resolution:
     async def _first_that_runs(self, order: Sequence[Candidate]) -> Attempt | None:
         """Return the first that runs; what is said of each goes to the attempts."""
 
-        def look_around() -> list[tuple[Attempt, Stamps]]:
+        def look_around() -> list[Attempt]:
             self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
             return [interpreters.find(each, self._cwd) for each in order]
 
         taken: Attempt | None = None
-        for candidate, (attempt, stamps) in zip(order, await asyncio.to_thread(look_around), strict=True):
+        for candidate, attempt in zip(order, await asyncio.to_thread(look_around), strict=True):
             if attempt.verdict is not CandidateVerdict.NOT_NEEDED:
                 self.installable |= candidate.root is not None and candidate.source in DECISIVE
             elif taken is None:
                 attempt = await self._asked(attempt)  # noqa: PLW2901
             self._attempts.append(attempt)
-            if taken is not None:
-                continue
-            self._stamps |= stamps
             if attempt.verdict is CandidateVerdict.TAKEN:
                 taken = attempt
-            elif attempt.verdict is CandidateVerdict.UNUSABLE:  # cells run with another's packages now
+            elif (
+                taken is None and attempt.verdict is CandidateVerdict.UNUSABLE
+            ):  # cells run with another's packages now
                 self._notices.append(attempt.sentence + (f" ({attempt.remedy})" if attempt.remedy else ""))
         return taken
 
@@ -330,7 +280,7 @@ class Resolution:
         if isinstance(said, str):
             return replace(bad, detail=said)
         version, overlay = ".".join(map(str, said.version)), None
-        detail = f"runs, with ipykernel {said.ipykernel}"
+        detail = "runs, with ipykernel of its own"
         if said.version[:2] < OLDEST:
             detail = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
             return replace(bad, detail=detail, version=version)
@@ -354,7 +304,9 @@ class Resolution:
                 return said
         asked = await interpreters.ask(self._resolver.client, *place, self._filtered(None, None).env)
         if isinstance(asked, Interpreter):
-            remember(known, place, asked)
+            while len(known) >= REMEMBERED:  # the oldest goes for it
+                del known[next(iter(known))]
+            known[place] = asked
         return asked
 
     async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> tuple[str, str] | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec
 
-PATIENCE = 60.0
 TAG = "fake-tag"
 FAKE_UV = """
 echo "fake uv: $*"
@@ -47,29 +44,18 @@ def script(path: Path, text: str) -> Path:
 
 def fake_python(path: Path, **said: Any) -> Path:
     """Write a script that answers as an interpreter does; `said` overrides what it says."""
-    kernel = said.get("ipykernel", "7.4.0")
     path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent.parent / "pyvenv.cfg").touch()
     whole = {
         "version": [3, 12, 1],
         "executable": str(path),
-        "ipykernel": kernel,
-        "lacking": [] if kernel else ["ipykernel", "zmq"],
+        "lacking": [],
         "pip": True,
         "packages": [str(path.parent.parent / "site-packages")],
         "tag": TAG,
         **said,
     }
     return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(whole)}'")
-
-
-async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Return the first true value of `condition`; fail in the end."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
-        await asyncio.sleep(0.01)
-    return value
 
 
 class CountingPlacement:

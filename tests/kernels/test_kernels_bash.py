@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually, kernel_house
 from process.real_keeper import alive
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.bash import BashBackend, BashHandle
@@ -160,12 +159,6 @@ async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Sh
     assert attached or reply.error == CellError("Signal", "SIGTERM")
     assert handle.died.result() is None
     assert await shell.rig.placement.list("kernel:") == ()
-
-
-async def test_a_session_without_bash_says_so_before_anything_is_run(shell: Shell) -> None:
-    with pytest.raises(StartFailedError, match="no bash on PATH") as caught:
-        await shell.start(env={"PATH": "/nonexistent"})
-    assert (caught.value.extra["stage"], caught.value.unit) == ("interpreter", "kernel:sh-000000")
 
 
 async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(shell: Shell) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
+from kernels.resolver_house import TAG, ResolverHouse, fake_python
 from supervisord_py.errors import ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import installs, interpreters
 from supervisord_py.kernels.choice import CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED
+from waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 @pytest.fixture
 def bare(house: ResolverHouse) -> Path:
     """The project's interpreter, which has no ipykernel."""
-    return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
+    return fake_python(house.proj / ".venv" / "bin" / "python", lacking=["ipykernel", "zmq"])
 
 
 # -- overlays ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import pytest
 from kernels.resolver_house import ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.kernels import kernelspecs
-from supervisord_py.kernels.session import BackendName
 
 IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
@@ -97,21 +96,10 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     assert house.placement.spawned == []
 
 
-async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: ResolverHouse) -> None:
-    python = fake_python(house.folder / "env" / "bin" / "python")
-    install(house, "ours", [str(python), *IPYKERNEL], **provisioned("supervisord-py"))
-    install(house, "python3", ["python", *IPYKERNEL], **provisioned("supervisord-py"))
-    for name in ("ours", "python3"):
-        with pytest.raises(ConfigError, match="without end") as caught:
-            await house.choose(kernelspec=name, backend=BackendName.GATEWAY_LOCAL)
-        assert "--backend direct" in str(caught.value.hint)
-    assert (await house.choose(kernelspec="ours")).interpreter == str(python)
-
-
 async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
     script(house.bin / "xkernel", "")
     install(house, "far", ["xkernel"], language="x", **provisioned("kubernetes-provisioner"))
     with pytest.raises(ConfigError, match="kubernetes-provisioner"):
         await house.choose(kernelspec="far")
-    choice = await house.choose(kernelspec="far", backend=BackendName.GATEWAY_LOCAL)
-    assert choice.key == "spec:far"
+    install(house, "ours", ["xkernel"], language="x", **provisioned("supervisord-py"))
+    assert (await house.choose(kernelspec="ours")).key == "spec:ours"

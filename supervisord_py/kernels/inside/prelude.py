@@ -31,7 +31,7 @@ from IPython.display import display, publish_display_data
 from .cell_writer import RECORDS, STATUS_MIME, STREAMS  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -50,7 +50,6 @@ class Text(str):
 
 
 def _tell(op: str, **fields: Any) -> None:
-    """Emit a status event: which helper, and what it did, in a few words and numbers."""
     publish_display_data({STATUS_MIME: {"op": op, **{name: _small(value) for name, value in fields.items()}}})
 
 
@@ -127,16 +126,17 @@ def grep(
     found: list[Match] = []
     places = [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]
     for place in places:
+        if len(found) >= limit:
+            break
         data = b"\0"
         with contextlib.suppress(OSError):
             data = place.read_bytes()
         if b"\0" not in data[:8192]:
             lines = enumerate(data.decode(errors="replace").splitlines(), 1)
             found += [Match(str(place), number, line) for number, line in lines if wanted.search(line)]
-        if len(found) >= limit:
-            break
-    _tell("grep", pattern=pattern, path=str(root), count=len(found[:limit]), matches=found[:limit])
-    return found[:limit]
+    del found[limit:]
+    _tell("grep", pattern=pattern, path=str(root), count=len(found), matches=found)
+    return found
 
 
 def tree(path: str | Path = ".", depth: int = 3, *, limit: int = 200) -> Text:
@@ -156,7 +156,6 @@ def tree(path: str | Path = ".", depth: int = 3, *, limit: int = 200) -> Text:
 
 
 def _files(root: Path) -> list[str]:
-    """Return the files below a folder, relative to it, sorted."""
     if not root.is_dir():
         raise NotADirectoryError(f"there is no folder {root}")
     command = ("git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z")
@@ -164,14 +163,11 @@ def _files(root: Path) -> list[str]:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
         found = [file for file in os.fsdecode(listed).split("\0") if (root / file).is_file()]
     except (OSError, subprocess.CalledProcessError):  # no git, or no repository
-        found = [str(Path(folder, name).relative_to(root)) for folder, name in _walk(root)]
+        found = []
+        for folder, below, names in os.walk(root):
+            below[:] = [name for name in below if not name.startswith(".")]
+            found += [str(Path(folder, name).relative_to(root)) for name in names]
     return sorted({file for file in found if not any(name.startswith(".") for name in file.split("/"))})
-
-
-def _walk(root: Path) -> Iterator[tuple[str, str]]:
-    for folder, below, names in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".")]
-        yield from ((folder, name) for name in names)
 
 
 def _matches(file: str, pattern: str) -> bool:
@@ -220,15 +216,10 @@ def run(
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
         stdin.write(input.encode() if isinstance(input, str) else input)
         stdin.seek(0)
-        code, is_late = run_to_end(
-            [shutil.which("bash") or "/bin/sh", "-c", command],
-            timeout,
-            cwd=None if cwd is None else Path(cwd).expanduser(),
-            env={**os.environ, **(env or {})},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-        )
+        place = None if cwd is None else Path(cwd).expanduser()
+        around = {"cwd": place, "env": {**os.environ, **(env or {})}}
+        shell = shutil.which("bash") or "/bin/sh"
+        code, is_late = run_to_end([shell, "-c", command], timeout, stdin=stdin, stdout=stdout, stderr=stderr, **around)
         texts = []
         for file in (stdout, stderr):
             file.seek(0)
@@ -340,6 +331,5 @@ def offered(folders: Sequence[str]) -> tuple[dict[str, Any], str]:
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
-    """Return what `from module import *` would give."""
     names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
     return {name: getattr(module, name) for name in names}

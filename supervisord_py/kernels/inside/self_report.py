@@ -24,16 +24,6 @@ def overlay_tag() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", tag if machine in tag else tag + "-" + machine)
 
 
-def version_of(package: str) -> "str | None":
-    """Return the version of a package that can be imported, by the folder of its metadata; None where it cannot."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.origin:
-        return None
-    names = os.listdir(os.path.dirname(os.path.dirname(spec.origin)))
-    found = (re.match(re.escape(package) + r"-([^-]+)(-py[^-]*)?\.(dist|egg)-info$", name) for name in names)
-    return next((each.group(1) for each in found if each), "unknown")
-
-
 def report() -> "dict[str, object]":
     isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
     user = "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
@@ -43,7 +33,6 @@ def report() -> "dict[str, object]":
     return {
         "version": list(sys.version_info[:3]),
         "executable": sys.executable,
-        "ipykernel": version_of("ipykernel"),
         "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
         "pip": importlib.util.find_spec("pip") is not None,
         "packages": sorted({each for each in (*packages, user) if each}),  # the user's, there or not
