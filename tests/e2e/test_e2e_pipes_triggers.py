@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,82 +122,3 @@ def test_a_pipe_tells_of_the_failures_of_others(home: PipeHouse) -> None:
     home.fake("unlucky", "answer:fine")
     home.execute("unlucky")
     assert home.pipe("unlucky")["consecutive_failures"] == 0
-
-
-# -- schedules --------------------------------------------------------------------------------------------------------
-
-
-def seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
-
-
-@pytest.mark.deep
-def test_intervals_begin_at_once_and_are_skipped_while_their_pipe_runs(home: PipeHouse) -> None:
-    """The shortest interval is 10 s: both are looked at after it has gone by once."""
-    home.shell("ticks", "echo tick", "schedule: every 10s")
-    folder = home.shell("slow", WAITS, "schedule: every 10 seconds")
-    home.shell("asleep", "echo no", "schedule: every 10s\nenabled: false")
-    before_later = datetime.now(UTC).timestamp()
-    home.shell("later", "echo no", "schedule: every 10s\nrun_on_enable: false")
-    home.shell("cron", "echo no", "schedule: '0 0 1 1 *'")
-    first = home.of("ticks", 1)[0]
-    assert (first.trigger, first.group, first.ended) == ("scheduled", "scheduled", DONE)
-    slow = until(lambda: home.rows("pipe=slow"), "it has begun")[0]
-    due = seconds(home.pipe("ticks")["next_run"])  # of the second, or, where we were slow, of a later one
-    until(lambda: any(seconds(it.queued_at) >= due - 0.5 for it in home.rows("pipe=ticks")), "it runs again")
-    before, again = next(two for two in pairwise(home.of("ticks", 2)) if seconds(two[1].queued_at) >= due - 0.5)
-    assert seconds(before.queued_at) < due <= seconds(before.started_at) + 10.5, "it counts from the last start"
-    assert seconds(again.queued_at) - seconds(before.queued_at) >= 9.5
-    assert seconds(again.context_start) == pytest.approx(seconds(before.context_end)), "windows are chained"
-    skipped = until(
-        lambda: (it := home.pipe("slow")["last_decision"]) and "still running" in it["text"] and it, "a skip"
-    )
-    assert str(slow.id) in skipped["text"]
-    assert "still running" in home.pxctl("pipe", "next", "slow").stdout
-    assert len(home.rows("pipe=slow")) == 1
-    assert home.pxctl("pipe", "disable", "slow", "ticks").returncode == 0
-    (folder / "go").touch()
-    assert home.ended(slow.id).ended == DONE
-    assert home.rows("pipe=asleep") == home.rows("pipe=cron") == []
-    assert home.pipe("asleep")["next_run"] is None
-    assert home.pipe("cron")["next_run"].startswith(f"{datetime.now(UTC).year + 1}-01-01")
-    late = home.of("later", 1)[0]
-    assert seconds(late.queued_at) - before_later >= 9.5, "its first is when the interval has gone by"
-    assert home.pxctl("pipe", "disable", "later").returncode == 0
-
-
-@pytest.mark.deep
-def test_a_one_time_schedule_runs_once_and_again_when_it_gets_a_new_time(home: PipeHouse) -> None:
-    for count in (1, 2):
-        soon = (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        home.shell("once", "echo now", f"schedule: at {soon}")
-        done = home.of("once", count)[-1]
-        assert (done.trigger, done.ended) == ("scheduled", DONE)
-        assert seconds(done.queued_at) >= seconds(soon)
-        after = home.pipe("once")
-        assert (after["enabled"], after["next_run"]) == (False, None)
-
-
-@pytest.mark.deep
-def test_what_was_wished_here_and_taken_once_outlives_a_restart() -> None:
-    """Enabled is this machine's word until the file says something new; an event that was taken stays taken."""
-    with pipes_house() as home:
-        for name, state in (("off", "true"), ("on", "false"), ("kept", "true")):
-            waits_for(home, name, "morning", front=f"enabled: {state}")
-        assert home.post("/api/pipes/off/disable")["enabled"] is False
-        assert home.post("/api/pipes/on/enable")["enabled"] is True
-        assert sorted(each["pipe"] for each in tell(home, "morning", key="monday")["claimed"]) == ["kept", "on"]
-        home.of("kept", 1)
-        home.of("on", 1)
-        assert home.stop() == 0
-        home.start()
-        assert [home.pipe(name)["enabled"] for name in ("off", "on", "kept")] == [False, True, True]
-        assert tell(home, "morning", key="monday")["claimed"] == []
-        assert home.stop() == 0
-        file = home.folder("off") / "pipe.md"
-        file.write_text(file.read_text().replace("enabled: true", "enabled: false"))
-        home.start()
-        assert home.pipe("off")["enabled"] is False
-        file.write_text(file.read_text().replace("enabled: false", "enabled: true"))
-        until(lambda: home.pipe("off")["enabled"], "the file's new word counts")
-        assert {each.pipe_name for each in home.rows()} == {"kept", "on"}

@@ -116,7 +116,7 @@ def in_an_hour(rig: PipeRig) -> str:
     return f"schedule: at {datetime.fromtimestamp(rig.time.clocks.wall() + 3600, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tmp: Path) -> None:
+async def test_a_wish_outlives_a_restart_and_is_over_for_good_once_the_file_says_something_new(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         for word, enabled in (("true", True), ("false", False), ("true", True)):
             rig.shell("p", "echo", f"enabled: {word}")
@@ -124,7 +124,7 @@ async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tm
             assert rig.room.get("p").enabled is enabled
             if word == "true":
                 await rig.room.enable("p", enabled=False)
-                await rig.room.files.refresh()
+                await rig.restart()
                 assert not rig.room.get("p").enabled
 
 

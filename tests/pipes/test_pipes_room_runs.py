@@ -235,7 +235,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
             patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
             assert (await rig.run("p")).error_message is not None
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.triggers.Triggers.announce", broken)
+            patch.setattr(rig.room, "announce", broken)
             rig.shell("p", "echo fine")
             assert (await rig.run("p")).status is Status.COMPLETED
         assert rig.room.health().running == 0
