@@ -32,16 +32,17 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
+from waiting import eventually as until
 
+__all__ = ["until"]
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
-
-
+STARTED = 1_800_000_000.0
 STATE: dict[str, Any] = {
     **dict.fromkeys(("reason", "pid", "last_used", "config_error", "instance", "cold_start_ms", "failure")),
+    **dict.fromkeys(("port", "started_at", "start_method")),
     **dict.fromkeys(("in_flight", "restarts", "waiting"), 0),
-    "state": "ready", "port": 4711, "started_at": 1_800_000_000.0, "pinned": False, "start_method": "spawn",
-    "warnings": (), "survivors": (),
+    "state": "cold", "pinned": False, "warnings": (), "survivors": (),
 }  # fmt: skip
 
 
@@ -67,17 +68,17 @@ class FakeLauncher:
     def snapshot(self, name: str | None = None) -> tuple[SimpleNamespace, ...]:
         for entry in self.catalog.entries():
             if entry.name not in self.states:
-                self.put(entry.name, state="cold", port=None, started_at=None, start_method=None)
+                self.put(entry.name)
         return tuple(state for state in self.states.values() if name in {None, state.name})
 
     async def _did(self, *call: str) -> None:
         self.calls.append(call)
-        if self.gate is not None:
-            try:
+        try:
+            if self.gate is not None:
                 await self.gate.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
         if self.failure is not None:
             raise self.failure
 
@@ -90,14 +91,8 @@ class FakeLauncher:
         self.put(name, state="cold", pid=None, reason=str(reason), instance=None)
         return StopReport(name)
 
-    async def pin(self, name: str, *, forever: bool) -> None:
-        await self._did("pin", name, str(forever))
-
     async def refresh(self) -> None:
         self.calls.append(("refresh",))
-
-    async def unpin(self, name: str) -> None:
-        await self._did("unpin", name)
 
 
 @dataclass
@@ -105,7 +100,7 @@ class FakePlacement:
     """A placement that measures what it is told."""
 
     log_dir: str
-    caps: Caps = field(default_factory=lambda: Caps(os.getpid(), 1_800_000_000.0, "boot", "subreaper", "sampled", 2))
+    caps: Caps = field(default_factory=lambda: Caps(os.getpid(), STARTED, "boot", "subreaper", "sampled", 2))
     stats: dict[str, TreeStat] = field(default_factory=dict)
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
@@ -114,25 +109,16 @@ class FakePlacement:
 
 @dataclass
 class FakeControl:
-    """The composition root, as far as the API sees it."""
+    """The composition root, as far as tests ask for it."""
 
-    socket: str
+    facts: DaemonFacts
     stopping: bool = False
 
-    def __post_init__(self) -> None:
-        self.facts = DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
-
     def settings(self) -> Sequence[dict[str, Any]]:
-        return ({"key": "tools.warm_keep_max", "value": 5, "origin": "default"},)
+        return ()
 
     def degradations(self) -> Sequence[dict[str, str]]:
         return ()
-
-    async def reload(self) -> dict[str, Any]:
-        return {"changed": ["tools.warm_keep_max"], "needs_restart": [], "warnings": []}
-
-    async def restart(self, *, everything: bool) -> None:
-        raise AssertionError("no test asks for it")
 
     def stop(self) -> None:
         """Nothing: the test has no daemon."""
@@ -143,15 +129,13 @@ class Rig:
     """A running API and everything behind it."""
 
     context: ApiContext
-    launcher: FakeLauncher
-    kernels: FakeKernels
-    pipes: FakePipes
-    placement: FakePlacement
-    control: FakeControl
     client: aiohttp.ClientSession
     socket: Path
-    tools_dir: Path
     runner: web.AppRunner
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what its routes are given: `launcher`, `kernels`, `pipes`, `placement`, `control`."""
+        return getattr(self.context, name)
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any, CIMultiDict[str]]:
         return await self.ask("GET", path, headers=headers)
@@ -163,20 +147,16 @@ class Rig:
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         async with self.client.request(method, path, data=raw, headers=headers) as answer:
             content = await answer.read()
-            parsed = (
-                json.loads(content)
-                if "json" in answer.content_type and "ndjson" not in answer.content_type
-                else content
-            )
-            return answer.status, parsed, answer.headers.copy()
+            is_json = answer.content_type in {"application/json", "application/problem+json"}
+            return answer.status, json.loads(content) if is_json else content, answer.headers.copy()
 
-    def add_tool(self, name: str, **manifest: Any) -> Path:
+    def add_tool(self, name: str) -> Path:
         """Write a plain tool into the tools directory."""
-        folder = self.tools_dir / name
+        folder: Path = self.config.tools_dir / name
         folder.mkdir()
         document = {"name": name, "version": "1", "description": f"{name} for tests", "input": {}, "output": {}}
-        (folder / "tool.json").write_text(json.dumps({**document, **manifest}))
-        (folder / "main.py").write_text("")
+        (folder / "tool.json").write_text(json.dumps(document))
+        (folder / "main.py").touch()
         return folder
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -187,84 +167,49 @@ class Rig:
 @contextlib.asynccontextmanager
 async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     """Serve an API under `root` until the end of the block."""
-    folders = {name: root / name for name in ("run", "state", "logs", "cells", "tools")}
-    for folder in folders.values():
+    run, state, logs, cells, tools = (root / name for name in ("run", "state", "logs", "cells", "tools"))
+    for folder in (run, state, logs, cells, tools):
         folder.mkdir(mode=0o700)
-    path = folders["run"] / "pxd.sock"
-    ledger = await Ledger.open(folders["state"] / "pxd.db")
+    path = run / "pxd.sock"
+    ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
-    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools")}, **config}
-    settings = ToolsSettings(max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
-    tools = ToolsConfig(root, folders["run"], settings)
-    launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
-    kernels = FakeKernels(folders["cells"])
-    pipes = FakePipes()
-    placement = FakePlacement(str(folders["logs"]))
-    control = FakeControl(str(path))
-    context = ApiContext(
-        launcher=launcher,  # type: ignore[arg-type] # the fake has what the API uses
-        kernels=kernels,  # type: ignore[arg-type] # same
-        pipes=pipes,  # type: ignore[arg-type] # same
-        ledger=ledger,
-        events=events,
-        placement=placement,  # type: ignore[arg-type] # same
-        control=control,
-        config=ApiConfig(**config),
-    )
-    try:
-        async with serving(context, path) as (runner, client):
-            yield Rig(context, launcher, kernels, pipes, placement, control, client, path, folders["tools"], runner)
-    finally:
-        events.close()
-        await ledger.close()
-
-
-@contextlib.asynccontextmanager
-async def serving(context: ApiContext, path: Path) -> AsyncIterator[tuple[web.AppRunner, aiohttp.ClientSession]]:
-    """Serve a context on a Unix socket, with a client that knows where."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    runner = await serve(context, listener)
-    client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
-    try:
-        yield runner, client
-    finally:
-        await client.close()
-        await runner.cleanup()
+    api = ApiConfig(state_dir=state, run_dir=run, cells_dir=cells, tools_dir=tools, **config)
+    of_tools = ToolsConfig(root, run, ToolsSettings(max_body_bytes=api.max_body_bytes))
+    rooms: dict[str, Any] = {
+        "launcher": FakeLauncher(Catalog([tools]), of_tools),
+        "kernels": FakeKernels(cells),
+        "pipes": FakePipes(),
+        "placement": FakePlacement(str(logs)),
+        "control": FakeControl(DaemonFacts("1.2.3", "0a1b2c3d", str(path), os.getpid(), STARTED)),
+    }
+    context = ApiContext(ledger=ledger, events=events, config=api, **rooms)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        runner = await serve(context, listener)
+        client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
+        try:
+            yield Rig(context, client, path, runner)
+        finally:
+            await client.close()
+            await runner.cleanup()
+            events.close()
+            await ledger.close()
 
 
 class Output:
-    """Writes a unit's segments as the keeper does (format: keeper/protocol.py)."""
+    """Writes a unit's segment as the keeper does (format: keeper/protocol.py)."""
 
     def __init__(self, root: Path, unit: str) -> None:
-        kind, _, name = unit.partition(":")
-        self.folder = root / kind / name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = root.joinpath(*unit.split(":"))
+        folder.mkdir(parents=True)
+        self.log, self.index = (folder / f"{0:020d}.{kind}" for kind in ("log", "idx"))
         self.position = 0
-        self.begin = 0
 
-    def write(self, data: bytes, stream: int = STDOUT, *, moment: float | None = None, instance: int = 1) -> None:
-        stem = f"{self.folder}/{self.begin:020d}"
-        with open(f"{stem}.log", "ab") as log:
+    def write(self, data: bytes, stream: int = STDOUT, *, lost: int = 0) -> None:
+        with self.log.open("ab") as log, self.index.open("ab") as index:
             log.write(data)
-        self._index(len(data), stream, moment, instance)
+            index.write(struct.pack(INDEX_RECORD, self.position, time.time(), lost or len(data), 1, stream, 0))
         self.position += len(data)
 
     def gap(self, lost: int) -> None:
-        self._index(lost, GAP, None, 1)
-
-    def _index(self, length: int, stream: int, moment: float | None, instance: int) -> None:
-        stem = f"{self.folder}/{self.begin:020d}"
-        when = time.time() if moment is None else moment
-        open(f"{stem}.log", "ab").close()
-        with open(f"{stem}.idx", "ab") as index:
-            index.write(struct.pack(INDEX_RECORD, self.position, when, length, instance, stream, 0))
-
-
-async def until(condition: Any, seconds: float = DEADLINE) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never held"
-        await asyncio.sleep(0.01)
+        self.write(b"", GAP, lost=lost)

@@ -12,10 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, STDERR, Output, Rig
+from api.api_rig import DEADLINE, STDERR, Output, Rig, api_rig
 from supervisord_py.process.events import RECENT_MAX
-
-LINES = {"Accept": "application/x-ndjson"}
 
 
 @pytest.fixture
@@ -24,31 +22,27 @@ def output(rig: Rig) -> Output:
     return Output(Path(rig.placement.log_dir), "tool:x")
 
 
-async def ndjson(rig: Rig, query: str) -> list[dict[str, Any]]:
-    status, content, _ = await rig.get(f"/api/units/x/logs{query}", **LINES)
-    assert status == 200, content
+def lines(content: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-async def take(answer: aiohttp.ClientResponse, count: int) -> bytes:
-    async with asyncio.timeout(DEADLINE):
-        return await answer.content.readexactly(count)
+async def log(rig: Rig) -> list[dict[str, Any]]:
+    return lines((await rig.get("/api/units/x/logs", Accept="application/x-ndjson"))[1])
 
 
 async def test_bytes_that_are_no_text_are_given_as_base64(rig: Rig, output: Output) -> None:
     output.write(b"\xff\x00ok")
-    [item] = await ndjson(rig, "")
+    [item] = await log(rig)
     assert base64.b64decode(item["base64"]) == b"\xff\x00ok"
 
 
 async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
-    from api.api_rig import api_rig
-
     async with api_rig(short_tmp, stream_heartbeat_seconds=0.05) as rig:
         rig.add_tool("x")
         for path in ("/api/units/x/logs?follow=1", "/api/events?follow=1"):
             async with rig.client.get(path, headers={"Accept": "text/event-stream"}) as answer:
-                assert await take(answer, 14) == b": still here\n\n"
+                async with asyncio.timeout(DEADLINE):
+                    assert await answer.content.readexactly(14) == b": still here\n\n"
 
 
 async def test_characters_that_were_cut_come_out_whole_or_again_and_streams_are_decoded_apart(
@@ -58,11 +52,11 @@ async def test_characters_that_were_cut_come_out_whole_or_again_and_streams_are_
     output.write(euro[:2])
     output.write(b"!", STDERR)
     output.write(euro[2:] + b"ab" + euro[:2])
-    items = await ndjson(rig, "")
+    items = await log(rig)
     assert [item.get("text", item.get("base64")) for item in items] == ["!", "€ab", base64.b64encode(euro[:2]).decode()]
     assert [item["next_position"] for item in items] == [3, 6, 8], "who comes back at 6 gets what was held back again"
     output.gap(5)
-    lost, gap = (await ndjson(rig, ""))[-2:]
+    lost, gap = (await log(rig))[-2:]
     assert ("base64" in lost, gap["gap_bytes"]) == (True, 5)
 
 
@@ -72,10 +66,6 @@ async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig:
     for wrong in ("gateway", "kernel:", "kernel:other", "kernel:..%2f..%2fstate", "kernel:.."):
         status, problem, _ = await rig.get(f"/api/units/{wrong}/logs")
         assert (status, problem["kind"]) == (404, "unknown_unit"), wrong
-
-
-def lines(content: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in content.splitlines()]
 
 
 async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -81,17 +81,10 @@ def test_another_user_gets_a_403_problem_even_for_unknown_routes(
             for path in (short_tmp.parent, short_tmp, rig.socket.parent):
                 path.chmod(0o711)
             rig.socket.chmod(0o666)
-            loop = asyncio.get_running_loop()
-            done = await loop.run_in_executor(
-                None,
-                lambda: subprocess.run(
-                    [sys.executable, "-I", "-S", "-c", ASK, str(rig.socket)],
-                    capture_output=True,
-                    timeout=60,
-                    check=True,
-                ),
-            )
-            return bytes(done.stdout)
+            argv = [sys.executable, "-I", "-S", "-c", ASK, str(rig.socket)]
+            asked = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+            answer, _ = await asyncio.wait_for(asked.communicate(), DEADLINE)
+            return answer
 
     answer = asyncio.run(scenario())
     assert answer.startswith(b"HTTP/1.1 403")

@@ -8,22 +8,13 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
 from supervisord_py.api.routes import handler_of
-from supervisord_py.api.schemas import (
-    Body,
-    Execute,
-    New,
-    StartKernel,
-    moment_of,
-    read_body,
-    read_query,
-)
+from supervisord_py.api.schemas import Body, Execute, New, StartKernel, moment_of, read_body, read_query
 from supervisord_py.api.streams import NDJSON, SSE, choose, json_bytes
 from supervisord_py.api.units import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
@@ -151,20 +142,11 @@ def test_what_is_no_json_object_is_refused_with_its_place(kind: Any, raw: bytes,
 
 @given(st.binary(max_size=200) | st.dictionaries(st.text(), st.none() | st.integers() | st.text()).map(json_bytes))
 def test_no_bytes_break_the_reader(raw: bytes) -> None:
-    for kind in (Execute, StartKernel, dict):
-        with contextlib.suppress(BadRequestError, InvalidInputError):
-            assert isinstance(read_body(kind, raw), dict | msgspec.Struct)
+    with contextlib.suppress(BadRequestError, InvalidInputError):
+        assert isinstance(read_body(Execute, raw), Execute)
 
 
-UNITS = [
-    "tool:lorenz",
-    "tool:text-stats",
-    "tool:text-plot",
-    "kernel:lorenz",
-    "pipe:nightly",
-    "kernel:a-1",
-    "kernel:b-2",
-]
+UNITS = "tool:lorenz tool:text-stats tool:text-plot kernel:lorenz pipe:nightly kernel:a-1 kernel:b-2".split()  # noqa: SIM905
 SECOND = {"kernel:a-1": "same", "kernel:b-2": "same", "kernel:lorenz": "mine"}
 
 
