@@ -11,7 +11,6 @@ import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from supervisord_py.errors import PxError
@@ -152,7 +151,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
 
 async def _try_it(tools: Tools, spec: ToolSpec) -> PxError | None:
     """Start the tool and give it a sample input; return what went wrong."""
-    sample = sample_input(spec, datetime.now(UTC))
+    sample = sample_input(spec)
     try:
         if sample.trouble:
             await tools.warm(spec.name)

@@ -78,7 +78,6 @@ class PixieInput(Struct, frozen=True, kw_only=True):
     max_rows: Count | None = None
     schema: dict[str, Any] | None = None
     columns: Any = None
-    default_center: Any = None
 
 
 class PixieOutput(Struct, frozen=True):
@@ -123,7 +122,6 @@ class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def streams(self) -> bool:
-        """True when an output is declared as streaming."""
         return any(output.streaming for output in self.outputs)
 
 
@@ -161,7 +159,7 @@ OUTPUT_TYPES = frozenset({*_SCALARS, *_MEMBERS})
 
 
 def without_nulls(value: Any) -> Any:
-    """Return an object without members that are null; anything else as it is."""
+    """Return an object without its members that are null; anything else as it is."""
     return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
@@ -230,8 +228,8 @@ def input_schema(traits: PixieManifest) -> dict[str, Any]:
     return schema | ({"allOf": conditions} if conditions else {})
 
 
-def _member(declared: PixieInput) -> dict[str, Any]:
-    notes = _bounded({"title": declared.label or declared.key}, description=declared.description or None)
+def _member(declared: PixieInput) -> Any:
+    notes = without_nulls({"title": declared.label or declared.key, "description": declared.description or None})
     schema = value_schema(declared)
     if declared.default is None:
         return notes | schema
@@ -239,13 +237,12 @@ def _member(declared: PixieInput) -> dict[str, Any]:
     return notes | (schema if default_fits(declared) else {"anyOf": [schema, {"const": declared.default}]})
 
 
-def value_schema(declared: PixieInput) -> dict[str, Any]:
-    """Return the JSON Schema of one input's value, without regard to whether it may be left out."""
+def value_schema(declared: PixieInput) -> Any:
     match declared.type:
         case "text" | "textarea" | "code" | "markdown" | "autocomplete" | "colour" | "date" | "time" | "datetime":
-            return _bounded({"type": "string"}, maxLength=declared.max_length)
+            return without_nulls({"type": "string", "maxLength": declared.max_length})
         case "number" | "slider":
-            one = _bounded({"type": "number"}, minimum=declared.min, maximum=declared.max)
+            one = without_nulls({"type": "number", "minimum": declared.min, "maximum": declared.max})
             return {"type": "array", "items": one, "minItems": 2, "maxItems": 2} if declared.range else one
         case "select" | "radio":
             return _one_of(declared.options)
@@ -260,18 +257,14 @@ def value_schema(declared: PixieInput) -> dict[str, Any]:
         case "tags":
             return {"type": "array", "items": {"type": "string"}}
         case "table":
-            rows = {"type": "array", "items": {"type": "object"}}
-            return _bounded(rows, minItems=declared.min_rows, maxItems=declared.max_rows)
+            limits = {"minItems": declared.min_rows, "maxItems": declared.max_rows}
+            return without_nulls({"type": "array", "items": {"type": "object"}, **limits})
         case "date_range" | "map_point" | "map_bbox" | "map_polygon" | "map_multipoint":
             return {"type": ["array", "object"]}
         case "json":
             return dict(declared.schema or {})
         case _:
             return {}
-
-
-def _bounded(schema: dict[str, Any], **keywords: Any) -> dict[str, Any]:
-    return schema | {keyword: value for keyword, value in keywords.items() if value is not None}
 
 
 def _one_of(options: tuple[PixieOption, ...]) -> dict[str, Any]:
@@ -334,14 +327,8 @@ def pixie_call(
     """Build body and headers of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
 
     The flat copy of the inputs serves older tools. With `input_transport: multipart` every input becomes a form field;
-    files, images and audio, which come as data URLs, become file parts.
-
-    Args:
-        inputs: The inputs as the caller gave them, already checked; defaults are filled in here.
-        run_id: Ours.
-        artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory; it is not made here.
-
-    Raises BadRequestError: the inputs cannot be told as JSON.
+    files, images and audio, which come as data URLs, become file parts. The run's directory,
+    `artefacts_root/<tool>/<run_id>`, is not made here. Raises BadRequestError: the inputs cannot be told as JSON.
     """
     directory = artefacts_root / tool / run_id
     filled = fill_defaults(traits, inputs)

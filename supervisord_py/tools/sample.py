@@ -1,25 +1,30 @@
 """The input that a validation sends: the tool's own `test-request.json`, else one made from what it declares.
 
-What is made is as plain as can be: const, default, first example or option, smallest number. Where that does not fit,
-the author is asked to write the test request. For Pixie tools the values are those of the original's validator.
+What is made is as plain as can be: const, default, first example or option, the middle or an end of a range. Where that
+does not fit, the author is asked to write the test request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.tools.manifest import ToolSpec, check_input
-from supervisord_py.tools.pixie import PixieInput, PixieManifest
+from supervisord_py.tools.pixie import PixieInput, PixieManifest, value_schema
 
 TEST_REQUEST = "test-request.json"
-PICTURE = (
+_PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
 )
-SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA"
+_SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA"
+_PIXIES: dict[str, Any] = {
+    "file": _PICTURE, "image": _PICTURE, "audio": _SILENCE, "colour": "#000000", "time": "12:00", "date": "2026-01-01",
+    "datetime": "2026-01-01T12:00:00", "date_range": ["2026-01-01", "2026-01-02"], "map_point": [0, 0],
+    "map_bbox": [[0, 0], [0.01, 0.01]], "map_polygon": [[0, 0]], "map_multipoint": [[0, 0]],
+}  # fmt: skip
+"""Values of inputs whose schema says less than their type."""
 _MAX_DEPTH = 20
 
 
@@ -31,8 +36,8 @@ class Sample(NamedTuple):
     trouble: str = ""
 
 
-def sample_input(spec: ToolSpec, now: datetime) -> Sample:
-    """Return an input for the tool: its test request, else a generated one. `now` is for inputs that are dates."""
+def sample_input(spec: ToolSpec) -> Sample:
+    """Return an input for the tool: its test request, else a generated one."""
     path, origin = spec.folder / TEST_REQUEST, TEST_REQUEST
     if path.exists():
         try:
@@ -42,7 +47,7 @@ def sample_input(spec: ToolSpec, now: datetime) -> Sample:
             return Sample({}, origin, f"{origin}{line}: {error.problem.message}")
     else:
         origin = "generated from the input's declaration"
-        value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie, now)
+        value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie)
     try:
         check_input(spec, value)
     except InvalidInputError as error:
@@ -76,15 +81,18 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
             return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
         case "string":
             return "sample"[: schema.get("maxLength")]
-        case "integer" | "number":
-            return schema["minimum"] if "minimum" in schema else min(0, schema.get("maximum", 0))
+        case "integer" | "number" as kind:
+            low, high = schema.get("minimum"), schema.get("maximum")
+            if low is None or high is None:
+                return min(0, high or 0) if low is None else low
+            return (low + high) // 2 if kind == "integer" else low / 2 + high / 2
         case "boolean":
             return False
         case _:
             return None
 
 
-def _pixie(traits: PixieManifest, now: datetime) -> dict[str, Any]:
+def _pixie(traits: PixieManifest) -> dict[str, Any]:
     """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
     if traits.layout == "chat":
         return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
@@ -92,35 +100,11 @@ def _pixie(traits: PixieManifest, now: datetime) -> dict[str, Any]:
     for each in traits.inputs:
         hidden = each.show_if is not None and values.get(each.show_if.key) != each.show_if.equals
         if each.default is None and each.required and not hidden:
-            values[each.key] = _pixie_value(each, now)
+            values[each.key] = _pixie_value(each)
     return values
 
 
-def _pixie_value(declared: PixieInput, now: datetime) -> Any:
-    today, centre = now.date().isoformat(), declared.default_center or [0, 0]
-    match declared.type:
-        case "slider" if declared.range:
-            return [declared.min, declared.max]
-        case "number" | "slider":
-            low, high = declared.min, declared.max
-            if low is not None and high is not None:
-                return float(low / 2 + high / 2)
-            return float(max(low, 0) if low is not None else min(high or 0, 0))
-        case "file" | "image":
-            return [PICTURE] if declared.multiple else PICTURE
-        case "select" | "radio":
-            return declared.options[0].value
-        case "json":
-            return _plain(declared.schema or {}, declared.schema or {})
-        case "table":
-            return [{}] * (declared.min_rows or 0)
-        case "multiselect" | "tags":
-            return []
-        case "checkbox" | "toggle":
-            return False
-        case "map_bbox":
-            return [centre, [each + 0.01 for each in centre]]
-        case "map_polygon" | "map_multipoint":
-            return [centre]
-    others = {"colour": "#000000", "date": today, "date_range": [today, today], "time": "00:00", "audio": SILENCE}
-    return {**others, "datetime": now.isoformat(timespec="seconds"), "map_point": centre}.get(declared.type, "")
+def _pixie_value(declared: PixieInput) -> Any:
+    if declared.type in _PIXIES:
+        return [_PIXIES[declared.type]] if declared.multiple else _PIXIES[declared.type]
+    return _plain(schema := value_schema(declared), schema)

@@ -67,7 +67,7 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
     if spec is None:
         why = "not reached: the tool cannot be loaded"
     elif all(check.status != FAIL for check in checks.values()):
-        trial = _Trial(tools, spec, now)
+        trial = _Trial(tools, spec)
         await trial.run(checks)
     ordered = {name: checks.get(name, ToolCheck(SKIP, why)) for name in NAMES}
     found = {check.status for check in ordered.values()}
@@ -172,7 +172,7 @@ class _Answer(NamedTuple):
 class _Trial:
     """One instance of a tool for the length of a validation; a check of it is a method of the check's name."""
 
-    def __init__(self, tools: Tools, spec: ToolSpec, now: datetime) -> None:
+    def __init__(self, tools: Tools, spec: ToolSpec) -> None:
         self.supervisor = tools.supervisor
         self.config = tools.config
         self.driver = tools.trial_driver(METHOD)
@@ -181,7 +181,6 @@ class _Trial:
         self.answer: Any = None
         self._is_json = True
         self.stderr = ""
-        self._now = now
         self._seconds = float((spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
@@ -253,7 +252,7 @@ class _Trial:
         return ToolCheck(PASS, "GET /schema is tool.json")
 
     async def sample_input_run(self) -> ToolCheck:
-        self.sample = sample_input(self.spec, self._now)
+        self.sample = sample_input(self.spec)
         if self.sample.trouble:
             return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
