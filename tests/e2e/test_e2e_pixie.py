@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import SERVER, SSE, House, Later, house, until
+from e2e.house import SERVER, SSE, House, house, until
 
 SOURCE = f"""{SERVER}
 import signal
@@ -46,7 +46,6 @@ class Tool(Tool):
         there = self.headers["X-Pixie-Artefacts-Dir"]
         if os.path.isdir(there): open(os.path.join(there, "made.txt"), "w").write("x")
         CANCELLED.wait(body["inputs"].get("seconds") or 0)
-        while body["inputs"]["word"] == "wait for go" and not os.path.exists("go"): time.sleep(0.01)
         env = {{k: v for k, v in os.environ.items() if k.startswith(("PIXIE_", "API_", "PYTHONUNBUFFERED"))}}
         told = {{"body": body, "headers": dict(self.headers), "env": env, "there": os.path.isdir(there)}}
         self.answer({{"log": told}})
@@ -138,30 +137,6 @@ def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> Non
     assert b".env" in refused.body
 
 
-def test_not_concurrent_means_one_at_a_time(home: House) -> None:
-    folder = pixie(home, "alone", concurrent=False)
-    home.run("alone")
-    both = [Later(lambda: home.run("alone", {"word": "wait for go"})) for _ in range(2)]
-    until(lambda: home.status("alone")["waiting"] == 1, "the second one is queued")
-    assert home.status("alone")["in_flight"] == 1
-    (folder / "go").touch()
-    assert [each.result().status for each in both] == [200, 200]
-
-
-def test_pinned_warm_is_a_pin(home: House) -> None:
-    pixie(home, "warmed", pinned_warm=True)
-    until(lambda: any(t["name"] == "warmed" for t in home.get("/api/tools")["tools"]), "it is in the catalog")
-    assert home.status("warmed")["pinned"] is True
-
-
-def test_a_file_may_be_left_out_and_pixies_own_body_is_understood(home: House) -> None:
-    pixie(home, "fileless", inputs=[*INPUTS, {"key": "paper", "label": "Paper", "type": "file"}])
-    assert "paper" not in home.run("fileless", {"word": "hi"}).json()["log"]["body"]["inputs"]
-    answer = home.run("fileless", {"run_id": "mine", "inputs": {"word": "ho", "paper": None}})
-    assert answer.status == 200, answer.body
-    assert answer.json()["log"]["body"]["inputs"] == {"word": "ho", "paper": None}
-
-
 @pytest.mark.parametrize("transport", ["json", "multipart"])
 def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -> None:
     paper = {"key": "paper", "label": "Paper", "type": "file", "required": False}
@@ -198,13 +173,6 @@ def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
     parent = (home.home / folder).parent
     until(lambda: len(list(parent.iterdir())) == 2, "older runs are put away")
     assert (home.home / folder / "made.txt").exists()
-
-
-def test_our_settings_stand_in_a_side_file(home: House) -> None:
-    pixie(home, "sided", sidecar={"env": {"API_FROM": "side"}, "concurrency": 3, "listen": "port"})
-    assert home.run("sided").json()["log"]["env"]["API_FROM"] == "side"
-    shown = home.get("/api/tools/sided")
-    assert (shown["listen"], shown["limits"]["concurrency"]) == ("port", 3)
 
 
 def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:

@@ -28,34 +28,7 @@ SLOW = server("""
     while body.get('waits') and not os.path.exists('go'): time.sleep(0.01)
     return {'pid': os.getpid(), 'ended': time.time()}
 """)
-STREAMER = SHOW.replace(
-    'if self.path == "/run":',
-    """if self.path == "/stream":
-            self.send_response(200)
-            kind = "text/event-stream" if body.get("sse") else "application/x-ndjson"
-            self.send_header("Content-Type", kind)
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.close_connection = True
-            for n in range(3):
-                line = json.dumps({"item": n}).encode()
-                self.wfile.write(b"data: " + line + b"\\n\\n" if body.get("sse") else line + b"\\n")
-                self.wfile.flush()
-        elif self.path == "/run":""",
-)
-FASTAPI = """
-import sys, json, numpy, uvicorn
-from fastapi import FastAPI
-app = FastAPI()
-@app.get("/healthz")
-def healthz(): return {"ok": True}
-@app.get("/schema")
-def schema(): return json.load(open("tool.json"))
-@app.post("/run")
-def run(body: dict): return {"eigen": sorted(numpy.linalg.eigvals(numpy.array(body["m"])).real.tolist())}
-if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[sys.argv.index("--port") + 1]), log_level="warning")
-"""
+SHAPES = (CHILDREN / "shapes" / "main.py").read_text()
 SECRETS = {"SECRET_TOKEN_OF_MINE": "hidden", "AWS_SECRET_ACCESS_KEY": "hidden"}
 SMALL_LOGS = {"PX_LOGS__SEGMENT_BYTES": str(1 << 20), "PX_LOGS__TOTAL_BYTES": str(4 << 20)}
 
@@ -82,23 +55,19 @@ def test_two_requests_to_a_cold_tool_start_it_once(shared: House) -> None:
     assert "x-px-cold-start" not in shared.run("wanted").headers
 
 
-def test_fastapi_with_numpy_runs_as_it_is(shared: House) -> None:
-    shared.tool("eigen", FASTAPI, python=sys.executable, max_memory_mb=0, start_timeout_seconds=100)
-    assert shared.run("eigen", {"m": [[2, 0], [0, 3]]}, seconds=110).json() == {"eigen": [2.0, 3.0]}
+@pytest.mark.parametrize("listen", ["handover", "port", "fd"])
+def test_ways_to_listen(shared: House, listen: str) -> None:
+    shared.tool(f"listens-{listen}", SHAPES, listen=listen)
+    said = shared.run(f"listens-{listen}").json()
+    assert shared.get(f"/api/tools/listens-{listen}")["listen"] == listen
+    announced = {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http", "LISTEN_PID": str(said["pid"])}
+    assert said["listen"] == (announced if listen == "fd" else {})
 
 
-@pytest.mark.parametrize("child", ["fd-server", "stubborn-port", "http-server", "node-port"])
-def test_ways_to_listen_also_in_another_language(shared: House, request: pytest.FixtureRequest, child: str) -> None:
-    if child == "node-port":
-        request.getfixturevalue("require_node")
-    shutil.copytree(CHILDREN / child, shared.home / "tools" / child)
-    answer = shared.run(child)
-    assert answer.status == 200, answer.body
-    listen = {"fd-server": "fd", "http-server": "handover"}.get(child, "port")
-    assert shared.get(f"/api/tools/{child}")["listen"] == listen
-    if listen == "fd":
-        said = answer.json()
-        assert (said["listen"]["LISTEN_FDS"], said["listen"]["LISTEN_PID"]) == ("1", str(said["pid"]))
+def test_a_tool_in_another_language_listens_by_itself(shared: House, require_node: None) -> None:
+    shutil.copytree(CHILDREN / "node-port", shared.home / "tools" / "node-port")
+    assert shared.run("node-port").status == 200
+    assert shared.get("/api/tools/node-port")["listen"] == "port"
 
 
 @pytest.mark.parametrize("mode", ["handover", "port"])
@@ -198,15 +167,47 @@ def test_a_changed_tool_is_replaced(shared: House) -> None:
 
 
 def test_a_stream_comes_as_it_is_asked_for_whatever_the_tool_speaks(shared: House) -> None:
-    shared.tool("streamer", STREAMER)
-    items = [json.dumps({"item": n}) for n in range(3)]
-    kinds = {SSE: [f"data: {each}\n\n" for each in items], NDJSON: [f"{each}\n" for each in items]}
-    for speaks_sse in (True, False):
+    shared.tool("streamer", SHAPES)
+    kinds = {SSE: b"data: 0\n\ndata: 1\n\ndata: 2\n\n", NDJSON: b"0\n1\n2\n"}
+    for shape in ("events", "lines"):
         for kind, wanted in kinds.items():
-            path, headers = "/api/tools/streamer/stream", {"Accept": kind}
-            answer = shared.request("POST", path, {"sse": speaks_sse}, headers=headers)
-            assert (answer.headers["content-type"], answer.body.decode()) == (kind, "".join(wanted))
-    assert shared.pxctl("run", "streamer", "--stream", "sse:=true").stdout.splitlines() == items
+            body, path = {"do": shape, "number": 3}, "/api/tools/streamer/stream"
+            answer = shared.request("POST", path, body, headers={"Accept": kind})
+            assert (answer.headers["content-type"], answer.body) == (kind, wanted)
+    done = shared.pxctl("run", "streamer", "--stream", "do=events", "number:=3")
+    assert done.stdout.splitlines() == ["0", "1", "2"]
+
+
+def test_a_run_goes_through_with_its_headers(shared: House) -> None:
+    shared.tool("shaped", SHAPES)
+    sent = {"X-Request-Id": "r1", "Authorization": "Bearer secret", "Cookie": "a=b"}
+    answer = shared.run("shaped", {"number": 1}, headers=sent)
+    said = answer.json()
+    assert (answer.status, said["echo"], said["headers"]["X-Request-Id"]) == (200, {"number": 1}, "r1")
+    assert (int(answer.headers["x-px-cold-start"]) > 0, bool(answer.headers["x-px-run-id"])) == (True, True)
+    assert not {"Authorization", "Cookie"} & said["headers"].keys()
+    answer = shared.run("shaped", b"")
+    assert ("x-px-cold-start" in answer.headers, answer.json()["echo"]) == (False, {})
+
+
+def test_of_an_answer_that_breaks_off_it_is_never_said_that_it_ended_well(shared: House) -> None:
+    """A small one is held back until it is whole, and becomes a problem document."""
+    shared.tool("breaks", SHAPES)
+    for shape in ({"do": "half", "number": 900_000}, {"do": "events", "number": 3, "breaks": True}):
+        with shared.asking("POST", "/api/tools/breaks/run", shape) as answer:
+            assert answer.status == 200
+            with pytest.raises((OSError, http.client.HTTPException)):
+                answer.read()
+    ended = until(lambda: shared.events("tool:breaks", "run")[1:], "both runs are told")[-1]
+    assert (ended["outcome"], ended["error_kind"]) == ("failed", "tool_failed")
+
+
+def test_a_slow_reader_slows_the_tool_and_loses_nothing(shared: House) -> None:
+    shared.tool("big", SHAPES)
+    with shared.asking("POST", "/api/tools/big/run", {"do": "big", "number": 30 << 20}) as answer:
+        first = answer.read(1 << 16)
+        assert shared.status("big")["state"] == "busy"
+        assert len(first) + len(answer.read()) == 30 << 20
 
 
 def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
@@ -217,21 +218,6 @@ def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
     assert answer.status == 422
     assert {e["pointer"] for e in answer.json()["errors"]} >= {"/n", "/deep/x"}
     assert shared.status("typed")["state"] == "cold"
-
-
-def test_a_huge_body_is_refused(shared: House) -> None:
-    with contextlib.suppress(OSError):  # it may hang up before we have said it all; the next answer tells
-        answer = shared.run("good", b'{"x": "' + b"y" * 100_000_000 + b'"}')
-        assert (answer.status, b"max_body_bytes" in answer.body) == (413, True)
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(DEADLINE)
-        raw.connect(shared.socket)
-        raw.sendall(
-            b"POST /api/tools/good/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100000000\r\n"
-            b"Content-Type: application/json\r\n\r\n"
-        )
-        assert b" 413 " in raw.recv(65536)
-    assert shared.run("good", {"after": 1}).json()["after"] == 1
 
 
 HANG_UP = "self.connection.shutdown(2); self.close_connection = True"
@@ -479,9 +465,9 @@ def test_new_tool_works_at_once_and_can_be_removed(shared: House) -> None:
     assert px("logs", "fresh").stdout.strip() == "", "nothing is said of probes"
     assert [px("tools", "new", name).returncode for name in ("fresh", "No Name")] == [8, 2]
     checks = shared.json("tools", "validate", "fresh")
-    assert (checks["schema"], len(checks["checks"])) == ("px.validation/1", 12)
-    assert checks["overall"] in {"pass", "warn"}
-    assert {c["status"] for c in checks["checks"]} <= {"pass", "warn", "fail", "skip"}
+    found = {each["name"]: each["status"] for each in checks["checks"]}
+    assert (checks["schema"], len(found), found["streaming_check"]) == ("px.validation/1", 12, "pass")
+    assert (set(found.values()) <= {"pass", "skip"}, checks["spawn_log"]) == (True, None), "nothing is said of probes"
     shared.run("fresh", asked.get("input", asked))
     pid = shared.status("fresh")["pid"]
     assert px("tools", "remove", "fresh").returncode == 2, "elsewhere than on a terminal --yes is needed"

@@ -1,7 +1,18 @@
-"""A tool is started with the right interpreter, sees what it is allowed and brings, and nothing of the daemon's."""
+"""A tool is started with the right interpreter, sees what it is allowed and brings; and what a build of it leaves."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import csv
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +20,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.config.settings import TOOLS_ENV
-from supervisord_py.errors import StartFailedError
+from supervisord_py.config.settings import TOOLS_ENV, ToolsSettings
+from supervisord_py.errors import ConflictError, StartFailedError, TimedOutError
+from supervisord_py.process import program
 from supervisord_py.process.child_environment import DENIED, Environment, passed, read_dotenv
-from supervisord_py.tools.environment import build_environment, find_interpreter
-from tool_folders import pixie, plain
+from supervisord_py.process.program import Completed
+from supervisord_py.tools import environment
+from supervisord_py.tools.environment import (
+    Builder,
+    SyncFailedError,
+    build_environment,
+    find_interpreter,
+    lacks_bytecode,
+)
+from supervisord_py.tools.manifest import load_tool
+from tool_folders import plain, write_tool
+from tools.tool_house import ToolHouse
 
 
 def test_the_layers_in_their_order(tmp_path: Path) -> None:
@@ -75,19 +97,6 @@ def test_lines_of_dotenv_that_cannot_be_used_are_warnings_without_values(tmp_pat
     assert "not UTF-8" in read_dotenv(path)[1][0]
 
 
-def test_pixie_tools_get_their_variables_and_need_their_secrets(tmp_path: Path) -> None:
-    secrets = [{"key": "API_KEY", "required": True}, {"key": "OTHER", "required": True}, {"key": "MAYBE"}]
-    spec = pixie(tmp_path, secrets=secrets)
-    (spec.folder / ".env").write_text("OTHER=\n")
-    with pytest.raises(StartFailedError) as caught:
-        build_environment(spec, {"API_KEY": "the daemon's own"}, TOOLS_ENV, tmp_path, {})
-    assert "does not set: API_KEY, OTHER" in caught.value.detail
-    assert caught.value.extra == {"reason": "spawn_failed", "stage": "environment"}
-    (spec.folder / ".env").write_text("OTHER=1\nAPI_KEY=k\n")
-    env: Environment = build_environment(spec, {}, TOOLS_ENV, tmp_path / "artefacts", {})
-    assert (env["PIXIE_TOOL_ID"], env["PIXIE_ARTEFACTS_ROOT"]) == ("tool", str(tmp_path / "artefacts"))
-
-
 def executable(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
@@ -111,3 +120,136 @@ def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "(its .venv) is not there" in trouble(tmp_path)
     (venv / "bin" / "python").touch(0o644)
     assert "is not executable" in trouble(tmp_path)
+
+
+# -- sync -------------------------------------------------------------------------------------------------------------
+
+_BESIDE = Path(sys.executable).with_name("uv")
+UV = shutil.which("uv") or (str(_BESIDE) if _BESIDE.exists() else None)
+OFFLINE = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}
+WHEEL = "demo_px-1.0-py3-none-any.whl"
+
+
+def wheel(folder: Path) -> Path:
+    """Write a wheel with one module, as a builder would."""
+    files = {
+        "demo_px/__init__.py": "ANSWER = 42\n",
+        "demo_px-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo-px\nVersion: 1.0\n",
+        "demo_px-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = io.StringIO()
+    csv.writer(record).writerows([name, "", ""] for name in [*files, "demo_px-1.0.dist-info/RECORD"])
+    files["demo_px-1.0.dist-info/RECORD"] = record.getvalue()
+    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return folder / WHEEL
+
+
+class Scripted:
+    """Runs nothing: records the steps and does to the folder what a builder would."""
+
+    def __init__(self, *codes: int, lines: tuple[str, ...] = (), block: bool = False) -> None:
+        self.codes, self.lines, self.block = list(codes), lines, block
+        self.steps: list[tuple[str, ...]] = []
+        self.env: dict[str, str] = {}
+        self.stopped = False
+        self.running = asyncio.Event()
+
+    async def __call__(self, argv: Sequence[str], *, on_line: Any, cwd: str, env: Environment, **_: Any) -> Completed:
+        self.steps.append(tuple(argv))
+        self.env = dict(env)
+        made = Path(cwd) / ".venv.new" / "bin"
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "serve").write_text(f"#!{cwd}/.venv.new/bin/python\n")
+        for line in self.lines:
+            on_line(line)
+        self.running.set()
+        try:
+            await asyncio.sleep(0)
+            while self.block:
+                await asyncio.Event().wait()
+        finally:
+            self.stopped = True
+        code = self.codes.pop(0) if self.codes else 0
+        return Completed(code, None, "", "")
+
+
+async def synced(folder: Path, run: Any, uv: str | None = "/uv", **defaults: Any) -> list[str]:
+    return [line async for line in Builder(run, OFFLINE, ToolsSettings(**defaults), uv).sync(load_tool(folder))]
+
+
+def shape(folder: Path) -> set[str]:
+    """Return the names under `.venv`, and the other names that begin like it."""
+    inside = {f".venv/{path.name}" for path in (folder / ".venv").iterdir()} if (folder / ".venv").is_dir() else set()
+    return inside | {path.name for path in folder.iterdir() if path.name.startswith(".venv.")}
+
+
+def tool(tmp_path: Path, **files: str) -> Path:
+    return write_tool(tmp_path, "tool", **(files or {"requirements__txt": "demo-px\n"}))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("builder", ["uv", "pip"])
+async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHouse, builder: str, require: Any) -> None:
+    require(builder != "uv" or UV is not None, "uv is not installed")
+    folder = tool(house.tools, requirements__txt=f"./{WHEEL}\n")
+    wheel(folder)
+    run, uv = partial(program.run, house.placement), UV if builder == "uv" else None
+    said = await synced(folder, run, uv)
+    python = folder / ".venv" / "bin" / "python"
+    command = [python, "-c", "import demo_px, sys; print(demo_px.ANSWER, sys.prefix)"]
+    printed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True, timeout=60)
+    assert printed.stdout.split() == ["42", str(folder / ".venv")]
+    assert not lacks_bytecode(folder / ".venv")
+    assert said[0].startswith(f"building {folder / '.venv'} from requirements.txt with")
+    assert said[-1].startswith(f"built {folder / '.venv'} in")
+    (folder / "requirements.txt").write_text("surely-no-such-distribution==0\n")
+    with pytest.raises(SyncFailedError) as caught:
+        await synced(folder, run, uv)
+    assert "surely-no-such-distribution" in caught.value.extra["output_tail"]
+    assert caught.value.hint == "mend requirements.txt of the tool, then: pxctl tools sync tool"
+    assert python.exists()
+
+
+async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tool(tmp_path)
+    for name in (".venv", ".venv.new", ".venv.old"):  # the last two were left by a build that was killed
+        (folder / name).mkdir()
+    (folder / ".venv" / "old").touch()
+    run = Scripted(0, 3, lines=("noise", "the reason", ""))
+    with pytest.raises(SyncFailedError, match="exits with 3: the reason"):
+        await synced(folder, run)
+    assert (len(run.steps), shape(folder)) == (2, {".venv/old"})
+    run = Scripted(block=True)
+    task = asyncio.ensure_future(synced(folder, run))
+    await asyncio.wait_for(run.running.wait(), 30)
+    with pytest.raises(ConflictError, match="is being synced already"):
+        await synced(folder, run)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert run.stopped
+    monkeypatch.setattr(environment, "BUILD_SECONDS", 0.05)
+    with pytest.raises(TimedOutError):
+        await synced(folder, Scripted(block=True))
+    assert shape(folder) == {".venv/old"}
+    shutil.rmtree(folder / ".venv")
+    (tmp_path / "real").mkdir()
+    (folder / ".venv").symlink_to(tmp_path / "real")
+    assert (await synced(folder, Scripted()))[-1].startswith("built")
+    assert (tmp_path / "real").exists()
+    assert shape(folder) == {".venv/bin"}
+
+
+@pytest.mark.deep
+async def test_requires_python_is_for_uv_to_honour_and_else_checked(tmp_path: Path, house: ToolHouse) -> None:
+    folder = tool(tmp_path, pyproject__toml='[project]\nrequires-python = ">=4"\n')
+    run = Scripted()
+    await synced(folder, run, python="/py")
+    assert run.steps == [("/uv", "venv", "--allow-existing", "--python", ">=4", f"{folder}/.venv.new")]
+    with pytest.raises(SyncFailedError, match=r"this is Python 3[.\d]+, the tool requires >=4: install uv"):
+        await synced(folder, partial(program.run, house.placement), None)

@@ -85,7 +85,7 @@ def ask_into(answers: list[Any], port: int, value: Any) -> None:
 
 @pytest.mark.parametrize("server", mostly_deep(SERVERS, "http.server", "asyncio", "hypercorn", "flask"))
 def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
-    folder = CHILDREN / ("http-server" if server == "http.server" else "servers")
+    folder = CHILDREN / ("shapes" if server == "http.server" else "servers")
     options: dict[str, Any] = {"cwd": folder, "env": {"SERVER": server}}
     pids = set()
     for cycle in range(2):

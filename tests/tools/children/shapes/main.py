@@ -1,4 +1,4 @@
-"""A tool that takes every shape: FAULT in its environment spoils the start, `do` in its input spoils the run."""
+"""A tool that takes every shape, on http.server: FAULT spoils the start, `do` in its input the run."""
 # A tool as its author would write it.
 # ruff: noqa: SIM115, RET503
 
@@ -46,7 +46,8 @@ class Shapes(BaseHTTPRequestHandler):
         getattr(self, f"do_{value.get('do', 'echo')}")(value)
 
     def do_echo(self, value):
-        self.answer({"echo": value, "pid": os.getpid(), "path": self.path, "headers": dict(self.headers)})
+        listen = {name: os.environ[name] for name in os.environ if name.startswith("LISTEN_")}
+        self.answer({"echo": value, "pid": os.getpid(), "headers": dict(self.headers), "listen": listen})
 
     def do_sleep(self, value):
         print("sleeping", file=sys.stderr, flush=True)
@@ -81,13 +82,16 @@ class Shapes(BaseHTTPRequestHandler):
     def do_big(self, value):
         self.answer(b"x" * int(value["number"]), kind="application/octet-stream")
 
-    def do_events(self, value):
+    def do_lines(self, value):
+        self.do_events(value, "application/x-ndjson", b"%d\n")
+
+    def do_events(self, value, kind="text/event-stream", form=b"data: %d\n\n"):
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Type", kind)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for index in range(int(value["number"])):
-            item = b"data: %d\n\n" % index
+            item = form % index
             self.wfile.write(b"%x\r\n%s\r\n" % (len(item), item))
             self.wfile.flush()
         if value.get("breaks"):
@@ -113,7 +117,14 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while FAULT == "gated" and not os.path.exists("gate"):
         time.sleep(0.01)
-    ThreadingHTTPServer(("127.0.0.1", port), Shapes).serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", port), Shapes, bind_and_activate=False)
+    if "LISTEN_FDS" in os.environ:
+        server.socket.close()
+        server.socket = socket.socket(fileno=3)
+    else:
+        server.server_bind()
+        server.server_activate()
+    server.serve_forever()
 
 
 if __name__ == "__main__":
