@@ -1,4 +1,4 @@
-"""Calls through the API: what the room is asked, what clients are told, and when a call ends."""
+"""Starts and calls through the API: what the room is asked, what clients are told, and when a call ends."""
 
 from __future__ import annotations
 
@@ -11,33 +11,25 @@ import aiohttp
 import pytest
 
 from api.api_rig import Rig, api_rig, until
-from api.kernel_fakes import Tell, key_of, result
+from api.kernel_fakes import Tell, result
 from supervisord_py.errors import TimedOutError
-from supervisord_py.kernels.session import CallRequest, CallResult, Cell
+from supervisord_py.kernels.session import CallRequest, CallResult, Cell, StartRequest
 
 PATH = "/api/kernels/default/execute"
-SESSION = key_of("default").id
-PYTHON = "/usr/bin/python3"
 NDJSON = {"Accept": "application/x-ndjson"}
+QUEUED = {"event": "queued", "position": 1}
 
 
-def request_of(rig: Rig) -> CallRequest:
-    found: CallRequest = next(value for what, value in rig.kernels.asked if what == "execute")
-    return found
-
-
-def lines(body: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in body.splitlines() if line]
-
-
-def notebook(*sources: str, spec: str | None = None) -> str:
-    kernelspec = {"name": spec, "display_name": "x", "language": "R"} if spec else None
-    cells = [
-        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
-        for source in sources
-    ]
-    metadata = {"kernelspec": kernelspec} if kernelspec else {}
-    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells})
+async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -> None:
+    rig.kernels.told = ({"event": "notice", "text": "building an overlay"}, QUEUED)
+    body = {"name": "default", "cwd": "/work", "interpreter": "/p", "timeout": 5, "env": {"A": "1"}}
+    status, content, _ = await rig.ask("POST", "/api/kernels", body, headers=NDJSON)
+    *events, last = map(json.loads, content.splitlines())
+    assert (status, events, last["event"]) == (200, list(rig.kernels.told), "done")
+    assert last["result"] == (await rig.get("/api/kernels/default"))[1]
+    [(_, asked)] = rig.kernels.asked
+    assert asked == StartRequest("default", "/work", "/p", env={"A": "1"}, timeout_seconds=5.0)
+    assert (await rig.ask("POST", "/api/kernels", body))[0] == 200, "it runs already; else 201"
 
 
 @pytest.mark.parametrize(
@@ -53,21 +45,24 @@ def notebook(*sources: str, spec: str | None = None) -> str:
 async def test_a_notebook_says_which_kernelspec_it_wants(
     rig: Rig, spec: str | None, more: dict[str, str], taken: str | None
 ) -> None:
-    status, document, _ = await rig.ask("POST", PATH, {"notebook": notebook("1 + 1", spec=spec), **more})
-    assert (status, request_of(rig).cells, request_of(rig).kernelspec) == (200, (Cell("1 + 1"),), taken)
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": "1 + 1"}
+    metadata = {"kernelspec": {"name": spec, "display_name": "x", "language": "R"}} if spec else {}
+    notebook = json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": [cell]})
+    status, document, _ = await rig.ask("POST", PATH, {"notebook": notebook, **more})
+    [(_, asked)] = rig.kernels.asked
+    assert (status, asked.cells, asked.kernelspec) == (200, (Cell("1 + 1"),), taken)
     assert json.loads(document["notebook"])["cells"][0]["execution_count"] is None
 
 
 async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:
-    seen = asyncio.Event()
+    seen, received = asyncio.Event(), bytearray()
 
     async def script(_: CallRequest, tell: Tell) -> CallResult:
-        tell({"event": "queued", "position": 1})
+        tell(QUEUED)
         await seen.wait()
         raise TimedOutError("over before the first cell")
 
     rig.kernels.script = script
-    received = bytearray()
 
     async def ask() -> None:
         async with rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
@@ -77,7 +72,8 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
 
     with pytest.raises(aiohttp.ClientPayloadError):
         await ask()
-    assert [line.get("event", line.get("kind")) for line in lines(received)] == ["queued", "timed_out"]
+    lines: list[dict[str, Any]] = [json.loads(line) for line in received.splitlines() if line]
+    assert [line.get("event", line.get("kind")) for line in lines] == ["queued", "timed_out"]
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
@@ -90,7 +86,7 @@ async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancell
     async with api_rig(short_tmp, drain_seconds=0.05) as rig:
 
         async def script(_: CallRequest, tell: Tell) -> CallResult:
-            tell({"event": "queued", "position": 1})
+            tell(QUEUED)
             try:
                 await hold.wait()
             except asyncio.CancelledError:

@@ -9,7 +9,6 @@ import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
-from kernels.passing_time import PassingTime
 
 
 @pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
@@ -25,9 +24,3 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
 async def backend() -> FakeBackend:
     """Kernels that behave as told."""
     return FakeBackend()
-
-
-@pytest.fixture
-async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
-    """Time passes at a word."""
-    return PassingTime(monkeypatch)

@@ -15,8 +15,7 @@ from typing import Any, cast
 import pytest
 
 from kernels.fake_backend import FakeBackend
-from kernels.passing_time import PATIENT
-from kernels.room_house import RoomHouse, eventually, room_house
+from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
 from supervisord_py.kernels.choice import Choice
