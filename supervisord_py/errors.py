@@ -27,12 +27,9 @@ class PxError(Exception):
     status: int = 500  # of the HTTP answer
     exit_code: int = EXIT_FAILED  # what `pxctl` exits with (CONTRACT §3)
 
-    def __init_subclass__(
-        cls, kind: str | None = None, title: str | None = None, status: int | None = None, exit_code: int | None = None
-    ) -> None:
-        for name, value in {"kind": kind, "title": title, "status": status, "exit_code": exit_code}.items():
-            if value is not None:
-                setattr(cls, name, value)
+    def __init_subclass__(cls, **facts: str | int) -> None:
+        for name, value in facts.items():
+            setattr(cls, name, value)
 
     def __init__(self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any) -> None:
         super().__init__(detail)

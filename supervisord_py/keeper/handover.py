@@ -16,6 +16,7 @@ import sys
 from supervisord_py import __version__
 from supervisord_py.keeper import spawn
 from supervisord_py.keeper.procfs import slurp
+from supervisord_py.keeper.protocol import close_fds
 from supervisord_py.keeper.spawn import RefusedError
 from supervisord_py.keeper.tree import KILL_SECONDS, HeldChild
 
@@ -76,8 +77,7 @@ def let_go(keeper: Keeper) -> None:
     except (OSError, RefusedError) as error:
         for fd in fds:
             os.set_inheritable(fd, False)
-        for fd in fds[:1]:
-            os.close(fd)
+        close_fds(fds[:1])
         os.umask(0o077)
         keeper.birth.take_descriptors()
         keeper.journal.error("handover_failed", detail=str(error))

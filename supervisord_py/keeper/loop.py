@@ -82,9 +82,6 @@ class Loop:
             if timer.callback is not None:
                 self._call(timer.callback)
 
-    def close(self) -> None:
-        self._selector.close()
-
     def _call(self, callback: Callback) -> None:
         try:
             callback()

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 INIT_PID = 1
 KILL_SECONDS = 5.0  # of KILL before survivors are named
-FIRST_POLL_SECONDS = 0.01
-POLL_SECONDS = 0.05
-FIRST_POLLS = 20
+POLL_SECONDS = 0.05  # beside the ends that SIGCHLD tells
 KEEPS_MOVING = procfs.Process(0, 0, 0, 0, "(keeps moving)")
 """Stands for a tree that lives although none of its processes holds still to be named."""
 ROUNDS = 5  # looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race
@@ -223,8 +221,9 @@ class Membership:
         held = [child for child in self._children.values() if child.tree_alive and row.alive]
         # In the middle of an exec a process has no environment to read, but its group (a number that is taken as long
         # as the group has members).
-        found = [child.key for child in held if child.key == mark] + [c.key for c in held if c.pid == row.pgid]
-        return next(iter(found), None)
+        return next((c.key for c in held if c.key == mark), None) or next(
+            (c.key for c in held if c.pid == row.pgid), None
+        )
 
 
 def assign(
@@ -270,7 +269,7 @@ def assign(
 class TreeStop:
     """One instance on its way down. Deadlines are monotonic seconds; `termed` holds who was asked to end."""
 
-    __slots__ = ("child", "kill_by", "kill_seconds", "killed", "polls", "term_until", "termed", "waiters")
+    __slots__ = ("child", "kill_by", "kill_seconds", "killed", "term_until", "termed", "waiters")
 
     def __init__(self, child: HeldChild, term_until: float, kill_seconds: float) -> None:
         self.child = child
@@ -278,7 +277,6 @@ class TreeStop:
         self.kill_seconds = kill_seconds
         self.kill_by = 0.0
         self.killed = False
-        self.polls = 0
         self.termed: set[tuple[int, int]] = set()
         self.waiters: list[Done] = []
 
@@ -336,14 +334,11 @@ class KillLadder:
         for stop in list(self._stops.values()):
             self._step(stop, self._loop.now())
         if self._stops:
-            fresh = any(stop.polls < FIRST_POLLS for stop in self._stops.values())
             # A look at a crowded machine may cost more than the pause: spend at most a quarter of the time looking.
-            cost = self._loop.now() - began
-            self._arm(max(FIRST_POLL_SECONDS if fresh else POLL_SECONDS, 3 * cost))
+            self._arm(max(POLL_SECONDS, 3 * (self._loop.now() - began)))
 
     def _step(self, stop: TreeStop, now: float) -> None:
         child = stop.child
-        stop.polls += 1
         # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
         if not self._looked and (child.group is None or not child.group.populated()):
             self._looked = True  # one snapshot serves all stops of a turn

@@ -55,17 +55,12 @@ class EventJournal:
     async def after(self, after_id: int, unit: str | None, limit: int) -> list[Event]:
         """Return the oldest events with a greater id, ascending."""
         # Two queries, not one with coalesce: each has its index.
-        if unit is None:
-            return await EVENTS.find(self._ledger, "WHERE id > ? ORDER BY id LIMIT ?", after_id, limit)
-        where = "WHERE unit = ? AND id > ? ORDER BY id LIMIT ?"
-        return await EVENTS.find(self._ledger, where, unit, after_id, limit)
+        of, values = ("", [after_id, limit]) if unit is None else ("unit = ? AND ", [unit, after_id, limit])
+        return await EVENTS.find(self._ledger, f"WHERE {of}id > ? ORDER BY id LIMIT ?", *values)
 
     async def latest(self, unit: str | None, limit: int) -> list[Event]:
-        if unit is None:
-            found = await EVENTS.find(self._ledger, "ORDER BY id DESC LIMIT ?", limit)
-        else:
-            found = await EVENTS.find(self._ledger, "WHERE unit = ? ORDER BY id DESC LIMIT ?", unit, limit)
-        return found[::-1]
+        of, values = ("", [limit]) if unit is None else ("WHERE unit = ? ", [unit, limit])
+        return (await EVENTS.find(self._ledger, f"{of}ORDER BY id DESC LIMIT ?", *values))[::-1]
 
 
 async def chain(ledger: Ledger, number: int) -> list[Event]:

@@ -10,6 +10,7 @@ import errno
 import os
 import resource
 import secrets
+import sys
 import time
 from functools import cache
 
@@ -81,14 +82,11 @@ def check_room(unit: str) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            opened = os.stat(folder).st_size if folder.startswith("/proc") else 0  # their number, since Linux 6.2
-            left = limit - (opened or len(os.listdir(folder)))
-        except OSError as error:
-            if error.errno not in SHORT:
-                continue
-            left = 0
-        if left < RESERVE:
-            raise shortage(unit, left)
-        return
+    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    try:
+        opened = os.stat(folder).st_size if sys.platform == "linux" else 0  # their number, since Linux 6.2
+        left = limit - (opened or len(os.listdir(folder)))
+    except OSError as error:
+        left = 0 if error.errno in SHORT else RESERVE
+    if left < RESERVE:
+        raise shortage(unit, left)

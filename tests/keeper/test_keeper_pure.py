@@ -181,4 +181,4 @@ def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> 
     for fd in (*pipes[0], *pipes[1]):
         loop.unwatch(fd)
         os.close(fd)
-    loop.close()
+    loop._selector.close()
