@@ -84,7 +84,7 @@ class Document:
     def _marks(self) -> dict[Pointer, tuple[tuple[int, int], tuple[int, int]]]:
         """Line and column, counted from 0, of each key and each value."""
         if self.language == "toml":
-            return dict(_toml_marks(self.value, self.text))
+            return dict(_toml_marks(self.text))
         root = self.root
         if self.language == "json":
             import yaml  # only when something is wrong
@@ -124,7 +124,7 @@ def _yaml_marks(node: Any, path: Pointer) -> Iterator[tuple[Pointer, tuple[tuple
             yield from _yaml_marks(value, (*path, index))
 
 
-def _toml_marks(value: Any, text: str) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
+def _toml_marks(text: str) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
     """Find the lines `key =` and `[table]` by their looks; the value of a key counts as being where its key is."""
     table: Pointer = ()
     counts: dict[Pointer, int] = {}
@@ -312,13 +312,13 @@ def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
     message, _, where = error.partition(" - at `$")
     path, kind = _follow(document.value, at, kind, where.rstrip("`"))
     if found := _UNKNOWN.match(message):
-        known = [each.encode_name for each in msgspec.structs.fields(kind)] if is_struct(kind) else []
+        known = [each.encode_name for each in msgspec.structs.fields(kind)] if _is_struct(kind) else []
         return document.problem((*path, found[1]), f"unknown key {found[1]!r}{did_you_mean(found[1], known)}", key=True)
     if found := _MISSING.match(message):
         return document.problem((*path, found[1]), f"the key {found[1]!r} is missing")
     if message.startswith("Invalid enum value"):
         written = message.removeprefix("Invalid enum value ").strip("'")
-        known = choices_of(kind)
+        known = _choices_of(kind)
         near = did_you_mean(written, known)
         return document.problem(path, f"must be one of {', '.join(known)}, not {written!r}{near}" if known else message)
     if found := _EXPECTED.match(message):
@@ -336,7 +336,7 @@ def _follow(value: Any, at: Pointer, kind: Any, where: str) -> tuple[Pointer, An
         kind = _bare(kind)
         if index == "...":  # msgspec does not say which key of a dict
             break
-        if name and is_struct(kind):
+        if name and _is_struct(kind):
             kind = next((each.type for each in msgspec.structs.fields(kind) if each.encode_name == name), Any)
         else:
             kind = (typing.get_args(kind) or (Any,))[-1 if name else 0]
@@ -354,13 +354,11 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
-def is_struct(kind: Any) -> bool:
-    """Say whether a type is a Struct."""
+def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def choices_of(kind: Any) -> list[str]:
-    """Return the words of an enum or a Literal."""
+def _choices_of(kind: Any) -> list[str]:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(each.value) for each in kind]
     return [str(each) for each in typing.get_args(kind)] if typing.get_origin(kind) is typing.Literal else []

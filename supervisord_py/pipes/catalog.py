@@ -106,11 +106,6 @@ class PipeCatalog:
         self._lock = threading.Lock()
         self._readings: dict[str, _Reading] = {}
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether another look soon will know more of a file."""
-        return any(each.missed_at is not None for each in tuple(self._readings.values()))
-
     def reconfigure(self, default_agent: str) -> None:
         """Take a setting; where it is another, the next look reads everything again."""
         with self._lock:

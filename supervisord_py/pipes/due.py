@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, tzinfo
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from itertools import count as counting
 from typing import TypeAlias
 
@@ -176,14 +176,15 @@ def _by_calendar(schedule: Cron | Calendar, known: Progress, now: Now) -> Decisi
     following = next(schedule.following(done, now.zone, begun), None)
     if following is None or following > now.wall:
         return _until(following, zone, now)
-    latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
-    late = now.wall - latest
-    if late > CATCH_UP_SECONDS:
-        told = f"missed {time_text(latest, zone, now.wall)} by {span_text(late)}, too late to be made good"
+    since = schedule.following(max(done, now.wall - CATCH_UP_SECONDS), now.zone, begun)
+    latest = max(takewhile(lambda at: at <= now.wall, since), default=None)
+    if latest is None:
+        late = span_text(now.wall - following)
+        told = f"missed {time_text(following, zone, now.wall)} by {late}, too late to be made good"
         return _until(next(schedule.following(now.wall, now.zone, begun), None), zone, now, told)
-    if late <= LATE_SECONDS and following == latest:
+    if now.wall - latest <= LATE_SECONDS and following == latest:
         return Due(latest, f"due at {time_text(latest, zone, now.wall)}")
-    return Due(latest, _made_good(late))
+    return Due(latest, _made_good(now.wall - latest))
 
 
 def _until(at: float | None, zone: tzinfo, now: Now, told: str = "") -> Wait | Never:

@@ -26,7 +26,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLa
 from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.ledger.pipe_history import PipeStateRow
 from supervisord_py.pipes import models
-from supervisord_py.pipes.catalog import SETTLE_SECONDS, Change, DiskError, write_pipe
+from supervisord_py.pipes.catalog import Change, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
 from supervisord_py.pipes.front_matter import Value, set_keys
 from supervisord_py.pipes.schedule import At, shown
@@ -64,10 +64,9 @@ class PipeFiles:
                 await self.gone(name, "its folder is gone")
 
     async def look_for_ever(self) -> None:
-        """Look at the files until cancelled: each second, and soon again where one is being put back."""
         while True:
             await self.refresh()
-            await asyncio.sleep(SETTLE_SECONDS if self._room.catalog.unsettled else LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def refresh(self) -> None:
         """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""

@@ -74,22 +74,13 @@ class Cron(msgspec.Struct, frozen=True):
 
     def following(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending; none where there is none within 50 years."""
-        last = instant
-        for found in self._search(instant, machine):
-            if found > last:  # an hour that comes twice is searched twice
-                last = found
-                yield found
-
-    def latest(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> float | None:
-        """Return the last due instant at or before `instant`; None when there is none within 50 years."""
-        return next((found for found in self._search(instant + 1, machine, reverse=True) if found <= instant), None)
-
-    def _search(self, start: float, machine: tzinfo, *, reverse: bool = False) -> Iterator[float]:
         from cronsim import CronSim  # 7 ms, only needed once something is due
 
-        zone = zone_of(self.timezone, machine)
-        for found in CronSim(self.expression, datetime.fromtimestamp(start, zone), reverse=reverse):
-            yield found.timestamp()
+        last = instant
+        for found in CronSim(self.expression, datetime.fromtimestamp(instant, zone_of(self.timezone, machine))):
+            if found.timestamp() > last:  # an hour that comes twice is searched twice
+                last = found.timestamp()
+                yield last
 
 
 FREQUENCIES = {"minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0, "months": 31 * 86400.0}
@@ -123,12 +114,6 @@ class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             if found > last:
                 last = found
                 yield found
-
-    def latest(self, instant: float, machine: tzinfo, begun: float) -> float | None:
-        """Return the last due instant at or before `instant`; None where there is none in the last eight periods."""
-        period = FREQUENCIES[self.frequency] * self.interval
-        near = instant - 8 * max(period, 86400.0 if self.days_of_week else 0.0)
-        return max(takewhile(lambda at: at <= instant, self.following(near, machine, begun)), default=None)
 
     def _instants(self, near: float, begin: float, zone: tzinfo) -> Iterator[float]:
         """Return due instants from some period before `near` on; what the zone leaves out comes when it was set."""

@@ -17,7 +17,7 @@ from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of
-from supervisord_py.pipes.due import Never
+from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
@@ -44,7 +44,7 @@ class PipeViews(Executions):
             scheduler_error=scheduler.last_error,
             catalog=self.catalog.trouble,
             pipes=len(declared),
-            broken=sum(isinstance(each, models.BrokenPipe) or self._fault(each) is not None for each in declared),
+            broken=sum(self.show(each).config_error is not None for each in declared),
             queued=len(self.line.waiting()),
             running=len(self.line.running),
             ledger=self.ledger.degraded,
@@ -85,18 +85,25 @@ class PipeViews(Executions):
         if isinstance(declared, models.BrokenPipe):
             why, file = models.problem_text(declared.problem), declared.problem.file
             return models.PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
-        enabled, fault, missing = self.states.is_enabled(declared), self._fault(declared), self._missing_agent(declared)
+        enabled, missing, standing = (
+            self.states.is_enabled(declared),
+            self._missing_agent(declared),
+            self.decision(declared),
+        )
+        found = (*self.faults(declared), *self._oddities(declared, standing))
+        fault = next((each for each in found if isinstance(each, Problem)), None)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
-        warnings += self.doubts(declared)
+        warnings += [each for each in found if isinstance(each, str)]
         quiet = 0.0 if running is None or not running.heard_at else self.clocks.boot() - running.heard_at
         if it is not None and quiet >= QUIET_SECONDS:
             said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
             warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
+        upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, 1)
         return models.PipeView(
             name=name,
             enabled=enabled,
             schedule=declared.schedule_text,
-            next_run=next(iter(self._upcoming(declared, 1)), None) if enabled and self.config.enabled else None,
+            next_run=next(iter(upcoming), None) if enabled and self.config.enabled else None,
             config_error=models.problem_text(fault) if fault is not None else None,
             warnings=tuple(warnings),
             title=declared.title,
@@ -125,11 +132,6 @@ class PipeViews(Executions):
         if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
 
-    def _fault(self, definition: models.PipeDefinition) -> Problem | None:
-        """Return why a pipe cannot run, or never will although its schedule was to start it."""
-        found = next(self.faults(definition), None) or self._end_of_times(definition)
-        return None if isinstance(found, str) else found
-
     def _missing_agent(self, definition: models.PipeDefinition) -> Problem | None:
         """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
         spec = self.shelf.adapters_now().agents.get(definition.agent)
@@ -148,45 +150,43 @@ class PipeViews(Executions):
                 return definition.problem(key, error.detail, error.hint or "mend the command")
         return None
 
-    def doubts(self, definition: models.PipeDefinition) -> Iterator[str]:
-        """Yield what is odd about a pipe's file and times."""
-        wanted, most = definition.timeout_seconds, self.config.timeout_max_seconds
+    def _oddities(self, definition: models.PipeDefinition, standing: Decision) -> Iterator[str | Problem]:
+        """Yield what is odd about a pipe's file and times.
+
+        That no time is to come is a mistake in the file of one that is enabled and was never due.
+        """
+        row, wanted, most = (
+            self.states.get(definition.name),
+            definition.timeout_seconds,
+            self.config.timeout_max_seconds,
+        )
         yield from definition.warnings
         if wanted is not None and wanted > most:
             yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
-        if isinstance(over := self._end_of_times(definition), str):
-            yield over
+        if isinstance(standing, Never) and standing.over:
+            over, after = f"its schedule is over: {standing.why}; it", "and will not run again by schedule"
+            if row.last_run_at is not None:
+                now = self.now()
+                zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
+                yield f"{over} last ran {time_text(row.last_run_at, zone, now.wall)}, {after}"
+            elif row.occurrences and not self.of_pipe(definition.name):
+                yield f"{over} never ran, {after}"
+            elif not row.occurrences and not self.states.is_enabled(definition):
+                yield f"no run of it comes by itself: {standing.why}"
+            elif not row.occurrences:
+                key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
+                yield definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
         if (late := self._slower(definition)) is not None:
             yield late
-
-    def _end_of_times(self, definition: models.PipeDefinition) -> Problem | str | None:
-        """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
-
-        It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
-        """
-        row, now, schedule = self.states.get(definition.name), self.now(), definition.schedule
-        standing = self.decision(definition)
-        if not isinstance(standing, Never) or not standing.over:
-            return None
-        if row.last_run_at is not None or row.occurrences:
-            if row.last_run_at is None and self.of_pipe(definition.name):
-                return None
-            zone = zone_of(getattr(schedule, "timezone", None), now.zone)
-            ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
-            return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
-        if not self.states.is_enabled(definition):
-            return f"no run of it comes by itself: {standing.why}"
-        key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
-        return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
     async def checks_of(self, declared: models.Declared) -> list[models.Check]:
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
         if isinstance(declared, models.BrokenPipe):
             return [_failed(each) for each in (declared.problem, *declared.more)]
-        (chosen, odd_presets), over = await choose(self, declared), self._end_of_times(declared)
+        chosen, odd_presets = await choose(self, declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
-        checks += [_failed(over)] if isinstance(over, Problem) else []
-        checks += [models.Check("pipe", "warn", each) for each in self.doubts(declared)]
+        for odd in self._oddities(declared, self.decision(declared)):
+            checks.append(_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd))
         checks += _of_folder(declared)
         adapters, presets = await self.shelf.look()
         broken = presets.broken if EVERY in declared.presets else {}
@@ -201,8 +201,8 @@ class PipeViews(Executions):
                     checks.append(models.Check("agent", "fail", error.detail, None, error.hint))
             else:
                 later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
-                odd = dict.fromkeys((*ready.warnings, *filter(None, later)))
-                checks += [models.Check("agent", "warn", each) for each in odd]
+                told = dict.fromkeys((*ready.warnings, *filter(None, later)))
+                checks += [models.Check("agent", "warn", each) for each in told]
         if not any(each.verdict == "fail" for each in checks):
             checks.append(models.Check("ready", "pass", _in_words(declared, chosen)))
         return checks
@@ -213,10 +213,6 @@ class PipeViews(Executions):
         """Return a warning when its runs take longer than its schedule leaves them."""
         average = self.states.average_seconds.get(definition.name)
         return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
-
-    def _upcoming(self, definition: models.PipeDefinition, count: int) -> tuple[float, ...]:
-        standing, progress = self.decision(definition), self.states.progress(definition.name)
-        return due.upcoming(definition.schedule, progress, self.now(), standing, count)
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
         """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
@@ -236,7 +232,7 @@ class PipeViews(Executions):
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
         if fault := next(self.faults(declared), None) or self._missing_agent(declared):
             sentences.append(f"each run of it fails at once: {models.problem_text(fault)}")
-        upcoming = self._upcoming(declared, count)
+        upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, count)
         sentences += due.explain(
             declared.schedule, self.now(), standing, upcoming, late=self._slower(declared), is_on=is_on
         )
