@@ -85,11 +85,8 @@ class PipeViews(Executions):
         if isinstance(declared, models.BrokenPipe):
             why, file = models.problem_text(declared.problem), declared.problem.file
             return models.PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
-        enabled, missing, standing = (
-            self.states.is_enabled(declared),
-            self._missing_agent(declared),
-            self.decision(declared),
-        )
+        enabled, standing = self.states.is_enabled(declared), self.decision(declared)
+        missing = self._missing_agent(declared)
         found = (*self.faults(declared), *self._oddities(declared, standing))
         fault = next((each for each in found if isinstance(each, Problem)), None)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
@@ -155,13 +152,9 @@ class PipeViews(Executions):
 
         That no time is to come is a mistake in the file of one that is enabled and was never due.
         """
-        row, wanted, most = (
-            self.states.get(definition.name),
-            definition.timeout_seconds,
-            self.config.timeout_max_seconds,
-        )
+        row, most = self.states.get(definition.name), self.config.timeout_max_seconds
         yield from definition.warnings
-        if wanted is not None and wanted > most:
+        if (wanted := definition.timeout_seconds or 0.0) > most:
             yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
         if isinstance(standing, Never) and standing.over:
             over, after = f"its schedule is over: {standing.why}; it", "and will not run again by schedule"
@@ -186,7 +179,7 @@ class PipeViews(Executions):
         chosen, odd_presets = await choose(self, declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         for odd in self._oddities(declared, self.decision(declared)):
-            checks.append(_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd))
+            checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
         checks += _of_folder(declared)
         adapters, presets = await self.shelf.look()
         broken = presets.broken if EVERY in declared.presets else {}
