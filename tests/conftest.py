@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -85,7 +86,8 @@ class Session:
         marks = [f"{SESSION_MARK}={self.root.name}".encode(), os.fsencode(self.root)]
         for daemon in self.daemons:
             marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
-        left, ours = dict[int, str](), _ancestors()
+        left = dict[int, str]()
+        ours = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # gone, a zombie, or not ours to read
                 environ = (entry / "environ").read_bytes()
@@ -118,22 +120,10 @@ class Session:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _mounts() -> frozenset[str]:
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(line.split()[4] for line in lines)
-
-
-def _ancestors() -> set[int]:
-    """Return this process and its ancestors: whoever runs us may bear our own marks."""
-    found, pid = set[int](), os.getpid()
-    with contextlib.suppress(OSError, ValueError):
-        while pid > 0 and pid not in found:
-            found.add(pid)
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+def _mounts() -> set[str]:
+    with contextlib.suppress(OSError):
+        return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    return set()
 
 
 _SESSION = pytest.StashKey[Session]()
@@ -141,7 +131,6 @@ _LEFT = "left_behind"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the session."""
     config.stash[_SESSION] = Session()
     os.environ[SESSION_MARK] = config.stash[_SESSION].root.name
 
@@ -163,27 +152,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what another process of pytest-xdist has found."""
     found = getattr(node, "workeroutput", {}).get(_LEFT, ())
     node.config.stash[_SESSION].left_elsewhere.extend(found)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Take the mark back."""
-    os.environ.pop(SESSION_MARK, None)
-
-
 def _wrong_skips(reporter: pytest.TerminalReporter | None) -> list[str]:
-    found = []
-    for report in reporter.stats.get("skipped", []) if reporter is not None and IN_CI else ():
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if not reason.removeprefix("Skipped: ").startswith(ELSEWHERE):
-            found.append(f"{report.nodeid}: {reason}")
-    return found
+    skipped = reporter.stats.get("skipped", []) if reporter is not None and IN_CI else ()
+    reasons = {it.nodeid: it.longrepr[2] if isinstance(it.longrepr, tuple) else str(it.longrepr) for it in skipped}
+    return [f"{it}: {why}" for it, why in reasons.items() if not why.removeprefix("Skipped: ").startswith(ELSEWHERE)]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Where CI is set every test must run: say which did not."""
     for line in _wrong_skips(terminalreporter):
         terminalreporter.write_line(f"CI is set, and this was skipped: {line}", red=True)
@@ -216,14 +195,13 @@ def require() -> Callable[[object, str], None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_beside() -> Iterator[None]:
-    """A test that fails leaves no process of its own behind."""
     yield
     end_all()
 
 
 @pytest.fixture
 def short_tmp(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Return an empty private directory with a short path under /tmp; it is removed afterwards."""
+    """Return an empty private directory with a short path under /tmp."""
     with request.config.stash[_SESSION].folder() as folder:
         yield folder
 

@@ -95,19 +95,16 @@ class Later:
 class House:
     """One PX_HOME, at most one daemon in it.
 
-    Attributes:
-        measured: Whether coverage follows into its processes, which costs each a tenth of a second and its brains half
-            of their speed. It does where a contract is gone through; what is about deaths and loads does without.
-        elsewhere: The socket, where it is not at its place.
-        runner: What runs pxd, and becomes it; nothing else.
+    Where it is `measured` coverage follows into its processes, which costs each a tenth of a second and its brains half
+    of their speed: where a contract is gone through, and not where it is about deaths and loads.
     """
 
     home: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     measured: bool = False
-    elsewhere: str | None = None
-    runner: Sequence[str] = ()
+    elsewhere: str | None = None  # the socket, where it is not at its place
+    runner: Sequence[str] = ()  # what runs pxd, and becomes it
 
     @property
     def socket(self) -> str:
@@ -126,10 +123,9 @@ class House:
     # -- its life ------------------------------------------------------------------------------------------------------
 
     def start(self, *args: str, wait: bool = True) -> None:
+        words = [*self.runner, BIN / "pxd", *args]
         with open(self.home / "pxd.stderr", "ab") as log:
-            self.process = subprocess.Popen(
-                [*self.runner, BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL
-            )
+            self.process = subprocess.Popen(words, env=self.environ, stderr=log, stdin=subprocess.DEVNULL)
         if wait:
             until(self.answers, f"pxd answers; it said: {self.said()}")
 
@@ -156,10 +152,7 @@ class House:
         until(self.answers, "the next brain answers")
 
     def strike(self, order: Sequence[str], dice: random.Random, **others: int) -> None:
-        """Kill in that order: "brain", "keeper", or one of the others, with a moment after each.
-
-        Returns once the next brain answers, or where the keeper is dead, once nothing guards anything any more.
-        """
+        """Kill in that order; return once the next brain answers, or without a keeper, once nothing guards anything."""
         keeper, control = self.pids()
         pids = {"keeper": keeper, "brain": control, **others}
         for victim in order:
@@ -207,24 +200,15 @@ class House:
 
     @contextlib.contextmanager
     def asking(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        seconds: float = DEADLINE,
+        self, method: str, path: str, body: Any = None, *, headers: Any = None, seconds: float = DEADLINE
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request; yield its answer to be read while it comes."""
-        connection = UnixConnection(self.socket, seconds)
-        try:
-            payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            kind = {"Content-Type": "application/json"} if payload is not None else {}
+        payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"} if payload is not None else {}
+        with contextlib.closing(UnixConnection(self.socket, seconds)) as connection:
             connection.request(method, path, payload, {**kind, **(headers or {})})
             with connection.getresponse() as response:
                 yield response
-        finally:
-            connection.close()
 
     def request(self, method: str, path: str, body: Any = None, **how: Any) -> Answer:
         with self.asking(method, path, body, **how) as response:
@@ -285,9 +269,8 @@ class House:
         `seen` is told all that it got so far whenever there is more.
         """
         front, back = pty.openpty()
-        client = self.pxctl_later(
-            *args, env={"TERM": "xterm", **(env or {})}, text=False, stdin=back, stdout=back, stderr=back
-        )
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), back)
+        client = self.pxctl_later(*args, env={"TERM": "xterm", **(env or {})}, text=False, **streams)
         os.close(back)
         got = b""
         with contextlib.suppress(OSError):  # the other end is closed: all was read
@@ -335,6 +318,7 @@ def serve():
     port = int(sys.argv[sys.argv.index("--port") + 1])
     ThreadingHTTPServer(("127.0.0.1", port), Tool).serve_forever()
 """
+# What a tool does first that leaves a grandchild in a session of its own; both are deaf to SIGTERM.
 ESCAPES = """
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -346,7 +330,6 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-"""What a tool does first that leaves a grandchild in a session of its own; both are deaf to SIGTERM."""
 
 
 def server(run: str, first: str = "") -> str:
@@ -368,15 +351,12 @@ def house(
     """Make a house with a short path (socket paths are limited) and leave nothing of it behind."""
     home = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
     made = kind(home, dict(settings or {}), measured=measured)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, home, ignore_errors=True)
+        undo.callback(made.tear_down)
         if start:
             made.start()
         yield made
-    finally:
-        try:
-            made.tear_down()
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
 
 
 def written_pid(path: Path) -> int:
