@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shlex
@@ -16,7 +15,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from e2e.house import BIN, DEADLINE, SSE, alive, house, small_disk, until
+from e2e.house import BIN, DEADLINE, alive, house, small_disk, until
 from e2e.kernel_house import PATIENT, Calls, kernels_house
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -194,31 +193,6 @@ def test_the_documents_have_every_key_of_the_contract(calls: Calls) -> None:
     assert all(shown[name].endswith("Z") for name in ("last_used", "started_at"))
 
 
-@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0, 1), (7.5, 7.5)])
-def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, taken: float) -> None:
-    """A second is this daemon's least."""
-    calls.run("clamp", "1")
-    call = calls.run("clamp", "1", timeout=asked)
-    assert (call["timeout_seconds"], call["clamped"]) == (taken, asked != taken), call.document
-    assert (f"{taken:g}" in call.told) == (asked != taken)
-
-
-def test_a_failing_cell_names_itself_and_keeps_what_was_before(calls: Calls, tmp_path: Path) -> None:
-    cells = [
-        {"code": "a = 1", "title": "first"},
-        {"code": "b = 2\n1 / 0", "title": "the division"},
-        {"code": f"open({str(tmp_path / 'ran')!r}, 'w')", "title": "never"},
-    ]
-    call = calls.run("fails", cells)
-    assert [(cell["status"], cell["title"]) for cell in call["cells"]] == [
-        ("ok", "first"), ("error", "the division"), ("aborted", "never"),
-    ]  # fmt: skip
-    assert "Cell 2 of 3 (the division) failed" in call["message"]
-    assert call.ended == ("error", "kept")
-    assert calls.value("fails", "a, b") == "(1, 2)"
-    assert not (tmp_path / "ran").exists()
-
-
 def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
     calls.run("told", "1", reset=True)
     with calls.stream("told", [{"code": "print('a')", "title": "one"}, "2", "1 / 0"]) as stream:
@@ -235,37 +209,6 @@ def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
     assert {(event["id"], event["stream"]) for event in named["output"]} == {(done[0]["id"], "stdout")}
     assert named["result"][0]["data"]["text/plain"] == "2"
     assert (named["error"][0]["name"], named["error"][0]["id"]) == ("ZeroDivisionError", done[2]["id"])
-
-
-def frame_of(response: http.client.HTTPResponse) -> dict[str, str]:
-    """Return the next event: its id, its name, its data."""
-    lines: dict[str, str] = {}
-    for raw in iter(response.readline, b""):
-        line = raw.decode().rstrip("\n")
-        if not line and lines:
-            return lines
-        if line and not line.startswith(":"):
-            name, _, lines[name] = line.partition(": ")
-    raise AssertionError("the stream is at its end")
-
-
-def test_a_stream_is_resumed_by_the_id_of_its_last_event(calls: Calls, tmp_path: Path) -> None:
-    """The client is cut off in the middle of a cell, which goes on, and is told the rest of it, once."""
-    code = "import os, time\nprint('one €', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
-    path, headers = "/api/kernels/resumed/execute", {"Accept": SSE}
-    body = calls.body([code, "print('three')"], cwd=str(tmp_path))
-    seen: list[dict[str, str]] = []
-    with calls.house.asking("POST", path, body, headers=headers) as response:
-        while not seen or seen[-1]["event"] != "output":
-            seen.append(frame_of(response))
-    (tmp_path / "go").touch()
-    with calls.house.asking("POST", path, body, headers={**headers, "Last-Event-ID": seen[-1]["id"]}) as response:
-        while seen[-1]["event"] != "done":
-            seen.append(frame_of(response))
-    data = [json.loads(frame["data"]) for frame in seen]
-    assert "".join(event["text"] for event in data if event["event"] == "output") == "one €\ntwo\nthree\n"
-    assert [cell["status"] for cell in data[-1]["result"]["cells"]] == ["ok", "ok"]
-    assert len(calls.history("resumed")) == 2, "nothing was run again"
 
 
 # -- sessions by command ----------------------------------------------------------------------------------------------

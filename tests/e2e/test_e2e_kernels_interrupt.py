@@ -253,26 +253,6 @@ def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls) -> Non
     assert patient.value("asked", "mine, 'never' in globals()") == "(42, False)"
 
 
-@pytest.mark.deep
-def test_each_further_interrupt_goes_on_to_the_next_rung(patient: Calls) -> None:
-    """The second rung of this daemon is 20 s away: only the asking can bring it sooner.
-
-    The cell is deaf before it is interrupted first: one that catches each KeyboardInterrupt may be hit on its way in,
-    or while it catches the last one, and ends well.
-    """
-    with patient.stream("twice", f"import time\n{IGNORING}") as stream:
-        cell = stream.until("cell_started")["id"]
-        assert stream.printed(5) == "deaf\n"
-        for rungs in (ONCE, [*ONCE, *ONCE]):
-            report = patient.interrupt("twice")
-            assert (report["running"], actions(report)) == (cell, rungs), report
-        patient.interrupt("twice")
-        result = stream.until("done")["result"]
-    assert (result["status"], result["variables"], actions(result["cells"][0])) == ("cancelled", "lost", TO_TERM)
-    assert patient.value("twice", "'mine' in globals()") == "False"
-    assert [event["reason"] for event in patient.events("twice", "died", "stopped")] == ["cancelled"]
-
-
 def test_a_call_that_is_cancelled_in_the_queue_runs_nothing_and_hurts_nobody(patient: Calls, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     first = patient.begun("queue", waits_for(tmp_path / "go"))

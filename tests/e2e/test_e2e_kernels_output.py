@@ -226,22 +226,6 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(calls: Calls,
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, PREVIEW - 1, PREVIEW, PREVIEW + 1, PREVIEW * 4])
-def test_the_text_is_whole_or_says_that_it_is_not(calls: Calls, size: int) -> None:
-    body = "".join(random.Random(size).choices("abc \n", k=size))
-    cell, kept = consistent(calls, "shown", f"print({body!r}, end='')")
-    assert kept.decode() == body
-    if not cell["truncated"]:
-        assert size <= PREVIEW
-        assert cell["text"] == body
-        return
-    assert size > PREVIEW
-    assert cell["artifact"] == cell["id"]
-    assert (cell["text"][:1000], cell["text"][-1000:]) == (body[:1000], body[-1000:])
-    assert len(cell["text"].encode()) <= PREVIEW + 512
-    assert cell["id"] in cell["text"] or str(size) in cell["text"].replace(",", ""), "the gap is marked"
-
-
 RICH: dict[str, tuple[dict[str, Any], str]] = {
     "markdown first": ({"text/markdown": "# m", "text/plain": "p", "text/html": "<b>h</b>"}, "# m\n"),
     "plain before html": ({"text/plain": "p", "text/html": "<b>h</b>"}, "p\n"),
@@ -266,24 +250,6 @@ def test_rich_outputs_are_shown_by_precedence_and_kept_whole(calls: Calls, row: 
     if row == "status alone":
         assert events["status"]["status"] == {"op": "mine", "n": 1}
     assert events.get("display", {}).get("data") == (None if row == "status alone" else bundle)
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        ("shown = display('a', display_id=True)\nfor i in range(5): shown.update(i)", "4\n"),
-        ("print('old'); clear_output(wait=False); print('new')", "new\n"),
-        ("print('old'); clear_output(wait=False)", ""),
-        ("print('old'); clear_output(wait=True); print('new')", "new\n"),
-        ("print('old'); clear_output(wait=True)", "old\n"),
-    ],
-)
-def test_what_is_updated_or_cleared_is_shown_as_it_was_last_and_kept(calls: Calls, code: str, text: str) -> None:
-    """As nbclient does: with `wait` the clearing waits for the next output."""
-    cell = calls.run("rich", f"from IPython.display import clear_output\n{code}").cell
-    assert (cell["text"], cell["truncated"]) == (text, False), cell
-    if "old" in code:
-        assert calls.output("rich", cell["id"]).startswith(b"old\n")
 
 
 def test_a_large_rich_output_is_a_reference_that_can_be_fetched(calls: Calls) -> None:

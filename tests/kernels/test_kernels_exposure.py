@@ -1,13 +1,10 @@
-"""Which cells are offered, what the original's variables mean, and how a choice is explained."""
+"""Which cells are offered, and what the original's variables mean."""
 
 from __future__ import annotations
 
 import pytest
 
 from supervisord_py.kernels.config import Offer, legacy_settings, report
-from supervisord_py.kernels.session import BackendName
-
-# -- the variables of the original ---------------------------------------------------------------------------------
 
 
 def settings(**environ: str) -> dict[str, str | bool]:
@@ -36,21 +33,19 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "python", "bash", "offered"),
+    ("wanted", "there", "offered"),
     [
-        ("both", True, True, "both"),
-        ("both", True, False, "python"),
-        ("both", False, True, "bash"),
-        ("both", False, False, None),
-        ("python", True, True, "python"),
-        ("python", False, True, "bash"),
-        ("python", False, False, None),
-        ("bash", True, True, "bash"),
-        ("bash", True, False, None),
+        ("both", "python bash", "both"),
+        ("both", "python", "python"),
+        ("both", "bash", "bash"),
+        ("both", "", None),
+        ("python", "python bash", "python"),
+        ("python", "bash", "bash"),
+        ("python", "", None),
+        ("bash", "python bash", "bash"),
+        ("bash", "python", None),
     ],
 )
-def test_python_degrades_to_bash_and_bash_to_nothing(
-    *, wanted: str, python: bool, bash: bool, offered: str | None
-) -> None:
-    said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
-    assert said["expose"] is offered
+def test_python_degrades_to_bash_and_bash_to_nothing(wanted: str, there: str, offered: str | None) -> None:
+    python = Offer(offered="python" in there)
+    assert report(wanted, python, "/bin/bash" if "bash" in there else None, "direct")["expose"] is offered

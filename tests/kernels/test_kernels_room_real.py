@@ -138,15 +138,6 @@ def _lives(pid: int | None) -> bool:
     return True
 
 
-@pytest.mark.deep
-async def test_hundreds_of_short_cells_leave_nothing_growing(house: RoomHouse) -> None:
-    await house.run("1")
-    tasks = len(asyncio.all_tasks())
-    for _ in range(100):
-        await house.run("1")
-    await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2, "the end of what they began")
-
-
 async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(house: RoomHouse) -> None:
     await house.run("x = 1")
     await house.replace()
