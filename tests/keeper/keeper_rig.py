@@ -126,6 +126,11 @@ class Link:
         assert reply["ok"], reply
         return reply
 
+    def stop(self, key: str, grace: float) -> dict[str, Any]:
+        """Stop a tree; return survivors, and whether it was killed."""
+        reply = self.call("stop", key=key, grace_seconds=grace, kill_seconds=30, reason="stopped")
+        return {name: reply[name] for name in ("survivors", "killed")}
+
     def refused(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
         """Send a request and return the error of its reply, which must be one."""
         reply = self.reply(self.send(verb, fds, **members))
@@ -271,6 +276,11 @@ class Rig:
             "tag": "",
         }
         return {**spec, **members}
+
+    def spawn(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
+        """Start a child for the newest control plane; return it."""
+        child: dict[str, Any] = self.links[-1].call("spawn", **self.spec(argv, unit, **members))["child"]
+        return child
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what the keeper said about itself so far."""

@@ -14,31 +14,14 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import (
-    KEEPER_ARGV,
-    PATIENCE,
-    PYTHON,
-    Link,
-    Rig,
-    alive,
-    family,
-    marked,
-    one_linux_rung,
-    one_rung,
-    probe,
-    until,
-)
-
-
-def deaf_family(rig: Rig) -> list[int]:
-    """Spawn a deaf leader with a deaf child and a deaf daemon; return their pids."""
-    return family(rig, 3, "child", "daemon", "deaf")[1]
+from keeper.keeper_rig import KEEPER_ARGV, PYTHON, Link, Rig, family, one_linux_rung, one_rung, probe
+from waiting import PATIENCE, alive, marked, until
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_the_control_plane_is_asked_first_and_says_when_it_is_done(rung: Rig, signum: int) -> None:
     link = rung.links[0]
-    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    child = rung.spawn(probe("talker", "wait"))
     os.kill(rung.pid, signum)
     assert link.event("stop")["signum"] == signum
     assert alive(child["pid"])
@@ -53,7 +36,7 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
     """TERM to a keeper without control plane: it stops everything itself."""
     rig = rigs(backoff_initial_seconds=1000, backoff_max_seconds=1000)
     link = rig.up()
-    child = link.call("spawn", **rig.spec(probe("family", rig.dir / "family", "child", "polite")))["child"]
+    child = rig.spawn(probe("family", rig.dir / "family", "child", "polite"))
     for _ in range(3):  # so many deaths in a row are answered at once
         link.end(1)
         link = rig.greet()
@@ -72,7 +55,7 @@ def test_after_a_kill_9_of_the_keeper_nothing_is_left_and_what_was_interrupted_i
     """Leaders die with it; what hid in sessions of its own is found by its mark, or by its cgroup."""
     rig = rigs()
     link = rig.up()
-    pids = deaf_family(rig)
+    _, pids = family(rig, 3, "child", "daemon", "deaf")
     os.kill(rig.pid, signal.SIGKILL)
     rig.wait()
     while not link.closed:
@@ -158,7 +141,7 @@ def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> No
         rig.start(fds=(lock, listener.fileno()), env={"NOTIFY_SOCKET": "/nowhere"})
     os.close(lock)
     link = rig.greet()
-    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
+    child = rig.spawn(probe("talker", "wait"))
     link.call("restart", all=True)
     link.end()
     assert rig.wait() == 0
@@ -191,7 +174,7 @@ def test_an_idle_keeper_sleeps(rung: Rig) -> None:
     """No wake-up in an observed while, children held, without a watchdog that asks for one."""
     link = rung.links[0]
     for number in range(5):
-        link.call("spawn", **rung.spec(probe("talker", "wait"), unit=f"tool:t{number}"))
+        rung.spawn(probe("talker", "wait"), unit=f"tool:t{number}")
     until(lambda: all(rung.output(f"tool:t{number}") == b"ready\n" for number in range(5)), "five idle children")
     link.call("list", prefix="")
     # The first while may see it go to sleep: a process is counted as switched only after it is shown as sleeping.
@@ -208,9 +191,8 @@ def sleeps_on(link: Link, pid: int) -> bool:
 def test_the_keeper_is_small(rung: Rig) -> None:
     if "-S" not in KEEPER_ARGV:
         pytest.skip("measured with the tracer of the coverage report inside")
-    link = rung.links[0]
     for number in range(20):
-        link.call("spawn", **rung.spec(probe("talker", "wait"), unit=f"tool:t{number}"))
+        rung.spawn(probe("talker", "wait"), unit=f"tool:t{number}")
     text = Path(f"/proc/{rung.pid}/status").read_text()
     kilobytes = int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
     assert kilobytes <= 14 * 1024
@@ -229,7 +211,7 @@ def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
     )
     for name in ("one", "two"):
         argv = [*PYTHON, "-c", code] if name == "one" else probe("talker", "wait")
-        link.call("spawn", **linux_rung.spec(argv, unit=f"tool:{name}"))
+        linux_rung.spawn(argv, unit=f"tool:{name}")
     pid = int(until(lambda: book.read_text() if book.exists() else "", "the lone orphan"))
     link.call("shutdown")
     link.end()

@@ -34,8 +34,7 @@ def test_a_runaway_is_killed_with_the_verdict_written_first(rung: Rig) -> None:
 def overrun(rig: Rig, limit: int, name: str, *words: object) -> int:
     """Let a probe be killed for its memory; return with how much it was found."""
     link = rig.links[0]
-    spec = rig.spec(probe(name, *words), max_rss_bytes=limit)
-    link.call("spawn", **spec)
+    spec = rig.spawn(probe(name, *words), max_rss_bytes=limit)
     record = link.exit(spec["key"])
     verdict = record["verdict"]
     assert (verdict["reason"], verdict["by"], verdict["signal"]) == ("memory_limit", "watchdog", signal.SIGKILL)
@@ -60,8 +59,7 @@ def test_a_child_with_a_grace_is_asked_to_end_first_unless_it_grows_on(
     sampled: Rig, total: float, mode: str, grace: float, code: int, signum: int, verdict: int
 ) -> None:
     link = sampled.links[0]
-    spec = sampled.spec(probe("eater", 5e8, total, mode), max_rss_bytes=200 * MB, memory_grace_seconds=grace)
-    link.call("spawn", **spec)
+    spec = sampled.spawn(probe("eater", 5e8, total, mode), max_rss_bytes=200 * MB, memory_grace_seconds=grace)
     record = link.exit(spec["key"])
     assert (record["code"], record["signal"]) == (code, signum)
     assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", verdict)

@@ -22,8 +22,7 @@ from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
 def run(rig: Rig, argv: list[str], **members: Any) -> dict[str, Any]:
     """Spawn, wait for the end of the tree, return the exit record."""
     link = rig.links[-1]
-    spec = rig.spec(argv, **members)
-    link.call("spawn", **spec)
+    spec = rig.spawn(argv, **members)
     link.event("gone", key=spec["key"])
     return link.exit(spec["key"])
 
@@ -41,8 +40,7 @@ def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
         os.mkfifo(gate)
     first, second = (f"read x < {gate}" for gate in gates)
     script = rf"printf 'a\000\377\r\n'; {first}; printf '\033[1mb' >&2; {second}; printf c"
-    spec = rung.spec(["/bin/sh", "-c", script])
-    link.call("spawn", **spec)
+    spec = rung.spawn(["/bin/sh", "-c", script])
     for gate, seen in zip(gates, (b"a\0\xff\r\n", b"a\0\xff\r\n\x1b[1mb"), strict=True):
         until(lambda seen=seen: rung.output("tool:probe") == seen, "what was written so far")
         gate.write_text("go\n")
@@ -121,18 +119,16 @@ def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung
 
 def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
-    spec = linux_rung.spec(["/bin/sh", "-c", "sleep 1000 & echo done"])
-    link.call("spawn", **spec)
+    spec = linux_rung.spawn(["/bin/sh", "-c", "sleep 1000 & echo done"])
     record = link.exit(spec["key"])
     assert (record["code"], record["orphans"], record["log_end"]) == (0, 1, 5)
-    link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5, reason="stopped")
+    link.stop(spec["key"], 5)
 
 
 @one_rung
 def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     link = rung.links[0]
-    flood = rung.spec(probe("talker", "flood"), unit="tool:flood")
-    link.call("spawn", **flood)
+    flood = rung.spawn(probe("talker", "flood"), unit="tool:flood")
 
     def has_begun() -> bool:
         with contextlib.suppress(FileNotFoundError):
@@ -143,7 +139,7 @@ def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     for _ in range(10):
         assert run(rung, ["/bin/echo", "calm"], unit="tool:calm")["code"] == 0
     assert rung.output("tool:calm") == b"calm\n" * 10
-    link.call("stop", key=flood["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    link.stop(flood["key"], 5)
     assert link.exit(flood["key"])["log_end"] > 0
 
 
@@ -176,15 +172,14 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     pid = link.call("spawn", **talker)["child"]["pid"]
     degraded = link.event("log_degraded", unit="tool:probe")
     assert degraded["errno"] == errno.ENOSPC
-    kept = rig.spec(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
-    link.call("spawn", **kept)
+    kept = rig.spawn(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
     assert link.exit(kept["key"])["code"] == 0
     until(lambda: link.call("list", prefix="tool:probe")["children"][0]["state"] == "running")
     until(lambda: written(pid) > DISK + spill + 2 * PIPE, "more than disk, memory and pipes can hold")
     filler.unlink()
     recovered = link.event("log_recovered", unit="tool:probe")
     assert recovered["lost_bytes"] > 0
-    link.call("stop", key=talker["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    link.stop(talker["key"], 5)
     reserve.unlink()
     probes = small_disk / "tool" / "probe"
     until(lambda: any(record[4] == GAP for record in records(probes)), "all that was kept in memory is written")

@@ -22,8 +22,7 @@ ROOT = Path(__file__).parents[2]
 def felt(rig: Rig, **members: Any) -> dict[str, Any]:
     """Spawn the feeling probe and return what it says."""
     link = rig.links[-1]
-    spec = rig.spec(probe("felt"), **members)
-    link.call("spawn", **spec)
+    spec = rig.spawn(probe("felt"), **members)
     assert link.exit(spec["key"])["code"] == 0, rig.output(spec["unit"])
     report: dict[str, Any] = json.loads(rig.output(spec["unit"]))
     return report
@@ -168,8 +167,7 @@ def test_a_broken_order_is_refused_in_words(rig: Rig, broken: dict[str, Any]) ->
 @one_linux_rung
 def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
-    spec = linux_rung.spec(["/bin/sh", "-c", "while :; do :; done"], rlimits=[["cpu", 1, 2]])
-    link.call("spawn", **spec)
+    spec = linux_rung.spawn(["/bin/sh", "-c", "while :; do :; done"], rlimits=[["cpu", 1, 2]])
     record = link.exit(spec["key"])
     assert record["signal"] == signal.SIGXCPU
     assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, Link, Rig, alive, family, one_rung, probe, until
-
-
-def stop(link: Link, key: str, grace: float, kill: float = 30, reason: str = "stopped") -> dict[str, Any]:
-    reply = link.call("stop", key=key, grace_seconds=grace, kill_seconds=kill, reason=reason)
-    return {"survivors": reply["survivors"], "killed": reply["killed"]}
+from keeper.keeper_rig import PYTHON, Rig, alive, family, one_rung, probe, until
 
 
 def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
@@ -23,7 +18,7 @@ def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
     spec, pids = family(rung, 2, "child", "deaf", "polite")
     patient = link.send("stop", key=spec["key"], grace_seconds=600, kill_seconds=30, reason="stopped")
     assert link.exit(spec["key"])["code"] == 0
-    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    assert link.stop(spec["key"], 0.1) == {"survivors": [], "killed": True}
     assert link.reply(patient)["killed"]
     assert not any(alive(pid) for pid in pids)
     assert link.event("gone", key=spec["key"])
@@ -35,10 +30,9 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     link = rung.links[0]
     done, begun = rung.dir / "done", rung.dir / "begun"
     script = f"trap 'sleep 0.5 && touch {done}; exit 0' TERM; touch {begun}; while :; do sleep 0.01; done"
-    spec = rung.spec(["/bin/sh", "-c", script])
-    link.call("spawn", **spec)
+    spec = rung.spawn(["/bin/sh", "-c", script])
     until(begun.exists, "the trap is set")
-    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
+    assert link.stop(spec["key"], 60) == {"survivors": [], "killed": False}
     assert done.exists()
     assert link.exit(spec["key"])["code"] == 0
 
@@ -47,10 +41,10 @@ def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) ->
     link = linux_rung.links[0]
     first, first_pids = family(linux_rung, 2, "daemon", "deaf")
     second, second_pids = family(linux_rung, 2, "daemon", "deaf", unit="tool:other")
-    stop(link, first["key"], 0.1)
+    link.stop(first["key"], 0.1)
     assert not any(alive(pid) for pid in first_pids)
     assert all(alive(pid) for pid in second_pids)
-    stop(link, second["key"], 0.1)
+    link.stop(second["key"], 0.1)
     assert not any(alive(pid) for pid in second_pids)
 
 
@@ -61,7 +55,7 @@ def test_what_has_ended_is_not_counted_by_an_older_look_at_all_processes(rung: R
     one, other = rung.spec(["sleep", "600"]), rung.spec(["sleep", "600"], unit="tool:other")
     link.call("spawn", **one)
     link.call("spawn", **other)
-    stop(link, other["key"], 0.1)
+    link.stop(other["key"], 0.1)
     link.call("signal", key=one["key"], signum=9)
     link.exit(one["key"])
     assert link.call("stat", keys=[one["key"]])["stats"][one["key"]]["processes"] == 0
@@ -86,11 +80,10 @@ def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
 def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     """K12."""
     link = rung.links[0]
-    spec = rung.spec(["/bin/true"])
-    link.call("spawn", **spec)
+    spec = rung.spawn(["/bin/true"])
     link.event("gone", key=spec["key"])
     assert link.refused("signal", key=spec["key"], signum=15)["kind"] == "dead"
-    assert stop(link, spec["key"], 5) == {"survivors": [], "killed": False}
+    assert link.stop(spec["key"], 5) == {"survivors": [], "killed": False}
     assert link.refused("signal", key=spec["key"], signum=15)["kind"] == "dead"
     assert link.refused("signal", key="nobody", signum=15)["kind"] == "unknown_key"
     assert link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"] == "unknown_key"
@@ -139,10 +132,9 @@ def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup(rig: Rig) -> None:
     link = rig.up()
     if link.hello["kill_rung"] != "cgroup":
         pytest.skip("no cgroup rung here")
-    spec = rig.spec(probe("mover", rig.dir / "moving", 60))
-    link.call("spawn", **spec)
+    spec = rig.spawn(probe("mover", rig.dir / "moving", 60))
     until((rig.dir / "moving").exists, "the mover")
-    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    assert link.stop(spec["key"], 0.1) == {"survivors": [], "killed": True}
     link.event("gone", key=spec["key"])
 
 
@@ -164,8 +156,7 @@ def test_who_waits_for_a_processor_shows_it(rig: Rig) -> None:
     link = rig.up()
     if link.hello["kill_rung"] != "cgroup" or not os.path.exists("/proc/pressure/cpu"):
         pytest.skip("no cgroup rung here, or no PSI")
-    spec = rig.spec(["/bin/sh", "-c", "for each in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait"])
-    link.call("spawn", **spec)
+    spec = rig.spawn(["/bin/sh", "-c", "for each in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait"])
 
     def pressure() -> dict[str, float]:
         found: dict[str, float] = link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["pressure"]
@@ -184,7 +175,7 @@ def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
     spec, _ = family(rig, 2, "child")
     group = cgroup.leftovers(rig.daemon_id)[0]
     assert os.path.isdir(f"{group.path}/{spec['key']}")
-    stop(link, spec["key"], 5)
+    link.stop(spec["key"], 5)
     until(lambda: not os.path.exists(f"{group.path}/{spec['key']}"), "the end of the group")
     os.kill(rig.pid, signal.SIGTERM)
     link.end()

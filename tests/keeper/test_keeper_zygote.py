@@ -82,8 +82,7 @@ def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
     zygote = begun(rig)
     seen = []
     for number in range(1000):
-        order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
-        link.call("spawn", **order)
+        order = rig.spawn(script(rig, "pass"), zygote=zygote["key"])
         assert link.exit(order["key"])["code"] == 0
         link.event("gone", key=order["key"])
         link.call("release", key=order["key"])
@@ -104,7 +103,7 @@ def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     for spec in (family, other):
         link.call("spawn", **spec)
     pids = until(lambda: (words := book.read_text().split() if book.exists() else []) and len(words) == 2 and words)
-    report = link.call("stop", key=family["key"], grace_seconds=0, kill_seconds=30, reason="stopped")
+    report = link.stop(family["key"], 0)
     assert report["survivors"] == []
     assert not any(alive(int(pid)) for pid in pids)
     states = {child["key"]: child["state"] for child in link.call("list", prefix="")["children"]}
@@ -133,7 +132,7 @@ def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linu
         assert places[-1][1].joinpath("cgroup.procs").read_text() == f"{child['pid']}\n"
     assert [place.name.endswith(".next") for _, place in places] == [False, True, True], "nobody waits for a move"
     for key, _ in places:
-        assert link.call("stop", key=key, grace_seconds=0, kill_seconds=30, reason="stopped")["survivors"] == []
+        assert link.stop(key, 0)["survivors"] == []
     os.kill(zygote["pid"], signal.SIGKILL)
     link.event("gone", key=zygote["key"])
     until(lambda: not any(alive(int(pid)) for pid in waiting), "the end of what waited")
@@ -168,7 +167,6 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[...
     assert link.refused("spawn", **order)["errno"] == errno.ETIMEDOUT
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
-    later = rig.spec(probe("felt"), zygote=zygote["key"])
-    link.call("spawn", **later)
+    later = rig.spawn(probe("felt"), zygote=zygote["key"])
     link.exit(later["key"])
     assert not (rig.dir / "ran").exists(), "an order that nobody waits for any more is not carried out"

@@ -1,4 +1,4 @@
-"""Eats memory: `eater.py BYTES_PER_SECOND TOTAL [forked]`, page by page touched; `forked`: in three processes.
+"""Eats memory: `eater.py BYTES_PER_SECOND TOTAL [MODE]`, page by page touched.
 
 `shared`: one parent with TOTAL touched bytes and two forked children that only share them. `polite`: exits with 7 on
 SIGTERM; `deaf`: ignores it.
@@ -30,15 +30,8 @@ if mode == "polite":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 if mode == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if mode == "forked":
-    if os.fork() == 0 or os.fork() == 0:
-        kept = eat(pace / 2, total // 2)
-        signal.pause()
-else:
-    kept = eat(pace, total)
-    if mode == "shared":
-        for _ in range(2):
-            if os.fork() == 0:
-                signal.pause()
+kept = eat(pace, total)
+if mode == "shared" and os.fork():
+    os.fork()
 print("full", flush=True)
 signal.pause()

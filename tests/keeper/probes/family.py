@@ -1,8 +1,7 @@
 """Has a family: each word of the command line is one trait; the pids of all go to the file named first, one a line.
 
-child: a child of the same group · daemon: a double-forked one in a session of its own · bare: the same without any
-environment · deaf: everybody ignores TERM · stopped: the children stop themselves · exits: the leader exits 0 at once
-after its children are there · polite: the leader exits 0 on TERM.
+child: a child of the same group · daemon: a double-forked one in a session of its own · deaf: everybody ignores TERM ·
+exits: the leader exits 7 once its children are there · polite: it exits 0 on TERM · lone: nothing but one process.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 
 def note(path: str) -> None:
@@ -23,8 +21,6 @@ def linger(path: str, traits: list[str]) -> None:
     if "deaf" in traits:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     note(path)
-    if "stopped" in traits:
-        os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         signal.pause()
 
@@ -34,16 +30,9 @@ def daemon(path: str, traits: list[str]) -> None:
     if pid == 0:
         os.setsid()
         if os.fork() == 0:
-            if "bare" in traits:
-                again = [sys.executable, "-I", "-S", __file__, path, "lone", *traits]
-                os.execve(sys.executable, again, {})  # noqa: S606  an empty environment is the point
             linger(path, traits)
         os._exit(0)
     os.waitpid(pid, 0)
-
-
-def bow_out(_signum: int, _frame: FrameType | None) -> None:
-    os._exit(0)
 
 
 def main() -> None:
@@ -57,7 +46,7 @@ def main() -> None:
     if "deaf" in traits:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "polite" in traits:
-        signal.signal(signal.SIGTERM, bow_out)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     expected = ("child" in traits) + ("daemon" in traits)
     while expected and (not Path(path).exists() or len(Path(path).read_text().splitlines()) < expected):
         signal.sigtimedwait([], 0.01)
