@@ -11,8 +11,9 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -143,18 +144,21 @@ _GLOBAL_OPTIONS = _globals(hidden=True)
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
 
-_OTHER_WORDS = {"ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"]}
-"""What people say elsewhere."""
-
-
 class PxGroup(click.Group):
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, epilog=_GLOBAL_WORDS, **settings)
-        self.params = [*self.params, *_GLOBAL_OPTIONS]
+    """A group of commands; the module of one in `modules` is imported when it is called."""
+
+    def __init__(self, name: str, about: str, modules: Mapping[str, str] = MappingProxyType({})) -> None:
+        options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
+        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=[*options])
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(self.commands)
+        return list(self._modules or self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._modules:
+            import_module(f"pxctl.commands.{self._modules[cmd_name]}")
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -169,27 +173,14 @@ class PxGroup(click.Group):
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
 
-class _Root(PxGroup):
-    """`pxctl` itself: imports the module of a command when that is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(_MODULES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _MODULES:
-            import_module(f"pxctl.commands.{_MODULES[cmd_name]}")
-        return super().get_command(ctx, cmd_name)
-
-
+_OTHER_WORDS = {"ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"]}
 _MODULES = {
     "run": "tools", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
     "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe_runs",
     "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
-root = _Root("pxctl", help="Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.")
-root.params[:] = _globals(hidden=False)
+root = PxGroup("pxctl", "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.", _MODULES)
 click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 
@@ -229,8 +220,8 @@ def declare(
     return wrap
 
 
-def declare_group(name: str, help_text: str) -> PxGroup:
-    made = PxGroup(name, help=help_text)
+def declare_group(name: str, about: str) -> PxGroup:
+    made = PxGroup(name, about)
     root.add_command(made)
     return made
 
@@ -275,7 +266,7 @@ tool_names = _listing("/api/tools", "tools", "tool", "name")
 kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
 pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
 unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
-execution_ids = _listing("/api/executions", "executions", "", "id")
+_execution_ids = _listing("/api/executions", "executions", "", "id")
 example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
 pipe_keys = _choices(
     "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
@@ -285,8 +276,7 @@ example_pipes = _choices("example:daily-digest", "example:disk-digest", "example
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    ids = execution_ids(context, parameter, incomplete) if not incomplete or incomplete[0].isdigit() else []
-    return ids + (pipe_names(context, parameter, incomplete) if not incomplete[:1].isdigit() else [])
+    return _execution_ids(context, parameter, incomplete) + pipe_names(context, parameter, incomplete)
 
 
 def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

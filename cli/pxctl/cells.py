@@ -36,7 +36,7 @@ _SIGNS = {
 def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
     """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
     for mime in filter(bundle.__contains__, _PICTURES):
-        text = _joined(bundle[mime])
+        text = _text(bundle[mime])
         with contextlib.suppress(ValueError):
             return mime, text.encode() if mime == _SVG else binascii.a2b_base64(text)
     return None
@@ -48,13 +48,13 @@ def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
         return json.dumps(bundle["application/json"], ensure_ascii=False, indent=indent)
     order = ("text/markdown", "text/plain", "text/html", "text/latex")
     mime = next((mime for mime in order if mime in bundle), None)
-    text = "" if mime is None else _joined(bundle[mime])
+    text = "" if mime is None else _text(bundle[mime])
     if mime != "text/html":
         return text
     return "\n".join(line for each in _TAGS.sub(" ", text).splitlines() if (line := each.strip()))
 
 
-def _joined(value: Any) -> str:
+def _text(value: Any) -> str:
     return "".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -13,32 +13,33 @@ says with a JSON pointer what does not fit. Nothing is guessed where the schema 
 from __future__ import annotations
 
 import binascii
+import contextlib
 import json
-import re
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pxctl.client import Failure
+from pxctl.client import Failure, usage
 from pxctl.output import read_input
 
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
 
 _BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-_LOOSE_NUMBER = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]*|\.[0-9]+)")  # as people write it, and JSON does not
-_PYTHON = {"null": type(None), "boolean": bool, "object": dict, "array": list}
-
-
-class CannotRead(Failure):
-    """An assignment or an input that makes no sense, whatever the schema says."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, kind="usage")
+_NAMES = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    str: "string",
+    dict: "object",
+    list: "array",
+}
 
 
 def read_argument(given: str) -> bytes:
-    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises CannotRead."""
+    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises Failure."""
     if given == "-":
         return read_input()
     return _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
@@ -48,11 +49,11 @@ def _content(name: str) -> bytes:
     try:
         return Path(name).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError) as error:
-        raise CannotRead(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+        raise usage(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_json(text: str | bytes, what: str) -> Any:
-    """Read JSON strictly; raises CannotRead with line and column."""
+    """Read JSON strictly; raises Failure with line and column."""
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no JSON number")
@@ -60,29 +61,29 @@ def read_json(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise CannotRead(f"{what} is not JSON: {error}") from error
+        raise usage(f"{what} is not JSON: {error}") from error
 
 
 def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
     """Return `base` with the assignments put over it.
 
-    Raises CannotRead: an argument is no assignment, a key is given twice, or a nested key runs into something that is
+    Raises Failure: an argument is no assignment, a key is given twice, or a nested key runs into something that is
     no object.
     """
     if not isinstance(base, dict):
-        raise CannotRead("KEY=VALUE can only be put over an object, and --input is none")
+        raise usage("KEY=VALUE can only be put over an object, and --input is none")
     root: Schema = schema if isinstance(schema, dict) else {}
     values: dict[tuple[str, ...], Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals:
-            raise CannotRead(f"{argument!r} is not KEY=VALUE")
+            raise usage(f"{argument!r} is not KEY=VALUE")
         name = key.removesuffix(":")
         path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
-            raise CannotRead(f"{argument!r} has no key before the '=', or an empty part between its dots")
+            raise usage(f"{argument!r} has no key before the '=', or an empty part between its dots")
         if path in values:
-            raise CannotRead(f"{name} is given twice; an array is {name}=1,2 or {name}:='[1, 2]'")
+            raise usage(f"{name} is given twice; an array is {name}=1,2 or {name}:='[1, 2]'")
         if key != name:
             values[path] = read_json(text, f"the value of {name}")
         elif text.startswith("@"):
@@ -95,7 +96,7 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         for at, name in enumerate(path[:-1]):
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
-                raise CannotRead(f"{'.'.join(path)} cannot be set: {'.'.join(path[: at + 1])} is not an object")
+                raise usage(f"{'.'.join(path)} cannot be set: {'.'.join(path[: at + 1])} is not an object")
         target[path[-1]] = value
     return result
 
@@ -104,8 +105,8 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     """Return a file as the schema takes it: a data URL or base64 (also as the one item of an array), else its text."""
     try:
         content = _content(name)
-    except CannotRead as error:
-        raise CannotRead(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
+    except Failure as error:
+        raise usage(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
     variants = _variants(schema, root)
     if (found := _encoded(name, content, variants)) is not None:
         return found
@@ -115,7 +116,7 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
-        raise CannotRead(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
+        raise usage(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
 
 
 def _encoded(name: str, content: bytes, variants: Sequence[Schema]) -> str | None:
@@ -134,27 +135,25 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     `splits`: at commas, where an array is wanted; its elements are not lists once more.
     """
     variants = _variants(schema, root)
-    listed = [one for variant in variants for one in variant.get("enum") or [variant.get("const", ...)]]
+    allowed = {kind for variant in variants for kind in _types(variant)}
+    if any(text in variant.get("enum", ()) for variant in variants):
+        return text
+    value: Any = text
     try:
         value = read_json(text, "it")
-    except CannotRead:
-        value = float(text) if _LOOSE_NUMBER.fullmatch(text) else text
-    for found in (text, value):
-        if any(found == one and type(found) is type(one) for one in listed):
-            return found
-    allowed = {kind for variant in variants if "enum" not in variant for kind in _types(variant)}
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if "integer" in allowed and value % 1 == 0:
-            return int(value)
-        if "number" in allowed and abs(value) != float("inf"):
-            return value
-    elif any(isinstance(value, kind) for name, kind in _PYTHON.items() if name in allowed):
+    except Failure:
+        with contextlib.suppress(ValueError):
+            value = float(text)  # ".5" and "+1" are no JSON
+    kind = _NAMES.get(type(value), "null")
+    if kind in {"integer", "number"} and math.isfinite(value) and {"integer", "number"} & allowed:
+        return int(value) if "integer" in allowed and value % 1 == 0 else value if "number" in allowed else text
+    if kind in allowed - {"integer", "number", "string"}:
         return value
     if "boolean" in allowed and text.lower() in _BOOLEANS:
         return _BOOLEANS[text.lower()]
-    items = next((variant.get("items") for variant in variants if "array" in _types(variant)), None)
     if not splits or "array" not in allowed or "string" in allowed:
         return text
+    items = next((variant.get("items") for variant in variants if "array" in _types(variant)), None)
     return [coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])]
 
 
@@ -185,7 +184,10 @@ def _resolve(reference: str, root: Schema) -> Any:
 
 
 def _types(variant: Schema) -> list[str]:
-    kinds: str | list[str] = variant.get("type", [])
+    kinds = variant.get("type", [])
+    if not kinds:
+        listed = variant.get("enum") or ([variant["const"]] if "const" in variant else [])
+        return [_NAMES.get(type(one), "null") for one in listed]
     return kinds if isinstance(kinds, list) else [kinds]
 
 

@@ -51,11 +51,14 @@ def newest_of(client: Client, name: str) -> Document | None:
 
 def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
     """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
-    number, unit = execution.get("id"), f"pipe:{execution.get('pipe_name')}"
-    detail, hint = f"it is not over after {timeout or 0:g} s", f"pxctl pipe tail -f {number}"
-    too_late = Failure(detail, kind="timed_out", hint=hint, unit=unit, execution=number)
-    target = query(f"/api/executions/{number}", [("wait", True)])
-    return ask_until(client, lambda _: target, timeout, too_late, met=True)
+    target = query(f"/api/executions/{execution.get('id')}", [("wait", True)])
+    try:
+        return ask_until(client, lambda _: target, timeout, met=True)
+    except Failure as failure:
+        if failure.kind == "timed_out":
+            failure.detail, failure.unit = f"it is not over after {timeout:g} s", f"pipe:{execution.get('pipe_name')}"
+            failure.hint = f"pxctl pipe tail -f {execution.get('id')}"
+        raise
 
 
 def successor_of(client: Client, execution: Document) -> Document | None:

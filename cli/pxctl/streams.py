@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pxctl import output
-from pxctl.client import AWAY, Client, Document, Failure, query, usage
+from pxctl.client import AWAY, Client, Document, Exit, Failure, query, usage
 from pxctl.invocation import Invocation
 
 NDJSON = "application/x-ndjson"
@@ -86,18 +86,12 @@ def events_of(client: Client, target: Callable[[], str], *, follow: bool = True)
 
 
 def ask_until(
-    client: Client,
-    target: Callable[[float], str],
-    timeout: float | None,
-    too_late: Failure,
-    *,
-    slack: float = 0.0,
-    met: bool = False,
+    client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0, met: bool = False
 ) -> Document:
     """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
 
-    `target` makes the request of so many seconds; `too_late` is raised once `timeout` is over. `slack`: how much longer
-    than a slice the daemon may take to say so. `met`: it answered before.
+    `target` makes the request of so many seconds; `slack`: how much longer than those the daemon may take to say that
+    they are over. `met`: it answered before. Raises Failure: `timeout` is over.
     """
     patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
     while True:
@@ -106,13 +100,13 @@ def ask_until(
         try:
             return client.get(target(part), timeout=part + slack)
         except Failure as failure:
+            if deadline is not None and time.monotonic() >= deadline:
+                failure.kind, failure.exit_code = "timed_out", Exit.TIMED_OUT
+                raise
             if failure.kind == "timed_out":
                 patience.met()
             else:
                 patience.bear(failure)
-            if deadline is not None and time.monotonic() >= deadline:
-                too_late.unit = failure.unit or too_late.unit
-                raise too_late from failure
 
 
 def bytes_of(event: Document) -> bytes:

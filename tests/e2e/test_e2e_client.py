@@ -138,7 +138,7 @@ BROKEN: list[tuple[str, int, str]] = [
     ("run lorenz-ode-solver", 4, "hint: pxctl tools add example:lorenz-ode-solver"),
     ("run twin-*", 2, "twin-a"),
     ("run echo seconds=30 --timeout 0.5", 7, "0.5"),
-    ("wait echo --for stopped --timeout 0.3", 7, "0.3"),
+    ("wait echo --for stopped --timeout 0.3", 7, "not stopped"),
     ("status nothing", 4, "nothing"),
     ("status kernel:echo", 4, "echo"),
     ("stop nothing", 4, "nothing"),

@@ -6,6 +6,7 @@ Ctrl-C ends the looking and the waiting, never what is looked at.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import click
 
@@ -21,18 +22,11 @@ from pxctl.streams import ask_until, bytes_of, events_of, since_when
 @click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
 @click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
-@click.option("--stdout", is_flag=True, help="Only what came on stdout.")
-@click.option("--stderr", is_flag=True, help="Only what came on stderr.")
+@click.option("--stdout", "stream", flag_value="stdout", help="Only what came on stdout.")
+@click.option("--stderr", "stream", flag_value="stderr", help="Only what came on stderr.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
 def show_logs(
-    invocation: Invocation,
-    unit: str,
-    follow: bool,
-    lines: int | None,
-    since: str | None,
-    stdout: bool,
-    stderr: bool,
-    timestamps: bool,
+    invocation: Invocation, unit: str, follow: bool, timestamps: bool, stream: str | None, **place: Any
 ) -> None:
     """Show a unit's output as it came; with --json a line of NDJSON for each piece.
 
@@ -41,14 +35,11 @@ def show_logs(
     $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
     $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
     """
-    if stdout and stderr:
-        raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
-    stream = "stdout" if stdout else "stderr" if stderr else None
-    place: list[tuple[str, object]] = [("since", since_when(since)), ("lines", lines)]
-    begins_line, has_any = True, False
+    begins_line, has_any, place["since"] = True, False, since_when(place["since"])
 
     def target() -> str:
-        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, ("stream", stream)])
+        asked = [("follow", follow or None), *place.items(), ("stream", stream)]
+        return query(f"/api/units/{quote(unit)}/logs", asked)
 
     with contextlib.suppress(KeyboardInterrupt):
         for line, piece in events_of(invocation.client(), target, follow=follow):
@@ -62,7 +53,7 @@ def show_logs(
             else:
                 output.write(bytes_of(piece))
             if "next_position" in piece:
-                place = [("cursor", piece["next_position"])]  # after a loss it begins where the last piece ended
+                place = {"cursor": piece["next_position"]}  # after a loss it begins where the last piece ended
     if not has_any and unit.startswith("kernel:"):
         name = unit.removeprefix("kernel:")
         invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
@@ -143,7 +134,7 @@ def explain(invocation: Invocation, unit: str) -> None:
 @declare(root, "wait", "wait for {unit}")
 @click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 @click.option("--for", "wanted", type=click.Choice(["ready", "stopped", "done"]), help="Else ready, of a pipe done.")
-@timeout_option("Give up after S seconds (exit 7).")
+@timeout_option()
 def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
 
@@ -164,13 +155,16 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
             name, words = f"pipe:{execution.get('pipe_name')}", executions.sentence(execution)
         else:
             goal = wanted or _goal_of(invocation, client, unit)
-            document = _await_unit(client, unit, goal, timeout)
+
+            def target(seconds: float) -> str:
+                return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
+
+            document = ask_until(client, target, timeout, slack=SLACK_SECONDS)
             name, words = str(document.get("unit")), str(document.get("state"))
             words += f" ({document['reason']})" if document.get("reason") else ""
             if goal == "done" and (execution := executions.newest_of(client, name)) is not None:
                 document, words = {**document, "execution": execution}, f"{words}; {executions.sentence(execution)}"
-    if not invocation.print_result(document, [unit if unit.isdecimal() else name]):
-        invocation.print(f"{name} {words}")
+    invocation.show(document, [unit if unit.isdecimal() else name], f"{name} {words}")
     if execution is not None:
         return executions.exit_code_of(execution)
     return Exit.OK if document.get("ok") else Exit.FAILED
@@ -185,13 +179,3 @@ def _goal_of(invocation: Invocation, client: Client, unit: str) -> str:
         name = found.get("unit")
         invocation.notice(f"pxctl: {name} is not up, and waiting does not start it: pxctl start {name}")
     return "done" if unit.startswith("pipe:") or found.get("kind") == "pipe" else "ready"
-
-
-def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
-    def target(seconds: float) -> str:
-        return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
-
-    name = unit if ":" in unit else f"tool:{unit}"
-    detail, hint = f"it is not {goal} after {timeout or 0:g} s", f"pxctl why {unit}"
-    too_late = Failure(detail, kind="timed_out", hint=hint, unit=name, status=504)
-    return ask_until(client, target, timeout, too_late, slack=SLACK_SECONDS)

@@ -7,7 +7,7 @@ import click
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, example_pipes, execution_names, pipe_keys, pipe_names, source_of
 from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
-from pxctl.coerce import CannotRead, read_json
+from pxctl.coerce import read_json
 from pxctl.commands.units import bare_id, change_each
 from pxctl.invocation import Invocation
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
@@ -167,7 +167,7 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
             raise usage(f"{text!r} is not KEY=VALUE", f"pxctl pipe config {name} timeout=600")
         try:
             changes[key] = read_json(value, key) if value else None
-        except CannotRead:
+        except Failure:
             changes[key] = value
     answer = invocation.client().ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
     if not invocation.print_result(answer, [str(answer.get("name"))]):
