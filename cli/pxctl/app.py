@@ -145,12 +145,12 @@ _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, 
 
 
 class PxGroup(click.Group):
-    """A group of commands; the module of one in `modules` is imported when it is called."""
+    """A group of commands; the module of one in `modules` is imported when it is called. `sample`: a unit of its."""
 
-    def __init__(self, name: str, about: str, modules: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, name: str, about: str, sample: str, modules: Mapping[str, str] = MappingProxyType({})) -> None:
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
         super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=[*options])
-        self._modules = modules
+        self._modules, self.sample = modules, sample
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules or self.commands)
@@ -180,17 +180,18 @@ _MODULES = {
     "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
-root = PxGroup("pxctl", "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.", _MODULES)
+_ABOUT = "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes."
+root = PxGroup("pxctl", _ABOUT, "lorenz-ode-solver", _MODULES)
 click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 
 def declare(
-    group: click.Group, name: str, action: str | None = None
+    group: PxGroup, name: str, action: str | None = None
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
 
-    Its docstring is the help: the text, then examples as `$` lines, unless the bare command is one. `action` is what it
-    does, in the words of "pxctl: cannot …", with the command's arguments in braces.
+    Its docstring is the help: the text, then examples as `$` lines, else it is shown with the group's sample. `action`
+    is what it does, in the words of "pxctl: cannot …", with the command's arguments in braces.
     """
 
     def wrap(function: Callable[..., int | None]) -> click.Command:
@@ -208,11 +209,12 @@ def declare(
                 raise
 
         about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\n$ ")
-        examples = examples or " ".join(["pxctl", *([] if group is root else [str(group.name)]), name])
+        given = [*reversed(getattr(function, "__click_params__", [])), *_GLOBAL_OPTIONS]
+        sample = [group.sample] if any(isinstance(one, click.Argument) and one.required for one in given) else []
+        examples = examples or " ".join(["pxctl", *([] if group is root else [str(group.name)]), name, *sample])
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
         epilog = f"{_GLOBAL_WORDS}\n\n\b\nExamples:\n  " + examples.replace("\n$ ", "\n  ")
-        given = [*reversed(getattr(function, "__click_params__", [])), *_GLOBAL_OPTIONS]
         made = click.Command(name, callback=call, params=given, help=about, short_help=short, epilog=epilog)
         group.add_command(made)
         return made
@@ -220,8 +222,8 @@ def declare(
     return wrap
 
 
-def declare_group(name: str, about: str) -> PxGroup:
-    made = PxGroup(name, about)
+def declare_group(name: str, about: str, sample: str = "lorenz-ode-solver") -> PxGroup:
+    made = PxGroup(name, about, sample)
     root.add_command(made)
     return made
 
@@ -258,21 +260,11 @@ def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
     return complete
 
 
-def _choices(*words: str) -> Completer:
-    return lambda _, __, incomplete: _offer(words, incomplete)
-
-
 tool_names = _listing("/api/tools", "tools", "tool", "name")
 kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
 pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
 unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
 _execution_ids = _listing("/api/executions", "executions", "", "id")
-example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
-pipe_keys = _choices(
-    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
-    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
-)  # fmt: skip
-example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

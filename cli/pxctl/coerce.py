@@ -16,13 +16,13 @@ import binascii
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from pxctl.client import Failure, usage
-from pxctl.output import read_input
 
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
 
@@ -41,7 +41,7 @@ _NAMES = {
 def read_argument(given: str) -> bytes:
     """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises Failure."""
     if given == "-":
-        return read_input()
+        return sys.stdin.buffer.read()
     return _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
 
 

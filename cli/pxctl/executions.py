@@ -17,7 +17,7 @@ from pxctl.streams import Screen, ask_until, bytes_of, events_of
 
 NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
-_AGAIN = "pxctl pipe retry {id}"
+_AGAIN, _CHECK = "pxctl pipe retry {id}", "pxctl pipe validate {name}"
 _HINTS = {
     "timeout": f"raise timeout: in pipe.md, then: {_AGAIN}",
     "disk_full": "pxctl doctor",
@@ -26,11 +26,8 @@ _HINTS = {
     "model_not_found": f"mend the model in {{place}}, then: {_AGAIN}",
     "quota_exhausted": f"name another preset in pipe.md, or wait, then: {_AGAIN}",
     "preflight_failed": f"start the provider ({{provider}}), then: {_AGAIN}",
-    **dict.fromkeys(
-        ("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), "pxctl pipe validate {name}"
-    ),
-}
-"""The next step by error type; what is not here is told by the agent's stderr."""
+    **dict.fromkeys(("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _CHECK),
+}  # the next step by error type; what is not here is told by the agent's stderr
 
 
 def find_execution(client: Client, text: str) -> Document:
@@ -39,8 +36,8 @@ def find_execution(client: Client, text: str) -> Document:
         return client.get(f"/api/executions/{int(text)}")
     name = bare_name("pipe", text)
     if (newest := newest_of(client, name)) is None:
-        detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
-        raise Failure(detail, kind="unknown_unit", hint=hint, unit=unit)
+        hint, unit = f"pxctl pipe run {name}", f"pipe:{name}"
+        raise Failure("it has no executions yet", kind="unknown_unit", hint=hint, unit=unit)
     return newest
 
 
@@ -93,14 +90,12 @@ def title_of(execution: Document) -> str:
 
 def took(execution: Document) -> str:
     """Return how long it ran, "25ms" or "3.2s"; empty where that is not known."""
-    milliseconds = execution.get("duration_ms")
-    if milliseconds is None:
-        return ""
-    return f"{milliseconds}ms" if milliseconds < 100 else duration(milliseconds / 1000)
+    spent = execution.get("duration_ms")
+    return "" if spent is None else f"{spent}ms" if spent < 100 else duration(spent / 1000)
 
 
-def money(cost: float | None) -> str:
-    return f"${cost:.4f}" if cost else ""
+def cost_of(execution: Document) -> str:
+    return f"${execution['cost']:.4f}" if execution.get("cost") else ""
 
 
 def sentence(execution: Document) -> str:
@@ -115,7 +110,7 @@ def sentence(execution: Document) -> str:
 def where_it_is(execution: Document) -> str:
     """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it is over."""
     if execution.get("status") != "queued":
-        return "running" if execution.get("status") == "running" else ""
+        return "" if is_final(execution) else "running"
     now, not_before = time.time(), output.epoch(execution.get("not_before"))
     if not_before is not None and not_before > now:
         return f"waiting {duration(int(not_before - now) + 1)} before it is tried"

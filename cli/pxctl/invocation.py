@@ -82,9 +82,7 @@ class Invocation:
         self.print(*(f"       {output.clean(line)}" for line in str(cure or "").splitlines()))
 
     def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
-        on = self.has_colour
-        lines = output.table(columns, rows, self.width)
-        return ["".join(output.paint(text, style, on=on) for text, style in line).rstrip() for line in lines]
+        return output.table(columns, rows, self.width, colour=self.has_colour)
 
     def print_rows(
         self, result: Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str

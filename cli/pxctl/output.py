@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 Cell = tuple[str, str | None]  # a text and the name of its style
 
-STDIN, STDOUT, STDERR = 0, 1, 2
+STDOUT, STDERR = 1, 2
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -48,11 +48,6 @@ def _write_all(fd: int, piece: str | bytes) -> None:
     view = memoryview(piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def read_input() -> bytes:
-    with open(STDIN, "rb", closefd=False) as file:
-        return file.read()
 
 
 def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
@@ -235,8 +230,10 @@ def state_column(key: str = "state", title: str = "STATE", rank: int = 1) -> Col
     return Column(title, lambda row: (row.get(key), BY_STATE.get(str(row.get(key)))), rank)
 
 
-def table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int | None) -> list[list[Cell]]:
-    """Return heading and rows as lines of parts, at most `width` cells wide (None: as wide as they are).
+def table(
+    columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int | None, *, colour: bool = False
+) -> list[str]:
+    """Return heading and rows as lines of at most `width` cells (None: as wide as they are).
 
     Columns that are empty in every row are left out, the first excepted.
     """
@@ -249,7 +246,13 @@ def table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int 
     }
     if width is not None:
         _fit(columns, widths, width)
-    return [_line(columns, line, widths) for line in lines]
+
+    def shown(at: int, cell: Cell) -> str:
+        text, style = cut(cell[0], widths[at]), cell[1]
+        padding, painted = " " * (widths[at] - width_of(text)), paint(text, style, on=colour)
+        return padding + painted if columns[at].right else painted + padding
+
+    return [_GAP.join(shown(at, line[at]) for at in widths).rstrip() for line in lines]
 
 
 def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
@@ -265,13 +268,3 @@ def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
     for at in reversed(by_rank):
         widths[at] -= min(too_much(), spare[at])
     widths[0] = max(1, widths[0] - too_much())
-
-
-def _line(columns: Sequence[Column], cells: Sequence[Cell], widths: dict[int, int]) -> list[Cell]:
-    parts: list[Cell] = []
-    for at, wide in widths.items():
-        text = cut(cells[at][0], wide)
-        padding = " " * (wide - width_of(text))
-        parts += [(_GAP, None)] if parts else []
-        parts.append((padding + text if columns[at].right else text + padding, cells[at][1]))
-    return parts

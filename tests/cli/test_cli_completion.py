@@ -60,10 +60,6 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
     assert complete(px, "tools", "s") == ["show", "sync"]
     assert "--watch" in complete(px, "status", "--w")
     assert complete(px, "status", "--color", "a") == ["auto", "always"]
-    for kind, folder in (("tools", "tools"), ("pipe", "pipes")):
-        examples = (REPOSITORY / "supervisord_py" / "examples" / folder).iterdir()
-        names = sorted(f"example:{one.name}" for one in examples if one.is_dir())
-        assert complete(px, kind, "add", "example:") == names
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
 

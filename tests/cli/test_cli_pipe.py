@@ -83,7 +83,7 @@ def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:
 
 def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) -> None:
     """And comes to an end; `--offset` is offered only where there is more to be read."""
-    daemon.on(ONE, document(execution()))
+    daemon.on(ONE, document(execution(truncated=True)))
     daemon.on("GET /api/pipes/digest/executions/12/output", paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
     ended = px("pipe", "output", "12", "-q")
     assert (ended.code, ended.text) == (0, "head\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage("there is nothing to run", _EXAMPLE)
     where = "stdin" if is_stdin else str(file)
     try:
-        text = (output.read_input() if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
+        text = (sys.stdin.buffer.read() if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise usage(f"cannot read {where}: {why}", f"ls -l {where}") from error

@@ -30,19 +30,13 @@ def _pages() -> Iterator[Document]:
             yield {"name": name, "section": int(section), "about": about[1] if about else None, "path": str(path)}
 
 
-def _topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    names = [*(page["name"] for page in _pages()), *root.list_commands(context)]
-    return [name for name in names if name.startswith(incomplete)]
-
-
 @declare(root, "help", "open the manual")
-@click.argument("topic", nargs=-1, shell_complete=_topics)
+@click.argument("topic", nargs=-1)
 def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
     """Open a page of the manual, or show the help of a command; without a topic, list the pages.
 
     With --json or -q a page is named, not opened.
 
-    $ pxctl help
     $ pxctl help pxd.toml
     $ pxctl help pipe run
     """
@@ -53,8 +47,7 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
             raise usage(f"there is neither a page nor a command {topic[0]!r}", "pxctl help")
         root.main([*topic, "--help"], prog_name="pxctl", standalone_mode=False, obj=invocation)
     elif not topic or invocation.json or invocation.quiet:
-        shown = found or pages
-        none = "this installation has no pages: pip install supervisord-py brings them"
+        shown, none = found or pages, "this installation has no pages: pip install supervisord-py brings them"
         invocation.print_rows({"schema": "px.help/1", "pages": shown}, shown, "path", _COLUMNS, none)
     else:
         path = found[0]["path"]
@@ -62,8 +55,7 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
         try:
             os.execvp("man", ["man", path])  # noqa: S606 - in our place: the terminal is its own
         except FileNotFoundError as error:
-            hint = f"install man-db, or read {path}"
-            raise Failure("there is no man here", kind="not_installed", hint=hint) from error
+            raise Failure("there is no man here", kind="not_installed", hint=f"less {path}") from error
 
 
 @declare(root, "completion", "print the script for {shell}")
@@ -74,7 +66,6 @@ def print_script(_: Invocation, shell: str) -> None:
     $ pxctl completion bash > ~/.local/share/bash-completion/completions/pxctl
     $ pxctl completion zsh > ~/.zfunc/_pxctl    # a directory of $fpath
     $ pxctl completion fish > ~/.config/fish/completions/pxctl.fish
-    $ eval "$(pxctl completion bash)"    # this shell only
     """
     path = next((path for path in shipped_files() if path.endswith(_SCRIPTS[shell])), None)
     if path is None:
@@ -88,7 +79,7 @@ def show_version(invocation: Invocation) -> None:
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):
         theirs = invocation.client().get("/api/daemon", timeout=5.0).get("version")
-    if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
-        invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
+    document = {"schema": "px.version/1", "client": ours, "daemon": theirs}
+    invocation.show(document, [ours], f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
     if theirs and ours != theirs and not invocation.json:
         invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart")

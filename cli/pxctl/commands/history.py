@@ -109,10 +109,7 @@ def _event_line(invocation: Invocation, event: Document) -> str:
 @declare(root, "why", "explain {unit}")
 @click.argument("unit", metavar="UNIT", shell_complete=unit_names)
 def explain(invocation: Invocation, unit: str) -> None:
-    """Explain a unit's state: what led to it, its last words, what to do.
-
-    $ pxctl why lorenz-ode-solver
-    """
+    """Explain a unit's state: what led to it, its last words, what to do."""
     if unit.isdecimal():
         raise usage(f"{unit} is the id of an execution", f"pxctl pipe show {unit}")
     document = invocation.client().get(f"/api/units/{quote(unit)}/why")

@@ -20,7 +20,7 @@ from pxctl.commands.units import bare_id, change_each, steer, steering
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
 
-kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
+kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
@@ -100,10 +100,7 @@ def list_kernels(invocation: Invocation) -> None:
 @_name
 @_which
 def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
-    """Show one session: state, process, folder, interpreter, what runs in it.
-
-    $ pxctl kernel show default
-    """
+    """Show one session: state, process, folder, interpreter, what runs in it."""
     document = _find(invocation.client(), name, cwd)
     if not invocation.print_result(document, [document.get("id")]):
         invocation.print_members(document, reason=_reason(document))
@@ -195,8 +192,6 @@ def restart_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | N
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
     A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
-
-    $ pxctl kernel restart default
     """
     return steer(invocation, "restart", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
 

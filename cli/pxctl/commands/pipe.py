@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pxctl import executions, output
-from pxctl.app import declare, declare_group, example_pipes, execution_names, pipe_keys, pipe_names, source_of
+from pxctl.app import declare, declare_group, execution_names, pipe_names, source_of
 from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
 from pxctl.coerce import read_json
 from pxctl.commands.units import bare_id, change_each
@@ -13,7 +13,7 @@ from pxctl.invocation import Invocation
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
 from pxctl.streams import harmless
 
-pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
+pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand.", "disk-digest")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
 _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=pipe_names)
 
@@ -74,7 +74,7 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         decision = document.get("last_decision") or {}
         last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
         (shown,) = with_broken([document])
-        invocation.print_members(shown, last_decision=last, cost=executions.money(document.get("cost")))
+        invocation.print_members(shown, last_decision=last, cost=executions.cost_of(document))
 
 
 # -- validate, new, add, remove, enable, disable, next ----------------------------------------------------------------
@@ -87,7 +87,6 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 
     Each finding has its line in pipe.md and its cure. Nothing is run.
 
-    $ pxctl pipe validate disk-digest
     $ pxctl pipe validate '*'
     """
     client = invocation.client()
@@ -95,9 +94,8 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None) for unit in units]
     is_ok = all(one.get("ok") for one in found)
     result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
-    if invocation.print_result(result, (one.get("pipe") for one in found)):
-        found = []
-    for one in found:
+    is_told = invocation.print_result(result, (one.get("pipe") for one in found))
+    for one in [] if is_told else found:
         for check in one.get("checks") or []:
             where = f"pipe.md:{check['line']}: " if check.get("line") else ""
             cure = f"cure: {check['hint']}" if check.get("hint") and check["verdict"] not in {"pass", "skip"} else None
@@ -109,17 +107,14 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 @declare(pipe, "new", "make pipe:{name}")
 @click.argument("name", metavar="NAME")
 def new_pipe(invocation: Invocation, name: str) -> None:
-    """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise.
-
-    $ pxctl pipe new my-pipe
-    """
+    """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise."""
     name = bare_name("pipe", name)
     if made := invocation.add("pipe", "/api/pipes/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {name}")
 
 
 @declare(pipe, "add", "add {source}")
-@click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=example_pipes)
+@click.argument("source", metavar="PATH|URL|example:NAME")
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise.
@@ -128,10 +123,9 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
     content = {"source": source_of(source), "name": name}
-    if found := invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
+    if invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
         invocation.notice(
-            f"look at it: pxctl pipe show {found['name']}; try it: pxctl pipe run {found['name']}",
-            f"let its schedule start it: pxctl pipe enable {found['name']}",
+            "look at it: pxctl pipe show; try it: pxctl pipe run; let its schedule start it: pxctl pipe enable"
         )
 
 
@@ -142,8 +136,6 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
     """Remove a pipe with its folder, its output included; what runs of it is cancelled.
 
     Its executions stay in the ledger. Asks on a terminal; elsewhere give --yes.
-
-    $ pxctl pipe remove my-pipe
     """
     name = str(invocation.client().get(route("pipe", name)).get("name"))  # of a glob, too: it is said before it is done
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
@@ -151,7 +143,7 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
 @declare(pipe, "config", "change pipe:{name}")
 @_pipe
-@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=pipe_keys)
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
     """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty removes the key.
 
@@ -170,10 +162,9 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
         except Failure:
             changes[key] = value
     answer = invocation.client().ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
-    if not invocation.print_result(answer, [str(answer.get("name"))]):
-        words = (f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
-        invocation.print(f"pipe:{answer.get('name')}: {', '.join(words)}")
-        invocation.print_warnings(answer)
+    words = ", ".join(f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
+    invocation.show(answer, [answer.get("name")], f"pipe:{answer.get('name')}: {words}")
+    invocation.print_warnings({} if invocation.json else answer)
 
 
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
@@ -195,21 +186,14 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
 @declare(pipe, "enable", "enable {names}")
 @_pipes
 def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
-    """Let schedule and events start pipes, on this machine; the file keeps what it says.
-
-    $ pxctl pipe enable disk-digest
-    $ pxctl pipe enable 'daily-*'
-    """
+    """Let schedule and events start pipes, on this machine; the file keeps what it says."""
     return _change(invocation, names, "enable")
 
 
 @declare(pipe, "disable", "disable {names}")
 @_pipes
 def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
-    """Keep schedule and events from starting pipes, on this machine; what runs goes on, what waits is cancelled.
-
-    $ pxctl pipe disable disk-digest
-    """
+    """Keep schedule and events from starting pipes, on this machine; what runs goes on, what waits is cancelled."""
     return _change(invocation, names, "disable")
 
 
@@ -219,8 +203,6 @@ def next_of_pipe(invocation: Invocation, name: str) -> None:
     """Say when a pipe is due next and why, or why it is not; and what was last decided about it.
 
     That it waits is no decision: a start, a skip, a run that was missed is one, and stays to be seen.
-
-    $ pxctl pipe next disk-digest
     """
     report = invocation.client().get(route("pipe", name, "next"))
     if invocation.print_result(report, report.get("upcoming") or []):

@@ -28,7 +28,7 @@ _RUN_COLUMNS = [
     Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
     Column("TOOK", executions.took, 4, right=True),
     Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
-    Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
+    Column("COST", executions.cost_of, 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", "retry_of", 10, right=True),
     Column("ERROR", lambda one: one.get("error_message") or one.get("error_type"), 3, minimum=14),
@@ -271,13 +271,11 @@ def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
     if invocation.json:
         invocation.print_json(client.get(f"/api/executions/{found.get('id')}"))
         return
-    is_cut = False
     with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
         for stream in STREAMS:
             for page in pages(client, executions.route_of(found, "output"), stream):
                 screen.put(stream, page.content)
-                is_cut = is_cut or page.truncated
-    if is_cut:
+    if found.get("truncated"):
         invocation.warn(executions.NOT_KEPT)
     if not executions.is_final(found):
         invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

@@ -211,10 +211,7 @@ def list_tools(invocation: Invocation) -> None:
 @declare(tools, "show", "show {tool}")
 @_tool
 def show_tool(invocation: Invocation, tool: str) -> None:
-    """Show one tool: its inputs, limits and settings; with --json its manifest and schemas, too.
-
-    $ pxctl tools show lorenz-ode-solver
-    """
+    """Show one tool: its inputs, limits and settings; with --json its manifest and schemas, too."""
     document = invocation.client().get(route("tool", tool))
     if invocation.print_result(document, [document.get("name")]):
         return
@@ -237,8 +234,6 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
     """Run the twelve checks on a tool; exits 0 on pass and warn, 1 on fail.
 
     An instance of the tool is started for the checks, and stopped again.
-
-    $ pxctl tools validate lorenz-ode-solver
     """
     with invocation.spinner(tool, "checking…"):
         document = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
@@ -259,8 +254,6 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
     """Find out why a tool fails: each known case with the evidence found and the one next step.
 
     An instance of the tool may be started for a probe, and is stopped again.
-
-    $ pxctl tools debug lorenz-ode-solver
     """
     with invocation.spinner(tool, "looking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "debug"), timeout=None)
@@ -278,17 +271,14 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
 @declare(tools, "new", "make tool:{name}")
 @click.argument("name", metavar="NAME")
 def new_tool(invocation: Invocation, name: str) -> None:
-    """Write a working tool to start from, with its test request, and put it into the catalog.
-
-    $ pxctl tools new my-tool
-    """
+    """Write a working tool to start from, with its test request, and put it into the catalog."""
     name = bare_name("tool", name)
     if made := invocation.add("tool", "/api/tools/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")
 
 
 @declare(tools, "add", "add {source}")
-@click.argument("source", metavar="PATH|example:NAME", shell_complete=app.example_tools)
+@click.argument("source", metavar="PATH|example:NAME")
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """Add a tool to the catalog: from a folder, or one of the examples that come along.
@@ -307,8 +297,6 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 
     It becomes .venv of its folder, out of requirements.txt or pyproject.toml.
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
-
-    $ pxctl tools sync lorenz-ode-solver
     """
     last: Document = {}
     try:

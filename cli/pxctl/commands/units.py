@@ -233,10 +233,7 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
 @declare(root, "restart", "restart {units}")
 @steering("UNIT", unit_names)
 def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    """Stop units and start them anew; returns when they are ready.
-
-    $ pxctl restart lorenz-ode-solver
-    """
+    """Stop units and start them anew; returns when they are ready."""
     return steer(invocation, "restart", units, timeout, no_wait)
 
 
@@ -260,10 +257,7 @@ def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> 
 @declare(root, "unpin", "unpin {tools}")
 @_tools
 def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
-    """Take pins away; a tool that is not pinned is fine.
-
-    $ pxctl unpin lorenz-ode-solver
-    """
+    """Take pins away; a tool that is not pinned is fine."""
     return _change_pins(invocation, "unpin", tools, "DELETE", "pin")
 
 
