@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import shutil
 import subprocess
@@ -15,22 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_stage import (
-    DEADLINE,
-    EXAMPLES,
-    Daemon,
-    Row,
-    ask,
-    compared,
-    daemon,
-    free_port,
-    interleaved,
-    print_table,
-    request_of,
-    timed,
-    together,
-    write_tool,
-)  # fmt: skip
+import bench_stage as stage
 
 POLL_SECONDS = 0.1
 TEN = 10
@@ -62,41 +45,41 @@ uvicorn.run(app, port=int(sys.argv[-1]), log_level="warning")
 def made(place: Path) -> dict[str, Path]:
     """Return the folders of the tools that are measured, by name: the examples, and what many tools are made of."""
     names = ["compound-interest", "lorenz-ode-solver"] + (["text-stats"] if shutil.which("node") else [])
-    folders = {name: EXAMPLES / name for name in names}
+    folders = {name: stage.EXAMPLES / name for name in names}
     for name in (*IMPORTS, *(f"ten-{number}" for number in range(TEN))):
-        folders[name] = write_tool(place / name, IMPORTS.get(name, "") + APP)
+        folders[name] = stage.write_tool(place / name, IMPORTS.get(name, "") + APP)
     return folders
 
 
 def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a tool the usual way: pick a port, start the program."""
-    port, usual = free_port(), [sys.executable, "main.py", "--port", "{port}"]
+    port, usual = stage.free_port(), [sys.executable, "main.py", "--port", "{port}"]
     command = json.loads((folder / "tool.json").read_text()).get("command", usual)
     return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
 
 
 def polled(port: int, body: Any) -> None:
     """Ask for health every POLL_SECONDS until it is told, then send the request."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+    with stage.local(port) as connection:
         while True:
             try:
-                ask(connection, "GET", "/healthz")
+                stage.ask(connection, "GET", "/healthz")
                 break
             except OSError:
                 connection.close()
                 time.sleep(POLL_SECONDS)
-        ask(connection, "POST", "/run", body)
+        stage.ask(connection, "POST", "/run", body)
 
 
 def by_polling(*folders: Path) -> Callable[[], float]:
     """Return what measures the usual way, with all these tools at once."""
-    bodies = [request_of(folder) for folder in folders]
+    bodies = [stage.request_of(folder) for folder in folders]
 
     def once() -> float:
         begin = time.perf_counter()
         children = [started(folder) for folder in folders]
         try:
-            together([partial(polled, port, body) for (_, port), body in zip(children, bodies, strict=True)])
+            stage.together([partial(polled, port, body) for (_, port), body in zip(children, bodies, strict=True)])
             return time.perf_counter() - begin
         finally:
             for process, _ in children:
@@ -106,15 +89,15 @@ def by_polling(*folders: Path) -> Callable[[], float]:
     return once
 
 
-def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
+def through(held: stage.Daemon, method: str, *folders: Path) -> Callable[[], float]:
     """Return what measures the daemon's way: the tools are stopped, then asked; all starts must be by that method."""
-    bodies = {folder.name: request_of(folder) for folder in folders}
+    bodies = {folder.name: stage.request_of(folder) for folder in folders}
 
     def once() -> float:
         while True:  # what a tool imports is known after its first start
             for name in bodies:
                 held.ask("POST", f"/api/tools/{name}/stop")
-            seconds = timed(lambda: together([partial(held.run_tool, *each) for each in bodies.items()]))
+            seconds = stage.timed(lambda: stage.together([partial(held.run_tool, *each) for each in bodies.items()]))
             state = held.ask("GET", "/api/launcher/state")
             if all(state[name]["start_method"] == method for name in bodies):
                 return seconds
@@ -123,22 +106,22 @@ def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
     return once
 
 
-def use(held: Daemon, *folders: Path) -> None:
+def use(held: stage.Daemon, *folders: Path) -> None:
     """Use tools as they are used, with pauses: what a request imports is learnt by the next connection."""
     for _ in range(2):
         for folder in folders:
-            held.run_tool(folder.name, request_of(folder))
+            held.run_tool(folder.name, stage.request_of(folder))
         time.sleep(IDLE_SECONDS)
 
 
-def share(held: Daemon, group: list[Path]) -> float:
+def share(held: stage.Daemon, group: list[Path]) -> float:
     """Return the MiB of one of these tools, pages that several processes have shared among them (PSS)."""
     state = held.ask("GET", "/api/launcher/state")
     pages = [Path(f"/proc/{state[folder.name]['pid']}/smaps_rollup").read_text() for folder in group]
     return sum(int(page.split("Pss:")[1].split()[0]) for page in pages) / 1024 / len(group)
 
 
-def measure(rounds: int = 15) -> list[Row]:
+def measure(rounds: int = 15) -> list[stage.Row]:
     """Return rows for each tool, and for ten at once."""
     rows = []
     with tempfile.TemporaryDirectory() as place:
@@ -146,20 +129,20 @@ def measure(rounds: int = 15) -> list[Row]:
         tens = [folder for name, folder in folders.items() if name.startswith("ten-")]
         groups = {name: [folder] for name, folder in folders.items() if folder not in tens} | {"ten at once": tens}
         settings, every = {"PX_TOOLS__WARM_KEEP_MAX": "20"}, list(folders.values())
-        with daemon(every, **settings) as held, daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
+        with stage.daemon(every, **settings) as held, stage.daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
             for name, group in groups.items():
                 acts = {"spawn": through(plain, "spawn", *group), "polling": by_polling(*group)}
                 if name != "text-stats":  # it is no Python
                     use(held, *group)
                     acts["zygote"] = through(held, "zygote", *group)
                     acts["zygote"]()
-                found = interleaved(acts, rounds if len(group) == 1 else rounds // 3)
+                found = stage.interleaved(acts, rounds if len(group) == 1 else rounds // 3)
                 theirs = found.pop("polling")
-                rows += [compared(f"{name}, {method}", ours, theirs) for method, ours in found.items()]
+                rows += [stage.compared(f"{name}, {method}", ours, theirs) for method, ours in found.items()]
                 if name != "text-stats":
                     mine, spawned = share(held, group), share(plain, group)
                     figures = f"{mine:.0f} MiB", f"{spawned:.0f} MiB spawned", f"{mine / spawned:.2f}x"
-                    rows.append(Row(f"{name}, memory of one (PSS)", *figures))
+                    rows.append(stage.Row(f"{name}, memory of one (PSS)", *figures))
                 for folder in group:
                     for each in (held, plain):
                         each.ask("POST", f"/api/tools/{folder.name}/stop")
@@ -167,4 +150,4 @@ def measure(rounds: int = 15) -> list[Row]:
 
 
 if __name__ == "__main__":
-    print_table("cold start to first answer: daemon, polling every 100 ms, times as long", measure())
+    stage.print_table("cold start to first answer: daemon, polling every 100 ms, times as long", measure())

@@ -8,7 +8,6 @@ read the pipe and write a file.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import resource
 import shutil
@@ -22,24 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from bench_stage import (
-    DEADLINE,
-    Daemon,
-    Row,
-    ask,
-    compared,
-    cpu_seconds,
-    daemon,
-    free_port,
-    interleaved,
-    print_table,
-    process,
-    ratio,
-    resident_mib,
-    timed,
-    until,
-    write_tool,
-)  # fmt: skip
+import bench_stage as stage
 
 from e2e.house import server
 from keeper.keeper_rig import PLAIN_ARGV, Rig
@@ -65,7 +47,7 @@ WRITER = server("""
 """)
 
 
-def spawns() -> list[Row]:
+def spawns() -> list[stage.Row]:
     """Spawn, and Popen, turn about, as the control plane of a keeper of our own."""
     ours, theirs = [], []
     with Rig() as rig:
@@ -73,16 +55,16 @@ def spawns() -> list[Row]:
         link = rig.up()
         for _ in range(SPAWNS + 20):
             order = rig.spec([TRUE])
-            ours.append(timed(lambda order=order: link.call("spawn", **order)))  # type: ignore[misc]
-            theirs.append(timed(lambda: subprocess.Popen([TRUE], start_new_session=True, pipesize=-1).wait()))
+            ours.append(stage.timed(lambda order=order: link.call("spawn", **order)))  # type: ignore[misc]
+            theirs.append(stage.timed(lambda: subprocess.Popen([TRUE], start_new_session=True, pipesize=-1).wait()))
             link.event("gone", key=order["key"])
             link.call("release", key=order["key"])
             link.events.clear()
-        memory = resident_mib(rig.pid)
+        memory = stage.resident_mib(rig.pid)
     return [
-        compared("spawn, exec confirmed", ours[20:], theirs[20:]),
-        Row("fastest", f"{1000 * min(ours):.2f} ms", f"{1000 * min(theirs):.2f} ms"),
-        Row("keeper, resident", f"{memory:.1f} MiB", "target: 14 MiB"),
+        stage.compared("spawn, exec confirmed", ours[20:], theirs[20:]),
+        stage.Row("fastest", f"{1000 * min(ours):.2f} ms", f"{1000 * min(theirs):.2f} ms"),
+        stage.Row("keeper, resident", f"{memory:.1f} MiB", "target: 14 MiB"),
     ]
 
 
@@ -94,54 +76,53 @@ def libraries() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def control_planes() -> list[Row]:
+def control_planes() -> list[stage.Row]:
     """Return the rows of its start."""
     ours = subprocess.run([sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True).stdout
     figures: dict[str, list[float]] = {"control": [], "libraries": []}
     back: list[float] = []
     for _ in range(DAEMONS):
         came: list[float] = []
-        with daemon() as held:
+        with stage.daemon() as held:
             time.sleep(2)
-            idle = resident_mib(held.pids()[1])
+            idle = stage.resident_mib(held.pids()[1])
 
-            def replaced(held: Daemon = held, came: list[float] = came) -> float:
+            def replaced(held: stage.Daemon = held, came: list[float] = came) -> float:
                 """Kill the control plane; return the processor seconds of the next one up to its first answer."""
                 os.kill(held.pids()[1], signal.SIGKILL)
-                came.append(timed(lambda: until(held.answers, "the next control plane answers")))
-                return cpu_seconds(held.pids()[1])
+                came.append(stage.timed(lambda: stage.until(held.answers, "the next control plane answers")))
+                return stage.cpu_seconds(held.pids()[1])
 
-            for name, seconds in interleaved({"control": replaced, "libraries": libraries}, ROUNDS).items():
+            for name, seconds in stage.interleaved({"control": replaced, "libraries": libraries}, ROUNDS).items():
                 figures[name] += seconds
         back += came[1:]
     cpu, other = (f"{statistics.median(seconds):.2f} s" for seconds in figures.values())
     return [
-        Row("own modules imported", ours.strip()),
-        Row("resident, idle", f"{idle:.1f} MiB"),
-        Row("CPU up to the first answer", cpu, f"{other} for '{LIBRARIES}'", ratio(*figures.values())),
-        Row("kill -9 to the next answer", f"{statistics.median(back):.2f} s"),
+        stage.Row("own modules imported", ours.strip()),
+        stage.Row("resident, idle", f"{idle:.1f} MiB"),
+        stage.Row("CPU up to the first answer", cpu, f"{other} for '{LIBRARIES}'", stage.ratio(*figures.values())),
+        stage.Row("kill -9 to the next answer", f"{statistics.median(back):.2f} s"),
     ]
 
 
 def copy(source: int, target: int) -> None:
-    """Be the plain reader until the pipe ends."""
     while piece := os.read(source, 65536):
         os.write(target, piece)
 
 
-def output(rounds: int = 25) -> list[Row]:
+def output(rounds: int = 25) -> list[stage.Row]:
     """Return the speeds of both, and what the keeper's memory became."""
-    port = free_port()
+    port = stage.free_port()
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("wb") as out:
-        tool = write_tool(Path(folder) / "writer", WRITER)
+        tool = stage.write_tool(Path(folder) / "writer", WRITER)
         words = (sys.executable, tool / "main.py", "--port", port)
-        with daemon([tool]) as held, process(*words, stdout=subprocess.PIPE) as plain:
+        with stage.daemon([tool]) as held, stage.process(*words, stdout=subprocess.PIPE) as plain:
             threading.Thread(target=copy, args=(plain.stdout.fileno(), out.fileno())).start()
 
             def direct() -> float:
                 os.ftruncate(out.fileno(), 0)
-                with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
-                    return MIB / float(ask(connection, "POST", "/run", {"mib": MIB})["seconds"])
+                with stage.local(port) as connection:
+                    return MIB / float(stage.ask(connection, "POST", "/run", {"mib": MIB})["seconds"])
 
             def ours() -> float:
                 return MIB / float(held.run_tool("writer", {"mib": MIB})["seconds"])
@@ -151,17 +132,21 @@ def output(rounds: int = 25) -> list[Row]:
                     return True
                 return False
 
-            until(up, "the plain writer listens")
-            figures = interleaved({"keeper": ours, "plain": direct}, rounds)
-            memory = resident_mib(held.pids()[0])
+            stage.until(up, "the plain writer listens")
+            figures = stage.interleaved({"keeper": ours, "plain": direct}, rounds)
+            memory = stage.resident_mib(held.pids()[0])
     mine, theirs = (statistics.median(speeds) for speeds in figures.values())
     return [
-        Row(f"{MIB} MiB of lines", f"{mine:.0f} MiB/s", f"{theirs:.0f} MiB/s", f"{mine / theirs:.2f}x"),
-        Row("keeper, resident afterwards", f"{memory:.1f} MiB"),
+        stage.Row(f"{MIB} MiB of lines", f"{mine:.0f} MiB/s", f"{theirs:.0f} MiB/s", f"{mine / theirs:.2f}x"),
+        stage.Row("keeper, resident afterwards", f"{memory:.1f} MiB"),
     ]
 
 
 if __name__ == "__main__":
-    print_table("spawn: keeper's answer, Popen and wait of the same program (target: 3 ms)", spawns())
-    print_table("The control plane", control_planes())
-    print_table("output at full speed: through the keeper, plain reader that writes a file, times as fast", output())
+    tables = {
+        "spawn: keeper's answer, Popen and wait of the same program (target: 3 ms)": spawns,
+        "The control plane": control_planes,
+        "output at full speed: through the keeper, plain reader that writes a file, times as fast": output,
+    }
+    for title, rows in tables.items():
+        stage.print_table(title, rows())

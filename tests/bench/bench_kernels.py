@@ -22,18 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from bench_stage import (
-    DEADLINE,
-    Daemon,
-    Row,
-    ask,
-    compared,
-    daemon,
-    interleaved,
-    print_table,
-    resident_mib,
-    until,
-)  # fmt: skip
+import bench_stage as stage
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
@@ -53,7 +42,7 @@ class Other:
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(stage.DEADLINE)
 
 
 # -- jupyter_client ------------------------------------------------------------------------------------------------
@@ -80,7 +69,7 @@ async def started() -> tuple[AsyncKernelManager, AsyncKernelClient]:
     await manager.start_kernel(stderr=subprocess.DEVNULL)  # it warns of TCP each time
     client = manager.client()
     client.start_channels()
-    await client.wait_for_ready(timeout=DEADLINE)
+    await client.wait_for_ready(timeout=stage.DEADLINE)
     return manager, client
 
 
@@ -132,7 +121,7 @@ async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> 
 # -- ours ----------------------------------------------------------------------------------------------------------
 
 
-def execute(held: Daemon, code: str, session: str = "bench", **more: Any) -> dict[str, Any]:
+def execute(held: stage.Daemon, code: str, session: str = "bench", **more: Any) -> dict[str, Any]:
     """Run one cell in a session, on a connection of its own."""
     answer: dict[str, Any] = held.ask("POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more)
     if answer["status"] != "ok":
@@ -140,13 +129,12 @@ def execute(held: Daemon, code: str, session: str = "bench", **more: Any) -> dic
     return answer
 
 
-def stop_all(held: Daemon) -> None:
+def stop_all(held: stage.Daemon) -> None:
     for kernel in held.ask("GET", "/api/kernels")["kernels"]:
         held.ask("POST", f"/api/kernels/{kernel['id']}/stop")
 
 
-def first_cell_of_ours(held: Daemon, *, forked: bool) -> float:
-    """Return what the first cell of a kernel takes."""
+def first_cell_of_ours(held: stage.Daemon, *, forked: bool) -> float:
     begin = time.perf_counter()
     kernel = execute(held, "1+1")["kernel"]
     seconds = time.perf_counter() - begin
@@ -157,24 +145,23 @@ def first_cell_of_ours(held: Daemon, *, forked: bool) -> float:
     return seconds
 
 
-def has_zygote(held: Daemon) -> bool:
-    """Say whether kernels can be forked."""
+def has_zygote(held: stage.Daemon) -> bool:
     return any(each["ready"] for each in held.ask("GET", "/api/kernels")["zygotes"])
 
 
-def round_trip_of_ours(held: Daemon) -> float:
+def round_trip_of_ours(held: stage.Daemon) -> float:
     with contextlib.closing(held.connect()) as connection:
         begin = time.perf_counter()
         for _ in range(CALLS):
-            ask(connection, "POST", "/api/kernels/bench/execute", {"code": "1+1", "cwd": "/tmp"})
+            stage.ask(connection, "POST", "/api/kernels/bench/execute", {"code": "1+1", "cwd": "/tmp"})
         return (time.perf_counter() - begin) / CALLS
 
 
-def first_cells(other: Other, rounds: int) -> list[Row]:
+def first_cells(other: Other, rounds: int) -> list[stage.Row]:
     """Compare the first cell of a new session: forked from a zygote, and spawned."""
-    with daemon() as held, daemon(PX_DAEMON__ZYGOTES="0") as plain:
+    with stage.daemon() as held, stage.daemon(PX_DAEMON__ZYGOTES="0") as plain:
         execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
-        until(lambda: has_zygote(held), "a zygote")
+        stage.until(lambda: has_zygote(held), "a zygote")
         stop_all(held)
         first_cell_of_ours(plain, forked=False)
         acts = {
@@ -182,13 +169,13 @@ def first_cells(other: Other, rounds: int) -> list[Row]:
             "spawn": partial(first_cell_of_ours, plain, forked=False),
             "theirs": lambda: float(other.run(first_cell_of_theirs())),
         }
-        found = interleaved(acts, rounds)
+        found = stage.interleaved(acts, rounds)
     theirs = found["theirs"]
     names = {"zygote": "first cell, forked", "spawn": "first cell, spawned"}
-    return [compared(words, found[name], theirs, "jupyter_client") for name, words in names.items()]
+    return [stage.compared(words, found[name], theirs, "jupyter_client") for name, words in names.items()]
 
 
-def side_by_side(other: Other, rounds: int) -> list[Row]:
+def side_by_side(other: Other, rounds: int) -> list[stage.Row]:
     """Compare the first cells of several new sessions that are asked for at the same moment."""
 
     async def theirs() -> float:
@@ -199,9 +186,9 @@ def side_by_side(other: Other, rounds: int) -> list[Row]:
         await asyncio.gather(*(ended(*each) for each in made))
         return seconds
 
-    with daemon(PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
+    with stage.daemon(PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
         execute(held, "1+1")
-        until(lambda: has_zygote(held), "a zygote")
+        stage.until(lambda: has_zygote(held), "a zygote")
 
         def ours() -> float:
             stop_all(held)
@@ -213,15 +200,14 @@ def side_by_side(other: Other, rounds: int) -> list[Row]:
                 raise RuntimeError("sessions shared a kernel")
             return seconds
 
-        found = interleaved({"ours": ours, "theirs": lambda: float(other.run(theirs()))}, rounds)
-    words = f"first cells of {KERNELS} at once, forked"
-    return [compared(words, found["ours"], found["theirs"], "jupyter_client")]
+        words = f"first cells of {KERNELS} at once, forked"
+        return [stage.against(words, ours, lambda: float(other.run(theirs())), rounds, "jupyter_client")]
 
 
-def round_trips(other: Other, rounds: int) -> list[Row]:
+def round_trips(other: Other, rounds: int) -> list[stage.Row]:
     """Compare a round trip of `1+1` with a client of one's own, and with a gateway."""
     token = secrets.token_hex(8)
-    with daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
+    with stage.daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         execute(held, "1+1")
         manager, client = other.run(started())
 
@@ -232,26 +218,26 @@ def round_trips(other: Other, rounds: int) -> list[Row]:
             return (time.perf_counter() - begin) / CALLS
 
         url = servers.enter_context(gateway(Path(folder) / "gateway", token))
-        stage = websocket(url, token)
-        wire = other.run(stage.__aenter__())
+        opening = websocket(url, token)
+        wire = other.run(opening.__aenter__())
         acts: dict[str, Callable[[], float]] = {
             "ours": lambda: round_trip_of_ours(held),
             "own": lambda: float(other.run(own())),
             "gateway": lambda: float(other.run(through_gateway(wire, CALLS))),
         }
-        found = interleaved(acts, rounds)
-        other.run(stage.__aexit__(None, None, None))
+        found = stage.interleaved(acts, rounds)
+        other.run(opening.__aexit__(None, None, None))
         other.run(ended(manager, client))
     whose = {"ZMQ client": found["own"], "gateway websocket": found["gateway"]}
-    return [compared("1+1", found["ours"], theirs, name) for name, theirs in whose.items()]
+    return [stage.compared("1+1", found["ours"], theirs, name) for name, theirs in whose.items()]
 
 
-def prints(other: Other, rounds: int) -> list[Row]:
+def prints(other: Other, rounds: int) -> list[stage.Row]:
     """Compare a print of 50 MB, and show what it does to the memory of the control plane."""
-    with daemon() as held:
+    with stage.daemon() as held:
         execute(held, "1+1")
         manager, client = other.run(started())
-        before = resident_mib(held.pids()[1])
+        before = stage.resident_mib(held.pids()[1])
 
         def ours() -> float:
             begin = time.perf_counter()
@@ -269,22 +255,13 @@ def prints(other: Other, rounds: int) -> list[Row]:
                 raise RuntimeError(f"{printed} bytes of {PRINTED} arrived")
             return seconds
 
-        found = interleaved({"ours": ours, "theirs": theirs}, rounds)
-        after = resident_mib(held.pids()[1])
+        row = stage.against("print of 50 MB, to disk", ours, theirs, rounds, "drained ZMQ client")
+        after = stage.resident_mib(held.pids()[1])
         other.run(ended(manager, client))
-    mine, drained = found["ours"], found["theirs"]
-    return [
-        compared("print of 50 MB, to disk", mine, drained, "drained ZMQ client"),
-        Row("  control plane's memory", f"{after:.0f} MiB", f"before {before:.0f} MiB"),
-    ]
-
-
-def main() -> None:
-    """Measure and print."""
-    other = Other()
-    rows = [*first_cells(other, 10), *side_by_side(other, 5), *round_trips(other, 10), *prints(other, 5)]
-    print_table("Kernels: a call through the daemon against what one would use instead", rows)
+    return [row, stage.Row("  control plane's memory", f"{after:.0f} MiB", f"before {before:.0f} MiB")]
 
 
 if __name__ == "__main__":
-    main()
+    peer = Other()
+    rows = [*first_cells(peer, 10), *side_by_side(peer, 5), *round_trips(peer, 10), *prints(peer, 5)]
+    stage.print_table("Kernels: a call through the daemon against what one would use instead", rows)

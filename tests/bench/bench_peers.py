@@ -26,28 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import bench_stage as stage
 from bench_cold_start import APP
 from bench_pipes import write
-from bench_stage import (
-    BIN,
-    ROOT,
-    Daemon,
-    Row,
-    ask,
-    compared,
-    cpu_seconds,
-    daemon,
-    free_port,
-    interleaved,
-    print_table,
-    process,
-    resident_mib,
-    timed,
-    until,
-    write_tool,
-)  # fmt: skip
 
-PEERS = ROOT / ".bench"
+PEERS = stage.ROOT / ".bench"
 SUPERVISORD = """[supervisord]
 nodaemon=true
 [unix_http_server]
@@ -106,40 +89,31 @@ def install() -> None:
 
 
 def answers(port: int) -> bool:
-    """Say whether the program answers."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+    with stage.local(port) as connection:
         try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == http.client.OK
+            return bool(stage.ask(connection, "GET", "/healthz"))
         except (OSError, http.client.HTTPException):
             return False
-
-
-def pid_of(port: int) -> int:
-    """Return the pid of the program, which it tells."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
-        connection.request("POST", "/run", "{}", {"Content-Type": "application/json"})
-        return int(connection.getresponse().read())
 
 
 @contextmanager
 def peer(place: Path, program: str, config: str) -> Iterator[int]:
     """Run a supervisor that holds the program; give its port."""
-    port = free_port()
+    port = stage.free_port()
     (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, port=port))
     words = [PEERS / "bin" / program, *(["-c"] if program == "supervisord" else []), place / f"{program}.conf"]
-    with (place / f"{program}.log").open("wb") as log, process(*words, cwd=place, stdout=log, stderr=log):
-        until(lambda: answers(port), f"the program of {program} answers")
+    with (place / f"{program}.log").open("wb") as log, stage.process(*words, cwd=place, stdout=log, stderr=log):
+        stage.until(lambda: answers(port), f"the program of {program} answers")
         yield port
 
 
-def statuses(held: Daemon, place: Path, rounds: int) -> list[Row]:
+def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
     """Compare the commands that tell how things are, as whole processes."""
     # As pip leaves an installed package: under PYTHONDONTWRITEBYTECODE each call would compile what was edited.
-    compileall.compile_dir(ROOT / "cli", quiet=1)
+    compileall.compile_dir(stage.ROOT / "cli", quiet=1)
     env = os.environ | {"PX_HOME": str(held.home)}
     commands = {
-        "pxctl": [BIN / "pxctl", "status"],
+        "pxctl": [stage.BIN / "pxctl", "status"],
         "supervisorctl": [PEERS / "bin" / "supervisorctl", "-c", place / "supervisord.conf", "status"],
         "circusctl": [PEERS / "bin" / "circusctl", "--endpoint", f"ipc://{place}/endpoint", "status"],
         "import click (target: 1.4x)": [sys.executable, "-c", "import click"],
@@ -148,21 +122,22 @@ def statuses(held: Daemon, place: Path, rounds: int) -> list[Row]:
 
     def whole(command: list[object]) -> Callable[[], float]:
         words = [str(word) for word in command]
-        return lambda: timed(lambda: subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True))
+        return lambda: stage.timed(lambda: subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True))
 
-    found = interleaved({name: whole(command) for name, command in commands.items()}, rounds)
+    found = stage.interleaved({name: whole(command) for name, command in commands.items()}, rounds)
     ours = found.pop("pxctl")
-    return [compared(f"status, {name}", ours, theirs) for name, theirs in found.items()]
+    return [stage.compared(f"status, {name}", ours, theirs) for name, theirs in found.items()]
 
 
-def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
+def deaths(held: stage.Daemon, port: int, rounds: int) -> list[stage.Row]:
     """Compare the time from the death of a program until it answers again."""
 
     def restarted() -> float:
         time.sleep(1.0)  # who dies at once is held back
-        pid = pid_of(port)
+        with stage.local(port) as connection:
+            pid = stage.ask(connection, "POST", "/run", {})  # it tells
         os.kill(pid, signal.SIGKILL)
-        return timed(lambda: at_once(lambda: answers(port)))
+        return stage.timed(lambda: at_once(lambda: answers(port)))
 
     def ours() -> float:
         while True:
@@ -173,10 +148,9 @@ def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
             held.ask("POST", "/api/tools/app/stop")  # what it imports is known after its first start
             time.sleep(0.5)
         os.kill(pid, signal.SIGKILL)
-        return timed(lambda: at_once(lambda: is_back(held)))
+        return stage.timed(lambda: at_once(lambda: is_back(held)))
 
-    found = interleaved({"ours": ours, "theirs": restarted}, rounds)
-    return [compared("kill -9 of a FastAPI program to its next answer", found["ours"], found["theirs"])]
+    return [stage.against("kill -9 of a FastAPI program to its next answer", ours, restarted, rounds)]
 
 
 def at_once(probe: Callable[[], bool]) -> None:
@@ -185,7 +159,7 @@ def at_once(probe: Callable[[], bool]) -> None:
         time.sleep(0.0005)
 
 
-def is_back(held: Daemon) -> bool:
+def is_back(held: stage.Daemon) -> bool:
     """Say whether a run is answered; one that meets the dying process is not."""
     try:
         held.run_tool("app")
@@ -194,15 +168,15 @@ def is_back(held: Daemon) -> bool:
     return True
 
 
-def measure(rounds: int = 15) -> list[Row]:
+def measure(rounds: int = 15) -> list[stage.Row]:
     """Return the rows against both."""
     install()
     with tempfile.TemporaryDirectory(prefix="pxb", dir="/tmp") as folder:
         place = Path(folder)
         app = APP.replace("return asked", "return __import__('os').getpid()")
-        tool = write_tool(place / "app", app)
+        tool = stage.write_tool(place / "app", app)
         others = peer(place, "supervisord", SUPERVISORD), peer(place, "circusd", CIRCUS)
-        with daemon([tool]) as held, others[0] as port, others[1]:
+        with stage.daemon([tool]) as held, others[0] as port, others[1]:
             return [*statuses(held, place, rounds), *deaths(held, port, rounds)]
 
 
@@ -214,9 +188,9 @@ def switches(pid: int) -> int:
 
 def watch(pid: int) -> str:
     """Return what the process used while nothing happened."""
-    seconds, wakes = cpu_seconds(pid), switches(pid)
+    seconds, wakes = stage.cpu_seconds(pid), switches(pid)
     time.sleep(WATCH_SECONDS)
-    share, often = 100 * (cpu_seconds(pid) - seconds), switches(pid) - wakes
+    share, often = 100 * (stage.cpu_seconds(pid) - seconds), switches(pid) - wakes
     return f"{share / WATCH_SECONDS:.2f} % CPU, {often / WATCH_SECONDS:.1f} wake-ups/s"
 
 
@@ -231,8 +205,11 @@ def supervised(place: Path, children: int) -> Iterator[tuple[int, Path]]:
         SLEEPING.format(children=children, python=sys.executable, command=" ".join(SLEEP), place=place)
     )
     words = (PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf")
-    with (place / "supervisord.log").open("wb") as log, process(*words, cwd=place, stdout=log, stderr=log) as running:
-        until(lambda: len(children_of(running.pid)) == children + 1, "Supervisor has started them all")
+    with (
+        (place / "supervisord.log").open("wb") as log,
+        stage.process(*words, cwd=place, stdout=log, stderr=log) as running,
+    ):
+        stage.until(lambda: len(children_of(running.pid)) == children + 1, "Supervisor has started them all")
         yield running.pid, place / "told"
     os.close(held_open)
 
@@ -259,40 +236,41 @@ def until_told(pid: int, word: bytes, came: queue.Queue[tuple[bytes, float]]) ->
             return moment - begin
 
 
-def sleepers(count: int) -> list[Row]:
+def sleepers(count: int) -> list[stage.Row]:
     """Return the rows of so many processes that do nothing, and of their deaths."""
     settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
-    with tempfile.TemporaryDirectory() as folder, daemon(**settings) as held:
+    with tempfile.TemporaryDirectory() as folder, stage.daemon(**settings) as held:
         for number in range(count):
             write(held, f"sleeper-{number}", *SLEEP)
         keeper, control = held.pids()
-        empty = resident_mib(keeper, control)
+        empty = stage.resident_mib(keeper, control)
         with contextlib.closing(held.connect()) as connection:
-            until(lambda: len(ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
+            stage.until(
+                lambda: len(stage.ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known"
+            )
             for number in range(count):
-                ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
-        until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
+                stage.ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
+        stage.until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
         events = held.connect()
         events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
         ours = heard(events.getresponse())
         with supervised(Path(folder), count) as (supervisor, fifo):
             theirs = heard(fifo.open("rb"))
-            rows = [Row(f"keeper with {count}", watch(keeper)), Row(f"control plane with {count}", watch(control))]
-            rows.append(Row(f"Supervisor with {count}", watch(supervisor)))
-            mine, other = resident_mib(keeper, control), resident_mib(supervisor)
+            held_by = {"keeper": keeper, "control plane": control, "Supervisor": supervisor}
+            rows = [stage.Row(f"{name} with {count}", watch(pid)) for name, pid in held_by.items()]
+            mine, other = stage.resident_mib(keeper, control), stage.resident_mib(supervisor)
             figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
-            rows.append(Row(f"resident with {count}", *figures))
-            left = {side: victims(pid) for side, pid in (("ours", keeper), ("theirs", supervisor))}
+            rows.append(stage.Row(f"resident with {count}", *figures))
+            mine_left, theirs_left = victims(keeper), victims(supervisor)
 
             def of_ours() -> float:
-                return until_told(left["ours"].pop(), b"execution_failed", ours)
+                return until_told(mine_left.pop(), b"execution_failed", ours)
 
             def of_theirs() -> float:
-                pid = left["theirs"].pop()
+                pid = theirs_left.pop()
                 return until_told(pid, str(pid).encode(), theirs)
 
-            found = interleaved({"ours": of_ours, "theirs": of_theirs}, DEATHS)
-    return [*rows, compared(f"kill -9 to its event with {count}", found["ours"], found["theirs"])]
+            return [*rows, stage.against(f"kill -9 to its event with {count}", of_ours, of_theirs, DEATHS)]
 
 
 def victims(pid: int) -> list[int]:
@@ -302,6 +280,6 @@ def victims(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    print_table("other supervisors: ours, theirs, times as long", measure())
+    stage.print_table("other supervisors: ours, theirs, times as long", measure())
     rows = [row for count in SLEEPERS for row in sleepers(count)]
-    print_table("processes that sleep: ours, Supervisor's, times as much", rows)
+    stage.print_table("processes that sleep: ours, Supervisor's, times as much", rows)

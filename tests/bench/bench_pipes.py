@@ -20,20 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench_stage import (
-    Daemon,
-    Row,
-    ask,
-    compared,
-    cpu_seconds,
-    daemon,
-    interleaved,
-    milliseconds,
-    print_table,
-    ratio,
-    timed,
-    together,
-)  # fmt: skip
+import bench_stage as stage
 
 RUNS = 80
 SLOTS = 4
@@ -43,34 +30,33 @@ CLOCK = ("date", "+%s.%N")
 """Says when it was there to say it."""
 
 
-def write(held: Daemon, name: str, *command: str) -> None:
-    """Write a pipe that runs a command."""
+def write(held: stage.Daemon, name: str, *command: str) -> None:
     folder = held.home / "pipes" / name
     folder.mkdir(parents=True)
     front = f"agent: command\ncommand: {' '.join(command)}\nallow_empty: true\nschedule: manual"
     (folder / "pipe.md").write_text(f"---\n{front}\n---\nDo it.\n")
 
 
-def run(held: Daemon, *names: str, count: int) -> None:
+def run(held: stage.Daemon, *names: str, count: int) -> None:
     """Run each pipe so many times, all of them queued at once; return when the last of each is over."""
 
     def one(name: str) -> None:
         with contextlib.closing(held.connect()) as connection:
             for _ in range(count - 1):
-                ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
-            last = ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})
+                stage.ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
+            last = stage.ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})
         check([last])
 
-    together([partial(one, name) for name in names])
+    stage.together([partial(one, name) for name in names])
 
 
-def run_batch(held: Daemon, *names: str, count: int) -> None:
+def run_batch(held: stage.Daemon, *names: str, count: int) -> None:
     """Do the same by one request for each pipe."""
 
     def one(name: str) -> None:
         check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
 
-    together([partial(one, name) for name in names])
+    stage.together([partial(one, name) for name in names])
 
 
 def check(rows: list[Any]) -> None:
@@ -117,13 +103,13 @@ def spooler() -> Iterator[Spooler]:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def latency(held: Daemon) -> list[Row]:
+def latency(held: stage.Daemon) -> list[stage.Row]:
     """Return the rows of one run at a time: until its process is there, and until it is over."""
     connection = held.connect()
 
     def until_there() -> float:
         begin = time.time()
-        done = ask(connection, "POST", "/api/pipes/clock/run?wait=1")
+        done = stage.ask(connection, "POST", "/api/pipes/clock/run?wait=1")
         return float(done["stdout"]) - begin
 
     def plainly() -> float:
@@ -133,42 +119,47 @@ def latency(held: Daemon) -> list[Row]:
     acts = {
         "ours": until_there,
         "plain": plainly,
-        "asked": lambda: timed(lambda: ask(connection, "GET", "/api/pipes/queue")),
-        "whole": lambda: timed(lambda: ask(connection, "POST", "/api/pipes/clock/run?wait=1")),
-        "process": lambda: timed(lambda: subprocess.run(CLOCK, capture_output=True, check=True)),
+        "asked": lambda: stage.timed(lambda: stage.ask(connection, "GET", "/api/pipes/queue")),
+        "whole": lambda: stage.timed(lambda: stage.ask(connection, "POST", "/api/pipes/clock/run?wait=1")),
+        "process": lambda: stage.timed(lambda: subprocess.run(CLOCK, capture_output=True, check=True)),
     }
     with contextlib.closing(connection):
-        it = interleaved(acts, LATENCY_ROUNDS)
+        it = stage.interleaved(acts, LATENCY_ROUNDS)
     least = [one + other for one, other in zip(it["plain"], it["asked"], strict=True)]
     added = 1000 * (statistics.median(it["ours"]) - statistics.median(least))
     return [
-        compared("POST run until the process is there", it["ours"], it["plain"]),
-        Row("against a Popen and a request that asks little", "", milliseconds(least), ratio(it["ours"], least)),
-        Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
-        compared("the whole execution", it["whole"], it["process"]),
+        stage.compared("POST run until the process is there", it["ours"], it["plain"]),
+        stage.Row(
+            "against a Popen and a request that asks little",
+            "",
+            stage.milliseconds(least),
+            stage.ratio(it["ours"], least),
+        ),
+        stage.Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
+        stage.compared("the whole execution", it["whole"], it["process"]),
     ]
 
 
-def throughput(held: Daemon, other: Spooler) -> list[Row]:
+def throughput(held: stage.Daemon, other: Spooler) -> list[stage.Row]:
     """Return the rows of many executions: one after the other, and side by side."""
     names = [f"nothing{at}" for at in range(SLOTS)]
     brain = held.pids()[1]
     spent: dict[str, list[float]] = {"one": [], "many": [], "batch": []}
 
     def ours(name: str, count: int, *pipes: str) -> float:
-        before, act = cpu_seconds(brain), run_batch if name == "batch" else run
-        seconds = timed(lambda: act(held, *pipes, count=count))
-        spent[name].append((cpu_seconds(brain) - before) / RUNS)
+        before, act = stage.cpu_seconds(brain), run_batch if name == "batch" else run
+        seconds = stage.timed(lambda: act(held, *pipes, count=count))
+        spent[name].append((stage.cpu_seconds(brain) - before) / RUNS)
         return seconds
 
     acts = {
         "one": lambda: ours("one", RUNS, names[0]),
         "many": lambda: ours("many", RUNS // SLOTS, *names),
         "batch": lambda: ours("batch", RUNS // SLOTS, *names),
-        "tsp one": lambda: timed(lambda: other.run(1, RUNS)),
-        "tsp many": lambda: timed(lambda: other.run(SLOTS, RUNS)),
+        "tsp one": lambda: stage.timed(lambda: other.run(1, RUNS)),
+        "tsp many": lambda: stage.timed(lambda: other.run(SLOTS, RUNS)),
     }
-    figures = interleaved(acts, ROUNDS)
+    figures = stage.interleaved(acts, ROUNDS)
     rows = []
     slots = f"of {SLOTS} pipes, {SLOTS} slots"
     for name, peer, what in (
@@ -177,14 +168,14 @@ def throughput(held: Daemon, other: Spooler) -> list[Row]:
         ("batch", "many", f"{slots}, batched"),
     ):
         rate, theirs = (RUNS / statistics.median(figures[side]) for side in (name, f"tsp {peer}"))
-        rows.append(Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
-        rows.append(Row("CPU of the control plane for each", milliseconds(spent[name][1:])))
+        rows.append(stage.Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
+        rows.append(stage.Row("CPU of the control plane for each", stage.milliseconds(spent[name][1:])))
     return rows
 
 
-def measure() -> tuple[list[Row], list[Row]]:
+def measure() -> tuple[list[stage.Row], list[stage.Row]]:
     """Return the rows of both tables."""
-    with daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
+    with stage.daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
         write(held, "clock", *CLOCK)
         for at in range(SLOTS):
             write(held, f"nothing{at}", "true")
@@ -193,5 +184,5 @@ def measure() -> tuple[list[Row], list[Row]]:
 
 if __name__ == "__main__":
     one, many = measure()
-    print_table("a run of a pipe whose command is `date`, the same with subprocess, times as long", one)
-    print_table("executions of `true` a second, task-spooler's, times as many", many)
+    stage.print_table("a run of a pipe whose command is `date`, the same with subprocess, times as long", one)
+    stage.print_table("executions of `true` a second, task-spooler's, times as many", many)

@@ -53,6 +53,11 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: An
     return json.loads(answer) if answer else None
 
 
+def local(port: int) -> contextlib.closing[http.client.HTTPConnection]:
+    """Connect to a program on this machine."""
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE))
+
+
 class Daemon(House):
     """A daemon of ours."""
 
@@ -127,6 +132,12 @@ def interleaved(acts: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
             if count:
                 figures[name].append(figure)
     return figures
+
+
+def against(what: str, ours: Callable[[], float], theirs: Callable[[], float], rounds: int, whose: str = "") -> Row:
+    """Return the row of two sides that are measured turn about."""
+    found = interleaved({"ours": ours, "theirs": theirs}, rounds)
+    return compared(what, found["ours"], found["theirs"], whose)
 
 
 def milliseconds(samples: Sequence[float]) -> str:

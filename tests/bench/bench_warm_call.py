@@ -14,24 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench_stage import (
-    DEADLINE,
-    EXAMPLES,
-    Row,
-    UnixConnection,
-    ask,
-    compared,
-    daemon,
-    interleaved,
-    print_table,
-    process,
-    request_of,
-    together,
-    until,
-)  # fmt: skip
+import bench_stage as stage
 
 NAME = "compound-interest"
-BODY = request_of(EXAMPLES / NAME)
+BODY = stage.request_of(stage.EXAMPLES / NAME)
 CALLS = 100
 CLIENTS = 16
 FEWER = 25
@@ -41,48 +27,48 @@ Connect = Callable[[], http.client.HTTPConnection]
 def calls(connect: Connect, path: str, count: int) -> float:
     """Return the seconds of one call, the mean over `count` on one connection."""
     with contextlib.closing(connect()) as connection:
-        ask(connection, "POST", path, BODY)
+        stage.ask(connection, "POST", path, BODY)
         begin = time.perf_counter()
         for _ in range(count):
-            ask(connection, "POST", path, BODY)
+            stage.ask(connection, "POST", path, BODY)
         return (time.perf_counter() - begin) / count
 
 
 def crowd(connect: Connect, path: str) -> float:
     """Return the seconds per call when CLIENTS connections call at the same time."""
     begin = time.perf_counter()
-    together([lambda: calls(connect, path, FEWER)] * CLIENTS)
+    stage.together([lambda: calls(connect, path, FEWER)] * CLIENTS)
     return (time.perf_counter() - begin) / (CLIENTS * (FEWER + 1))
 
 
-def measure(rounds: int = 20) -> list[Row]:
+def measure(rounds: int = 20) -> list[stage.Row]:
     """Return the rows for one client, and for many."""
-    with daemon([EXAMPLES / NAME]) as held, tempfile.TemporaryDirectory() as place:
+    with stage.daemon([stage.EXAMPLES / NAME]) as held, tempfile.TemporaryDirectory() as place:
         held.run_tool(NAME, BODY)
         port = int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
         relay, ours, theirs = Path(place) / "relay", f"/api/tools/{NAME}/run", "/run"
 
         def direct() -> http.client.HTTPConnection:
-            return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=stage.DEADLINE)
 
-        with process(sys.executable, Path(__file__).with_name("relay.py"), relay, port):
-            until(relay.exists, "the relay")
+        with stage.process(sys.executable, Path(__file__).with_name("relay.py"), relay, port):
+            stage.until(relay.exists, "the relay")
             acts = {
                 "daemon": lambda: calls(held.connect, ours, CALLS),
-                "relay": lambda: calls(lambda: UnixConnection(str(relay)), ours, CALLS),
+                "relay": lambda: calls(lambda: stage.UnixConnection(str(relay)), ours, CALLS),
                 "direct": lambda: calls(direct, theirs, CALLS),
             }
-            one = interleaved(acts, rounds)
+            one = stage.interleaved(acts, rounds)
         acts = {"daemon": lambda: crowd(held.connect, ours), "direct": lambda: crowd(direct, theirs)}
-        many = interleaved(acts, rounds // 2)
+        many = stage.interleaved(acts, rounds // 2)
     added = 1000 * (statistics.median(one["daemon"]) - statistics.median(one["direct"]))
     return [
-        compared("one client", one["daemon"], one["direct"]),
-        Row("added by the daemon", f"{added:.2f} ms"),
-        compared("one client, a bare aiohttp relay", one["relay"], one["direct"]),
-        compared(f"per call, {CLIENTS} clients", many["daemon"], many["direct"]),
+        stage.compared("one client", one["daemon"], one["direct"]),
+        stage.Row("added by the daemon", f"{added:.2f} ms"),
+        stage.compared("one client, a bare aiohttp relay", one["relay"], one["direct"]),
+        stage.compared(f"per call, {CLIENTS} clients", many["daemon"], many["direct"]),
     ]
 
 
 if __name__ == "__main__":
-    print_table("warm call: through the daemon, direct, times as long", measure())
+    stage.print_table("warm call: through the daemon, direct, times as long", measure())
