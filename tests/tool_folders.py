@@ -8,51 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from supervisord_py.tools.manifest import ToolSpec, load_tool
+from supervisord_py.tools.pixie import INPUT_TYPES
 
 OLD = 1_700_000_000
 OPTIONS = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]
+_MORE: dict[str, dict[str, Any]] = {
+    "text": {"default": "hi", "max_length": 20}, "textarea": {"monospace": True, "default": ""},
+    "number": {"min": 0, "max": 100, "step": 1, "default": 42}, "slider": {"min": 0, "max": 100, "step": 1},
+    "select": {"options": OPTIONS}, "multiselect": {"options": OPTIONS, "default": ["a"]},
+    "radio": {"options": [{"value": 1, "label": "1"}, {"value": 12, "label": "12"}]},
+    "checkbox": {"default": True, "required": False}, "date": {"min": "2020-01-01"}, "colour": {"default": "#5563d1"},
+    "file": {"multiple": True, "accept": ".csv", "required": False}, "json": {"schema": {"type": "object"}},
+    "autocomplete": {"endpoint": "cities"}, "table": {"columns": [{"key": "n", "type": "text"}], "min_rows": 1},
+    "map_point": {"default_center": [51.5, -0.1]}, "hidden": {"default": "secret-value"},
+}  # fmt: skip
 FULL_INPUTS: list[dict[str, Any]] = [
-    {"key": "t_text", "type": "text", "label": "x", "default": "hi", "placeholder": "p", "max_length": 20},
-    {"key": "t_textarea", "type": "textarea", "label": "x", "monospace": True, "default": ""},
-    {"key": "t_number", "type": "number", "label": "x", "min": 0, "max": 100, "step": 1, "unit": "ms", "default": 42},
-    {"key": "t_slider", "type": "slider", "label": "x", "min": 0, "max": 100, "step": 1},
-    {"key": "t_range", "type": "slider", "label": "x", "min": 0, "max": 100, "range": True},
-    {"key": "t_select", "type": "select", "label": "x", "options": OPTIONS, "searchable": True},
-    {"key": "t_multi", "type": "multiselect", "label": "x", "options": OPTIONS, "default": ["a"]},
-    {"key": "t_checkbox", "type": "checkbox", "label": "x", "default": True, "required": False},
-    {"key": "t_toggle", "type": "toggle", "label": "x"},
-    {
-        "key": "t_radio",
-        "type": "radio",
-        "label": "x",
-        "options": [{"value": 1, "label": "1"}, {"value": 12, "label": "12"}],
-    },
-    {"key": "t_date", "type": "date", "label": "x", "min": "2020-01-01"},
-    {"key": "t_time", "type": "time", "label": "x"},
-    {"key": "t_datetime", "type": "datetime", "label": "x"},
-    {"key": "t_date_range", "type": "date_range", "label": "x"},
-    {"key": "t_file", "type": "file", "label": "x", "multiple": True, "accept": ".csv", "required": False},
-    {"key": "t_image", "type": "image", "label": "x", "max_size_mb": 8},
-    {"key": "t_audio", "type": "audio", "label": "x"},
-    {"key": "t_colour", "type": "colour", "label": "x", "default": "#5563d1"},
-    {"key": "t_json", "type": "json", "label": "x", "schema": {"type": "object"}},
-    {"key": "t_code", "type": "code", "label": "x", "language": "python"},
-    {"key": "t_markdown", "type": "markdown", "label": "x"},
-    {"key": "t_tags", "type": "tags", "label": "x", "suggestions": ["a"]},
-    {"key": "t_auto", "type": "autocomplete", "label": "x", "endpoint": "cities"},
-    {
-        "key": "t_table",
-        "type": "table",
-        "label": "x",
-        "columns": [{"key": "n", "label": "N", "type": "text"}],
-        "min_rows": 1,
-    },
-    {"key": "t_point", "type": "map_point", "label": "x", "default_center": [51.5, -0.1], "default_zoom": 3},
-    {"key": "t_bbox", "type": "map_bbox", "label": "x"},
-    {"key": "t_polygon", "type": "map_polygon", "label": "x"},
-    {"key": "t_points", "type": "map_multipoint", "label": "x"},
-    {"key": "t_hidden", "type": "hidden", "label": "x", "default": "secret-value"},
+    {"key": f"t_{kind}", "type": kind, "label": "x", "placeholder": "p", **_MORE.get(kind, {})}
+    for kind in sorted(INPUT_TYPES)
 ]
+FULL_INPUTS.append({"key": "t_range", "type": "slider", "min": 0, "max": 100, "range": True})
 """Every input type of Pixie's dialect once, sliders twice."""
 
 

@@ -28,7 +28,7 @@ _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
 
 class Warm(subprocess.Popen[Any]):
-    """A process of `pxctl` that the server below has forked: its parent is the server, which tells how it ended."""
+    """A process of `pxctl` that the server below has forked: its parent, forked from the server, tells how it ended."""
 
     def _execute_child(  # type: ignore[no-untyped-def,override]
         self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
@@ -136,70 +136,45 @@ def _serve(control: socket.socket) -> None:
     for module in pkgutil.walk_packages(pxctl.__path__, "pxctl."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for name in [
-        "click.shell_completion",
-        "fnmatch",
-        "html.parser",
-        "mimetypes",
-        "shlex",
-        "shutil",
-        "tempfile",
-        "uuid",
-    ]:
+    for name in "click.shell_completion fnmatch html.parser mimetypes shlex shutil tempfile uuid".split():  # noqa: SIM905
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    woken, wakes = socket.socketpair()
-    wakes.setblocking(False)
-    woken.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes.fileno())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a process is nobody's concern once it has told
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal of pytest is pytest's
-    told: dict[int, socket.socket] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(control, selectors.EVENT_READ)
-        selector.register(woken, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is woken:
-                    with contextlib.suppress(BlockingIOError):
-                        woken.recv(4096)
-                    _reap(told)
-                else:
-                    head, fds, _, _ = socket.recv_fds(control, 4, 4)
-                    if not head:
-                        return
-                    _fork(control, int.from_bytes(head, "big"), fds, told)
+    while True:
+        head, fds, _, _ = socket.recv_fds(control, 4, 4)
+        if not head:
+            return
+        size, payload = int.from_bytes(head, "big"), b""
+        while len(payload) < size:
+            payload += control.recv(size - len(payload))
+        if os.fork() == 0:
+            control.close()
+            _have(json.loads(payload), socket.socket(fileno=fds[0]), fds[1:])
+        for fd in fds:
+            os.close(fd)
 
 
-def _fork(control: socket.socket, size: int, fds: list[int], told: dict[int, socket.socket]) -> None:
-    payload = b""
-    while len(payload) < size:
-        payload += control.recv(size - len(payload))
+def _have(request: dict[str, Any], told: socket.socket, streams: list[int]) -> None:
+    """Have the process that was asked for; tell its pid, and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
-        _become(json.loads(payload), fds[1:])
-    for fd in fds[1:]:
+        _become(request, streams)
+    for fd in streams:
         os.close(fd)
-    told[pid] = socket.socket(fileno=fds[0])
-    told[pid].send(str(pid).encode())
-
-
-def _reap(told: dict[int, socket.socket]) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            end = told.pop(found[0])
-            with contextlib.suppress(OSError):  # nobody waits for it
-                end.send(str(os.waitstatus_to_exitcode(found[1])).encode())
-            end.close()
+    told.send(str(pid).encode())
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):  # nobody waits for it
+        told.send(str(code).encode())
+    os._exit(0)
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
     """Be the process that was asked for, to its end."""
     code = 1
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if request["setsid"]:
             os.setsid()

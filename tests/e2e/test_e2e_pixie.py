@@ -178,14 +178,16 @@ def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
 def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:
     pixie(home, "checked")
 
-    def checked(name: str) -> tuple[dict[str, str], dict[str, Any]]:
-        report = home.json("tools", "validate", name, code=1)
+    def checked(name: str, code: int = 1) -> tuple[dict[str, str], dict[str, Any]]:
+        report = home.json("tools", "validate", name, code=code)
         return {check["name"]: check["status"] for check in report["checks"]}, report
 
     named, report = checked("checked")
     assert (report["tool_id"], len(named), named["folder_structure"]) == ("checked", 12, "warn"), "no pyproject.toml"
     assert named["tool_json_parses"] == named["schemas_coherent"] == "pass"
-    assert {"folder_structure", "pyproject_ok", "tool_spawns", "schema_matches_disk", "clean_shutdown"} <= named.keys()
     assert named["output_conforms"] == report["overall"] == "fail", "a log is {lines: [...]}, or {value: ...}"
+    pixie(home, "streamed", outputs=[{**OUTPUTS[0], "key": "later"}])
+    named, report = checked("streamed", 0)
+    assert (named["streaming_check"], named["output_conforms"], report["overall"]) == ("pass", "warn", "warn")
     pixie(home, "fruitless", outputs=[])
     assert checked("fruitless")[0]["schemas_coherent"] == "fail", "at least one output"

@@ -27,26 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FULL = {
-    "name": "full",
-    "version": "1.2.3",
-    "description": "everything",
-    "input": {"type": "object", "properties": {"a": {"type": "integer"}}},
-    "output": {"type": "number"},
-    "warm_keep_seconds": 0,
-    "max_memory_mb": 0,
-    "max_runtime_seconds": 1.5,
-    "entrypoint": "src/app.py",
-    "python": "python3.12",
-    "listen": "fd",
-    "memory_limit": "address_space",
-    "start_timeout_seconds": 10,
-    "stop_timeout_seconds": 0,
-    "concurrency": 2,
-    "preload": ["numpy", "scipy.integrate"],
-    "env": {"A": "hunter2"},
-    "pinned": True,
+    "name": "full", "version": "1.2.3", "description": "everything", "output": {"type": "number"},
+    "input": {"type": "object", "properties": {"a": {"type": "integer"}}}, "warm_keep_seconds": 0, "max_memory_mb": 0,
+    "max_runtime_seconds": 1.5, "entrypoint": "src/app.py", "python": "python3.12", "listen": "fd", "concurrency": 2,
+    "memory_limit": "address_space", "start_timeout_seconds": 10, "stop_timeout_seconds": 0, "pinned": True,
+    "preload": ["numpy", "scipy.integrate"], "env": {"A": "hunter2"},
     "limits": {"open_files": 64, "processes": 32, "cpu_seconds": 100, "cpu_percent": 150, "address_space_mb": 2048},
-}
+}  # fmt: skip
 
 
 def failure(parent: Path, manifest: Any, **files: str) -> ConfigError:

@@ -15,53 +15,20 @@ from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 
 URL = "data:audio/wav;base64,AAAA"
 GIVEN: dict[str, Any] = {
-    "t_slider": 7,
-    "t_range": [1, 2],
-    "t_select": "b",
-    "t_toggle": False,
-    "t_radio": 12,
-    "t_date": "2026-01-01",
-    "t_time": "00:00",
-    "t_datetime": "2026-01-01T00:00",
-    "t_date_range": ["2026-01-01", "2026-01-02"],
-    "t_image": URL,
-    "t_audio": URL,
-    "t_json": {},
-    "t_code": "",
-    "t_markdown": "",
-    "t_tags": [],
-    "t_auto": "x",
-    "t_table": [{"n": "x"}],
-    "t_point": [1, 2],
-    "t_bbox": [[1, 2], [3, 4]],
-    "t_polygon": [[1, 2]],
-    "t_points": [[1, 2]],
-}
+    "t_slider": 7, "t_range": [1, 2], "t_select": "b", "t_toggle": False, "t_radio": 12, "t_date": "2026-01-01",
+    "t_time": "00:00", "t_datetime": "2026-01-01T00:00", "t_date_range": ["2026-01-01", "2026-01-02"], "t_image": URL,
+    "t_audio": URL, "t_json": {}, "t_code": "", "t_markdown": "", "t_tags": [], "t_autocomplete": "x",
+    "t_table": [{"n": "x"}], "t_map_point": [1, 2], "t_map_bbox": [[1, 2], [3, 4]], "t_map_polygon": [[1, 2]],
+    "t_map_multipoint": [[1, 2]],
+}  # fmt: skip
 KEYS = {
-    "description": "d",
-    "version": "0.1.0",
-    "category": "science/dynamics",
-    "icon": None,
-    "layout": "split",
-    "warm_keep_seconds": 60,
-    "max_memory_mb": 256,
-    "max_runtime_seconds": 10,
-    "schema_version": "1.0",
-    "secrets": [{"key": "API_KEY", "description": "k", "required": True}],
-    "concurrent": False,
-    "tags": ["a"],
-    "validator_timeout_override": 90,
-    "requires_data_persistence": True,
-    "input_transport": "multipart",
-    "provides_file_endpoint": False,
-    "provides_autocomplete": True,
-    "retain_runs": 5,
-    "archived": False,
-    "pinned_warm": True,
-    "entrypoint": "main.py",
-    "package": None,
-    "workspace_default": "a",
-}
+    "description": "d", "version": "0.1.0", "category": "science/dynamics", "icon": None, "layout": "split",
+    "warm_keep_seconds": 60, "max_memory_mb": 256, "max_runtime_seconds": 10, "schema_version": "1.0",
+    "secrets": [{"key": "API_KEY", "description": "k", "required": True}], "concurrent": False, "tags": ["a"],
+    "validator_timeout_override": 90, "requires_data_persistence": True, "input_transport": "multipart",
+    "provides_file_endpoint": False, "provides_autocomplete": True, "retain_runs": 5, "archived": False,
+    "pinned_warm": True, "entrypoint": "main.py", "package": None, "workspace_default": "a",
+}  # fmt: skip
 
 
 def pointers(spec: ToolSpec, value: Any) -> dict[str, str]:
@@ -77,7 +44,6 @@ def full(tmp_path: Path, **keys: Any) -> ToolSpec:
 
 def test_a_tool_with_every_type_loads_and_takes_a_full_input(tmp_path: Path) -> None:
     assert (len(INPUT_TYPES), len(OUTPUT_TYPES)) == (28, 39)
-    assert {each["type"] for each in FULL_INPUTS} == set(INPUT_TYPES)
     spec = full(tmp_path)
     assert (spec.dialect, spec.warnings) == ("pixie", ())
     check_input(spec, GIVEN)

@@ -89,14 +89,6 @@ async def test_each_check_of_a_running_tool(
         assert by_name(report)["reference_fixtures_match"]["status"] == "skip"
 
 
-async def test_a_pixie_tool_is_asked_in_its_own_dialect(house: ToolHouse) -> None:
-    streamed = {"key": "log", "type": "log", "label": "L", "streaming": True}
-    house.add("pixie-echo", outputs=[{"key": "there", "type": "boolean", "label": "T"}, streamed])
-    checks = by_name(await validated(house, "pixie-echo"))
-    assert (checks["folder_structure"]["status"], checks["streaming_check"]["status"]) == ("warn", "pass"), checks
-    assert "headers" in checks["output_conforms"]["message"], "outputs that are not declared"
-
-
 async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
     hidden = [{"key": "h", "type": "hidden", "label": "H"}]
     cases: list[tuple[Any, str]] = [
