@@ -18,7 +18,7 @@ from functools import partial
 from supervisord_py.keeper import procfs, spawn
 from supervisord_py.keeper.cgroup import Cgroup
 from supervisord_py.keeper.protocol import STDERR, STDOUT
-from supervisord_py.keeper.spawn import RefusedError, SpawnError
+from supervisord_py.keeper.spawn import RefusedError, SpawnError, SpawnPlan
 from supervisord_py.keeper.tree import HeldChild, Membership
 
 TYPE_CHECKING = False
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.boot import Birth, Rungs
     from supervisord_py.keeper.logs import Logs
     from supervisord_py.keeper.loop import Loop, Timer
-    from supervisord_py.keeper.spawn import SpawnPlan
     from supervisord_py.keeper.tree import Answer
 
 RECOUNT_SECONDS = 1.0  # where no orphan comes back a tree without leader is counted this often, while there is one
@@ -114,7 +113,7 @@ class Children:
                     failed.callback(os.close, reader)
                     ours.callback(os.close, given[name])
                     ends.append([reader, STREAMS[name], 0])
-                plan = spawn.plan_of(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
+                plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
                 failed.callback(self._drop_group, child)
                 self._launch(child, plan, message, stored)
                 failed.pop_all()

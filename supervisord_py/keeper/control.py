@@ -91,7 +91,7 @@ class ControlProcess:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        plan = SpawnPlan(self._boot.control_argv, self._environ, (null, 1, 2))
+        plan = SpawnPlan({"argv": self._boot.control_argv, "env": self._environ}, (null, 1, 2), {})
         numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
         plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
         try:

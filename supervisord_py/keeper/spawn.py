@@ -21,7 +21,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec", "zygote")
@@ -61,9 +61,9 @@ class SpawnError(RefusedError):
 class SpawnPlan:
     """Everything the child needs, as the kernel wants it: bytes and numbers."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
-        self.argv = [_word(text) for text in argv]
-        self.env = {_word(name): _word(value) for name, value in env.items()}
+    def __init__(self, message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> None:
+        self.argv = [_word(text) for text in message["argv"]]
+        self.env = {_word(name): _word(value) for name, value in message["env"].items()}
         if not self.argv or not self.argv[0]:
             raise SpawnError("exec", errno.ENOENT)
         if any(b"=" in name or not name for name in self.env):
@@ -72,13 +72,14 @@ class SpawnPlan:
         folders = [] if b"/" in program else path.split(b":")
         self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]  # to be tried
         self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
-        self.cwd: bytes | None = None  # None keeps the keeper's
-        self.grants: list[tuple[int, int]] = []  # (number in the child, descriptor of the keeper)
-        self.rlimits: list[tuple[int, int, int]] = []  # (resource, soft, hard)
+        self.cwd = _word(message["cwd"], "chdir") if "cwd" in message else None  # None keeps the keeper's
+        self.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
+        limits = message.get("rlimits") or ()
+        self.rlimits = [(RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS]
         self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
         self.parks = -1  # of the one in which the zygote's next fork waits
         self.guarded = False  # die with the keeper (PDEATHSIG)
-        self.listen_pid = False  # put the child's pid into LISTEN_PID
+        self.listen_pid = message.get("set_listen_pid") is True  # put the child's pid into LISTEN_PID
 
 
 def _word(text: str, stage: str = "exec") -> bytes:
@@ -86,16 +87,6 @@ def _word(text: str, stage: str = "exec") -> bytes:
     if b"\0" in word:
         raise SpawnError(stage, errno.EINVAL)
     return word
-
-
-def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
-    made = SpawnPlan(message["argv"], message["env"], stdio)
-    made.cwd = _word(message["cwd"], "chdir")
-    made.listen_pid = message.get("set_listen_pid") is True
-    made.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
-    limits = message.get("rlimits") or ()
-    made.rlimits = [(RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS]
-    return made
 
 
 def launch(plan: SpawnPlan) -> tuple[int, int]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import Table
-
-if TYPE_CHECKING:
-    from supervisord_py.ledger.store import Ledger
 
 CHAIN_MAX = 100
 

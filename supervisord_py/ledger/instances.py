@@ -5,17 +5,13 @@ A process exists only with a record: its row is there before the child runs. The
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
-from supervisord_py.ledger.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.ledger.table import Operation
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.table import Operation, Table
 
 INTERRUPTED = "interrupted"
 

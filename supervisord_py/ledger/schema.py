@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from supervisord_py.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Numbered steps, each in its own transaction, never edited once released.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (

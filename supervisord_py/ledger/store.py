@@ -17,22 +17,20 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")

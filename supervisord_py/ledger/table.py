@@ -8,20 +8,18 @@ What changes rows is an *operation*: it takes the connection of the writer, so t
 
 from __future__ import annotations
 
+import sqlite3
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-if TYPE_CHECKING:
-    import sqlite3
-
-    from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Ledger
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Operation = Callable[["sqlite3.Connection"], Any]

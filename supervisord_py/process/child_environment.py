@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dotenv.parser import parse_stream
 
 from supervisord_py.config.documents import read_bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})
 """How the daemon recognises its children (DESIGN D11); no user's file may set them."""

@@ -8,12 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NEAR_SECONDS = 0.1  # clocks that were read one after the other within this were read together
 TRIES = 10

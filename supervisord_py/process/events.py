@@ -11,18 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from supervisord_py.ledger.events import Event
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from supervisord_py.ledger.events import EventJournal
-    from supervisord_py.process.model import Reason
+from supervisord_py.ledger.events import Event, EventJournal
+from supervisord_py.process.model import Reason
 
 RECENT_MAX = 2048
 REPLAY_BATCH = 500

@@ -12,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
+from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow, ended
-from supervisord_py.process.model import Reason, StopReport
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.errors import PxError
-    from supervisord_py.ledger.table import Operation
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, ChildSpec, ExitRecord
+from supervisord_py.ledger.table import Operation
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason, StopReport
 
 
 class Phase(StrEnum):

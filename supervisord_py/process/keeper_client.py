@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -31,13 +33,7 @@ from supervisord_py.errors import (
 )
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
 from supervisord_py.process import host
-from supervisord_py.process.model import Caps, Child, ExitRecord, Reason, StopReport, TreeStat
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
-
-    from supervisord_py.process.model import ChildSpec
+from supervisord_py.process.model import Caps, Child, ChildSpec, ExitRecord, Reason, StopReport, TreeStat
 
 Message = dict[str, Any]
 Fds = list[int]

@@ -15,10 +15,11 @@ import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -31,9 +32,6 @@ from supervisord_py.keeper.protocol import (
     STDOUT,
     unit_directory,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 4 * 1024 * 1024

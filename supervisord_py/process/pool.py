@@ -23,17 +23,15 @@ Laws, each checked by the state machine of the tests:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RETRY_SECONDS = 1.0  # when asking again makes sense while the pool is full: nobody can know better
 LIVE = (Phase.STARTING, Phase.READY)

@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from supervisord_py.process.model import ChildSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import ExitRecord, ResourceLimit
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import ChildSpec, ExitRecord, ResourceLimit
 
 KIND = "program"
 GRACE_SECONDS = 1.0

@@ -15,26 +15,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.ledger.instances import became_ready
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
 from supervisord_py.process.host import SHORT, check_room, shortage
-from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
+from supervisord_py.process.instance import Instance, Note, Phase, read_note, reason_of
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.logs import LogReader, Stream
-from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, ChildSpec, ExitRecord
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 
 TRY_AGAIN_SECONDS = 5.0
 DRAIN_SECONDS = 0.5  # how long a failure waits for the last words of a tree that is slow to end

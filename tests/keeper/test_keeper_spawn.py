@@ -58,7 +58,7 @@ def test_a_child_has_what_was_asked_for_it_and_nothing_else(rung: Rig) -> None:
 BORN_ELSEWHERE = """
 import os, select, sys
 from supervisord_py.keeper import spawn
-plan = spawn.SpawnPlan(["/bin/true"], {}, (0, 1, 2))
+plan = spawn.SpawnPlan({"argv": ["/bin/true"], "env": {}}, (0, 1, 2), {})
 plan.cgroup = os.open(sys.argv[1], os.O_RDONLY)
 pid, report = spawn.launch(plan)
 select.select([report], [], [])
