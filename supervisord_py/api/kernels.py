@@ -55,7 +55,7 @@ from supervisord_py.kernels.session import (
     CellResult,
     Owner,
     StartRequest,
-)
+)  # fmt: skip
 
 LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off

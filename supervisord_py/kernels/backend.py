@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.session import BackendName, CellError, CellStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
-
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
-    from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
+from supervisord_py.process.supervisor import Supervisor
 
 _MODULES = {
     BackendName.DIRECT: ("direct", "DirectBackend"),
@@ -60,8 +57,6 @@ class Launch(Struct, frozen=True):
 
 
 class ExecuteRequest(Struct, frozen=True):
-    """One cell to be run."""
-
     cell_id: str  # 16 hex digits; the message id of the execute_request and the name of its files
     code: str
     cells_dir: Path  # where its files are
@@ -134,8 +129,6 @@ class KernelHandle(Protocol):
 
 
 class KernelBackend(Protocol):
-    """Somebody who runs kernels."""
-
     async def spec(self, launch: Launch) -> ChildSpec | None:
         """Return what is to be spawned for it; None where the backend has its process elsewhere."""
 
@@ -184,7 +177,6 @@ class Backends:
                 take(config)
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end what they run for themselves."""
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
         self.made.clear()
 

@@ -11,32 +11,35 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
-from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.live_session import KernelWaiter
+from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession
 from supervisord_py.kernels.messages import CellOutcome, CellPlace
-from supervisord_py.kernels.session import CallResult, CellError, CellResult, CellStatus, Step, Variables
+from supervisord_py.kernels.session import (
+    CallEvent,
+    CallRequest,
+    CallResult,
+    CellError,
+    CellResult,
+    CellStatus,
+    Step,
+    Variables,
+)  # fmt: skip
+from supervisord_py.kernels.session_set import Waiter
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.kernel_pool import KernelPool
-    from supervisord_py.kernels.live_session import KernelInstance, LiveSession
-    from supervisord_py.kernels.session import CallEvent, CallRequest
-    from supervisord_py.kernels.session_set import Waiter
 
 ABANDON_SECONDS = 2.0
 """After SIGKILL: a process that takes longer to die sits in the operating system, and no call should wait for that."""

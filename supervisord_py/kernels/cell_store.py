@@ -6,7 +6,9 @@ import asyncio
 import shutil
 import time
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -15,23 +17,20 @@ from msgspec.structs import asdict, replace
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell_files import CellLog, folder_of_cells
+from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import RECORDS
+from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import CellOutcome
 from supervisord_py.kernels.session import BackendName, CellError, CellResult, CellStatus, Variables
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.ledger.kernels import KernelCellRow
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from supervisord_py.kernels.config import CellLimits, KernelsConfig
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.render import CellOutput
-    from supervisord_py.ledger.kernels import KernelCellRow
-    from supervisord_py.ledger.store import Ledger
 
 SWEEP_SECONDS = 300.0
 FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes

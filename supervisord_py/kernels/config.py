@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from supervisord_py.config.settings import MIB, KernelsSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class CellLimits(Struct, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,28 +20,29 @@ from supervisord_py.config.settings import MIB
 from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
+from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.cell_store import CellStore
-from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
+from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.live_session import (
+    KernelInstance,
+    KernelNote,
+    KernelWaiter,
+    LiveSession,
+    SessionRegister,
+    own_of,
+)  # fmt: skip
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
 from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, SessionSet, Waiter, WhyRefused
+from supervisord_py.ledger.kernels import KernelCellRow
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
-from supervisord_py.process.instance import End, Phase, outcome, read_note
-from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import Driver
+from supervisord_py.process.instance import End, Note, Phase, outcome, read_note
+from supervisord_py.process.model import Child, ChildSpec, Reason
+from supervisord_py.process.supervisor import Driver, Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from supervisord_py.kernels.backend import Backends
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.ledger.kernels import KernelCellRow
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.model import Child, ChildSpec
-    from supervisord_py.process.supervisor import Supervisor
 
 PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at
 CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
@@ -129,10 +131,7 @@ class KernelPool(Driver[KernelInstance]):
     # -- who asks ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, waiter: KernelWaiter, deadline: float) -> KernelInstance:
-        """Wait for a session's kernel, until that time of the loop; `give_back` it.
-
-        Raises PxError: refused, too late, or the start failed.
-        """
+        """Wait for a session's kernel, until that time of the loop; `give_back` it. Raises PxError: there is none."""
         if waiter.session.phase is not Phase.READY:
             self.look_at_foreign_use()  # somebody may be evicted for this
         self.perform(self.set.ask(waiter, clock.now()))
@@ -141,11 +140,10 @@ class KernelPool(Driver[KernelInstance]):
         try:
             async with asyncio.timeout_at(deadline):
                 return await waiter.granted
-        except TimeoutError:
+        except BaseException as error:
             self.perform(self.set.end(waiter, clock.now()))
-            raise messages.waited_in_vain(waiter.session.unit, waiter.waits_for, self.config) from None
-        except BaseException:
-            self.perform(self.set.end(waiter, clock.now()))
+            if isinstance(error, TimeoutError):
+                raise messages.waited_in_vain(waiter.session.unit, waiter.waits_for, self.config) from None
             raise
 
     def give_back(self, waiter: Waiter, kernel: KernelInstance, *, over_memory: bool = False) -> None:
@@ -239,10 +237,7 @@ class KernelPool(Driver[KernelInstance]):
         return spec
 
     async def ready(self, instance: KernelInstance) -> None:
-        """Return when it answers.
-
-        Raises StartFailedError, ReadinessTimeoutError, ConfigError: why it does not, with evidence.
-        """
+        """Return when it answers. Raises PxError: why it does not, with evidence."""
         assert instance.launch is not None
         start = instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
         starting: asyncio.Future[Any] = asyncio.ensure_future(start)
@@ -323,7 +318,7 @@ class KernelPool(Driver[KernelInstance]):
     # -- what an earlier control plane left --------------------------------------------------------------------------
 
     async def adopt_all(self) -> Sequence[tuple[KernelInstance, KernelCellRow, Waiter]]:
-        """Go through everything that is held, when all is decided return the cells in flight: to be followed, each.
+        """Go through everything that is held; when all is decided, return the cells in flight, each to be followed.
 
         Direct kernels are the supervisor's to adopt; sessions of shell cells and kernels of gateways, for which the
         keeper holds no process, are looked for here. Every other cell that was in flight is closed.

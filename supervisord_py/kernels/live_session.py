@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from supervisord_py.config.settings import MIB
 from supervisord_py.errors import AmbiguousNameError, ConflictError, InvalidInputError, UnknownUnitError
 from supervisord_py.kernels import messages
-from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.backend import KernelHandle, Launch
 from supervisord_py.kernels.cell_files import folder_of_cells
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Choice, ChooseRequest, shortened
+from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.session import BackendName, CallEvent, Owner, SessionKey, SessionState
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
-from supervisord_py.process.instance import Instance, Phase
-from supervisord_py.process.model import Reason, StopReport, Survivor, tree_limits
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping
-
-    from supervisord_py.kernels.backend import KernelHandle
-    from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.session import CallEvent
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.instance import End, Note
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, ChildSpec
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.instance import End, Instance, Note, Phase
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
 
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
@@ -97,12 +89,6 @@ class LiveSession(KernelSlot):
     def is_at_rest(self) -> bool:
         """Nothing of a kernel is there, and nobody waits for one."""
         return self.kernel is None and self.phase is Phase.COLD and not self.line
-
-    @property
-    def is_over(self) -> bool:
-        """A front end has ended it, and nobody has run a cell of ours there."""
-        is_front_ends = self.owner in {Owner.JUPYTER, Owner.JUPYTER_API}
-        return is_front_ends and not self.has_cells and self.reason is Reason.STOPPED
 
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
@@ -183,8 +169,6 @@ def own_of(note: Note | None) -> KernelNote | None:
 
 
 class KernelInstance(Instance):
-    """One kernel of a session."""
-
     def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
         super().__init__(key, unit or session.unit)
         self.session = session
@@ -291,8 +275,6 @@ class KernelInstance(Instance):
 
 
 class KernelWaiter(Waiter, eq=False, kw_only=True):
-    """One who waits for a kernel, and is told of what it waits for."""
-
     session: LiveSession
     granted: asyncio.Future[KernelInstance]
     tell: Callable[[CallEvent], None] = lambda _: None
@@ -307,7 +289,6 @@ class SessionRegister:
         self.sessions: dict[str, LiveSession] = {}
 
     async def open(self) -> None:
-        """Read what earlier control planes remembered."""
         newest = await kernel_rows.newest_of_all(self._ledger)
         self._rows = await kernel_rows.all_sessions(self._ledger)
         for row in self._rows[:REMEMBERED_MAX]:
@@ -332,7 +313,6 @@ class SessionRegister:
         self._rows = []
 
     def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
-        """Return the session of a key, made where there is none."""
         session = self.sessions.get(key.id)
         if session is None:
             session = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
@@ -403,10 +383,12 @@ class SessionRegister:
         self.write(session)
 
     def _shrink(self) -> None:
-        idle = [it for it in self.sessions.values() if it.is_at_rest]
-        for session in [it for it in idle if it.is_over and time.time() - it.rested_at > FORGET_SECONDS]:
-            idle.remove(session)
-            del self.sessions[session.id]
-            kernel_rows.forget(self._ledger, session.id)
-        for session in idle[: max(0, len(self.sessions) - REMEMBERED_MAX)]:
-            self.sessions.pop(session.id)
+        """Forget what a front end has ended and nobody has run a cell of ours in; and what is too many to be shown."""
+        before = time.time() - FORGET_SECONDS
+        for session in [it for it in self.sessions.values() if it.is_at_rest]:
+            is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
+            if is_over and not session.has_cells and session.rested_at < before:
+                del self.sessions[session.id]
+                kernel_rows.forget(self._ledger, session.id)
+            elif len(self.sessions) > REMEMBERED_MAX:
+                del self.sessions[session.id]

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import signal as signals
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from supervisord_py import errors
+from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.session import CellError, CellStatus, Variables
+from supervisord_py.kernels.backend import Launch, Reply
+from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.config.settings import KernelsSettings
-    from supervisord_py.kernels.backend import Launch, Reply
-    from supervisord_py.kernels.session import Step
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -45,7 +40,6 @@ _LIMITS = {
 
 
 def end_in_row(reason: str | None, code: int | None, signal: int | None, ended_at: float = 0.0) -> End | None:
-    """Return the end of a kernel that a row tells; None where it tells none."""
     if reason is None or reason not in set(Reason):
         return None
     record = ExitRecord("", "", Identity(0, 0, ""), 0.0, ended_at, code, signal, 0.0, 0.0, 0, 0, 0)
@@ -235,8 +229,6 @@ _OWN = " The session was this call's own: its variables are gone with it."
 
 
 class CellPlace(Struct, frozen=True):
-    """Which cell of a call it is, and of how many."""
-
     index: int  # counts from 0
     count: int
     title: str | None = None
@@ -288,7 +280,6 @@ def sentence(where: CellPlace, end: CellOutcome, kernel_end: End | None, after_s
 
 
 def _cut_off(where: CellPlace, end: CellOutcome, after_seconds: float) -> str:
-    """Say how its time (TIMED_OUT) or a cancel ended it."""
     why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
     by = f"{after_seconds:.1f}".removesuffix(".0") + " s"
     by += f", by {end.steps[-1].action}" if end.steps else ""

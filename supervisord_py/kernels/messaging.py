@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -23,18 +25,14 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels import wire
-from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter, told_by
 from supervisord_py.kernels.session import CellError, CellStatus
+from supervisord_py.process.model import Child, ExitRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from supervisord_py.kernels.backend import ExecuteRequest
     from supervisord_py.kernels.wire import Message
-    from supervisord_py.process.model import Child, ExitRecord
 
 IDLE_SECONDS = 5.0
 """Of silence after a reply, when the end of output counts as lost: a message may be large, and the machine busy."""
@@ -128,28 +126,29 @@ class MessagingKernel:
             request.heard_at = asyncio.get_running_loop().time()
         if message.channel == "iopub":
             _settle(self.is_heard, None)
-            if message.parent_session == self._session:
-                self._hear_output(message, request)
-            elif message.state is not None and message.parent_id and message.parent_type != "kernel_info_request":
-                # Of a request that is not ours; a question what the kernel is counts as none.
-                self.foreign_used_at = time.time()
-                if message.state == "busy":
-                    self._foreign.add(message.parent_id)
-                elif message.state == "idle":
-                    self._foreign.discard(message.parent_id)
+            if message.parent_session != self._session:
+                self._hear_of_others(message)
+            elif message.state is None:
+                if request is not None:
+                    request.has_output = True
+                if self._recording is not None:
+                    self.take_output(message)
+            elif message.state == "idle" and request is not None:
+                _settle(request.idle, None)
         elif request is not None and message.type.endswith("_reply"):
             _settle(request.reply, message.content)
         if request is not None and request.cell is None and request.reply.done() and request.idle.done():
             del self._requests[message.parent_id]
 
-    def _hear_output(self, message: Message, request: PendingRequest | None) -> None:
-        if message.state is None:
-            if request is not None:
-                request.has_output = True
-            if self._recording is not None:
-                self.take_output(message)
-        elif message.state == "idle" and request is not None:
-            _settle(request.idle, None)
+    def _hear_of_others(self, message: Message) -> None:
+        """Note what iopub tells of a request that is not ours; a question what the kernel is counts as none."""
+        if message.state is None or not message.parent_id or message.parent_type == "kernel_info_request":
+            return
+        self.foreign_used_at = time.time()
+        if message.state == "busy":
+            self._foreign.add(message.parent_id)
+        elif message.state == "idle":
+            self._foreign.discard(message.parent_id)
 
     def note(self, way: str, message: Message) -> None:
         about = {"channel": message.channel, "type": message.type, "bytes": message.size}

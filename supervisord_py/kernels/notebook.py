@@ -11,26 +11,20 @@ import importlib
 import json
 import re
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.cell_files import OutputGoneError
+from supervisord_py.kernels.cell_files import CellLog, OutputGoneError
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.render import PLAIN, joined, show
-from supervisord_py.kernels.session import Cell, CellError, CellStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from supervisord_py.kernels.cell_files import CellLog
-    from supervisord_py.kernels.config import CellLimits
-    from supervisord_py.kernels.render import Output
-    from supervisord_py.kernels.session import CellResult
-    from supervisord_py.ledger.kernels import KernelCellRow
+from supervisord_py.kernels.render import PLAIN, Output, joined, show
+from supervisord_py.kernels.session import Cell, CellError, CellResult, CellStatus
+from supervisord_py.ledger.kernels import KernelCellRow
 
 SKIP_TAG = "skip-execution"
 MAJOR = 4

@@ -13,23 +13,19 @@ import importlib
 import json
 import mimetypes
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell_files import OutputGoneError, Reading, StreamSpan
+from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Reading, Record, StreamSpan
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from supervisord_py.kernels.cell_files import CellLog, Record
-    from supervisord_py.kernels.config import CellLimits
-    from supervisord_py.kernels.session import CellError
+from supervisord_py.kernels.session import CellError
 
 Output = dict[str, Any]
 MOST_OUTPUTS = 500
@@ -71,7 +67,6 @@ class _Part(Struct, eq=False):
     output: Output | None = None
 
     def read(self, log: CellLog, low: int, high: int) -> bytes:
-        """Return bytes of it, `low` and `high` counted from its beginning."""
         return log.read(self.stream, self.start + low, high - low) if self.stream else self.words[low:high]
 
 

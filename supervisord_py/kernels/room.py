@@ -6,38 +6,43 @@ import asyncio
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels.backend import Backends
+from supervisord_py.kernels.backend import Backends, KernelBackend, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
-from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
+from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, Choice, ChooseRequest
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
-from supervisord_py.kernels.live_session import KernelWaiter
-from supervisord_py.kernels.session import BackendName, CellStatus, Owner, SessionKey, Step, session_name
+from supervisord_py.kernels.live_session import KernelWaiter, LiveSession, SessionView
+from supervisord_py.kernels.session import (
+    BackendName,
+    CallEvent,
+    CallRequest,
+    CallResult,
+    CellStatus,
+    Owner,
+    SessionKey,
+    StartRequest,
+    Step,
+    session_name,
+)  # fmt: skip
 from supervisord_py.kernels.session_set import Want
+from supervisord_py.ledger.kernels import KernelCellRow
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock, program
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
-from supervisord_py.process.zygote_pool import UNITS
+from supervisord_py.process.zygote_pool import UNITS, ZygoteView
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
-    from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import LiveSession, SessionView
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, StartRequest
-    from supervisord_py.ledger.kernels import KernelCellRow
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.zygote_pool import ZygoteView
 
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
@@ -111,10 +116,7 @@ class Kernels:
         await self._let_go(stop=True)
 
     async def detach(self) -> None:
-        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on.
-
-        Does nothing after an end.
-        """
+        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on."""
         if self._is_over:
             return
         self._ending = InterruptedRunError(
@@ -139,7 +141,6 @@ class Kernels:
             await self.resolver.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self._recent.clear()
         self.pool.reconfigure(config)
 
@@ -159,11 +160,9 @@ class Kernels:
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
-        """Return the session that a user means by an id, a Jupyter id or a name.
+        """Return the session that is meant by an id, a Jupyter id or a name.
 
-        Raises:
-            UnknownUnitError: There is none.
-            AmbiguousNameError: There are several; `candidates` lists them.
+        Raises UnknownUnitError, AmbiguousNameError: there is none, or several, which `candidates` lists.
         """
         return self.register.find(name_or_id, cwd and os.path.realpath(cwd)).view()
 
@@ -185,7 +184,6 @@ class Kernels:
         return await self.cell_store.export(self.register.known(session_id))
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the kernelspecs that can be asked for."""
         if BackendName(self.config.backend) is BackendName.GATEWAY_EXTERNAL:
             gateway = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
@@ -194,8 +192,6 @@ class Kernels:
         return await kernelspecs.documents()
 
     async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return which kinds of cells are offered, and why not."""
-
         async def ask_gateway() -> str | None:
             try:
                 await self.specs()

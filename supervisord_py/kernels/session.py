@@ -131,8 +131,6 @@ class Variables(StrEnum):
 
 
 class Cell(Struct, frozen=True):
-    """One piece of code."""
-
     code: str
     title: str | None = None
 
@@ -154,8 +152,6 @@ class Step(Struct, frozen=True):
 
 
 class CellResult(Struct, frozen=True):
-    """What came of one cell."""
-
     id: str  # names its files and `/api/kernels/{k}/cells/{id}/output`
     title: str | None
     status: CellStatus
@@ -203,5 +199,4 @@ class CallResult(Struct, frozen=True):
 
     @property
     def status(self) -> CellStatus:
-        """That of the first cell which did not end well, else ok."""
         return next((cell.status for cell in self.cells if cell.status is not CellStatus.OK), CellStatus.OK)

@@ -20,27 +20,21 @@ Laws, each checked by the state machine of the tests:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.config.settings import KernelsSettings
 
 LIVE = (Phase.STARTING, Phase.READY)
 RESTARTS = 1  # how often a crashed kernel comes back by itself before a cell succeeds
 
 
 class WhyRefused(StrEnum):
-    """Why a call gets no kernel."""
-
     QUEUE_FULL = "queue_full"
     HARD_FAILURE = "hard_failure"
     START_FAILED = "start_failed"
@@ -49,12 +43,10 @@ class WhyRefused(StrEnum):
 
 
 class StartCause(StrEnum):
-    """Why a kernel is started; `RESTARTED` by itself after a death."""
-
     CALL = "call"
     ASKED = "asked"
     REPLACED = "replaced"
-    RESTARTED = "restarted"
+    RESTARTED = "restarted"  # by itself, after a death
     RECYCLED = "recycled"
 
 
@@ -146,7 +138,6 @@ class SessionSet:
     # -- what callers want -------------------------------------------------------------------------------------------
 
     def ask(self, waiter: Waiter, now: float) -> list[Action]:
-        """Take a call, or a request to start or restart."""
         slot = waiter.session
         if self.is_closed:
             return [_refuse(waiter, WhyRefused.CLOSING)]
@@ -198,11 +189,8 @@ class SessionSet:
         return self.settle(now)
 
     def close(self, now: float) -> list[Action]:
-        """Refuse everything, stop everything."""
-        self.is_closed = True
-        return [
-            each for slot in tuple(self.active) for each in self.stop(slot, Reason.SHUTDOWN, now, WhyRefused.CLOSING)
-        ]
+        self.is_closed, slots = True, tuple(self.active)
+        return [each for slot in slots for each in self.stop(slot, Reason.SHUTDOWN, now, WhyRefused.CLOSING)]
 
     # -- what is observed of the present kernel ----------------------------------------------------------------------
 
@@ -263,9 +251,8 @@ class SessionSet:
                 self._give(slot)
             if slot.phase in LIVE:
                 self._retire(slot, now)
-        cold = sorted(
-            (slot for slot in self.active if slot.line and slot.phase is Phase.COLD), key=lambda it: it.line[0].number
-        )
+        cold = [slot for slot in self.active if slot.line and slot.phase is Phase.COLD]
+        cold.sort(key=lambda it: it.line[0].number)
         while cold and self._make_place():
             self._start(cold.pop(0), now)
         for slot in self.active:
@@ -286,21 +273,17 @@ class SessionSet:
 
     def _give(self, slot: KernelSlot) -> None:
         """Answer requests to start, replace what is to be replaced, and give a free kernel to the head of the line."""
-        for waiter in [it for it in slot.line if it.want is not Want.CALL]:
-            slot.line.remove(waiter)
-            self._serve(waiter)
-        if slot.running is not None:
-            return
-        if slot.line and slot.line[0].reset and not slot.is_fresh:
+        served = [it for it in slot.line if it.want is not Want.CALL]
+        slot.line = [it for it in slot.line if it.want is Want.CALL]
+        if slot.running is None and slot.line and slot.line[0].reset and not slot.is_fresh:
             slot.comes_back = StartCause.REPLACED
             self._stop(slot, Reason.REPLACED)
-        elif slot.line:
+        elif slot.running is None and slot.line:
             slot.running, slot.is_fresh = slot.line.pop(0), False
-            self._serve(slot.running)
-
-    def _serve(self, waiter: Waiter) -> None:
-        waiter.is_served = True
-        self._out.append(waiter)
+            served.append(slot.running)
+        for waiter in served:
+            waiter.is_served = True
+        self._out += served
 
     def _retire(self, slot: KernelSlot, now: float) -> None:
         if slot.per_call and slot.running is None and not slot.line:
@@ -309,7 +292,6 @@ class SessionSet:
             self._stop(slot, Reason.EVICTED_TTL)
 
     def _make_place(self) -> bool:
-        """Have a place for one more kernel, at the cost of an idle one if need be."""
         missing = max(0, self.count(*LIVE) + 1 - self.limits.max_sessions)
         victims = self.victims()[:missing]
         if len(victims) < missing or self.count(Phase.STOPPING) + missing > self.limits.max_sessions:

@@ -55,7 +55,6 @@ class Message:
 
     @property
     def state(self) -> str | None:
-        """The execution state that it tells of, if it tells of one."""
         return str(self.content.get("execution_state")) if self.type == "status" else None
 
 

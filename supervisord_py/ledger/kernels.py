@@ -7,16 +7,13 @@ a session's history is the order of dispatch, whatever the wall clock did meanwh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from typing import Any
 
 import msgspec
 
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import Table
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from supervisord_py.ledger.store import Ledger
 
 RUNNING = "running"
 
@@ -76,8 +73,6 @@ def remember(ledger: Ledger, row: KernelSessionRow) -> None:
 
 
 def forget(ledger: Ledger, session: str) -> None:
-    """Drop a session and the history of its cells."""
-
     def drop(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM kernel_cells WHERE session = ?", (session,))
         connection.execute("DELETE FROM kernel_sessions WHERE id = ?", (session,))
@@ -86,7 +81,6 @@ def forget(ledger: Ledger, session: str) -> None:
 
 
 async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:
-    """Return all sessions, the last used first."""
     return await SESSIONS.find(ledger, "ORDER BY coalesce(last_used, created_at) DESC, id")
 
 
