@@ -13,9 +13,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger.table import Table
@@ -95,6 +96,11 @@ class Usage(msgspec.Struct, frozen=True):
     turns: int = 0
 
 
+_Word = Annotated[str, Meta(min_length=1)]
+_Cost = Annotated[float, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=1)]
+
+
 class Preset(msgspec.Struct, frozen=True):
     """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key.
 
@@ -104,17 +110,17 @@ class Preset(msgspec.Struct, frozen=True):
     """
 
     id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
-    provider: str | None = None
-    model: str | None = None  # as the provider calls it; None lets the agent choose
-    url: str | None = None
-    api: str | None = None
-    api_key: str | None = None
-    prompt: str | None = None  # stands before the pipe's own body
+    provider: _Word | None = None
+    model: _Word | None = None  # as the provider calls it; None lets the agent choose
+    url: _Word | None = None
+    api: _Word | None = None
+    api_key: _Word | None = None
+    prompt: _Word | None = None  # stands before the pipe's own body
     effort: str | None = None
-    input_cost: float | None = None
-    output_cost: float | None = None
-    context_window: int | None = None
-    max_tokens: int | None = None
+    input_cost: _Cost | None = None
+    output_cost: _Cost | None = None
+    context_window: _Count | None = None
+    max_tokens: _Count | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -256,9 +256,6 @@ class PipesContext:
     def usable(self) -> Iterator[PipeDefinition]:
         return (each for each in self.catalog.pipes.values() if isinstance(each, PipeDefinition))
 
-    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
-        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
-
     def decision(self, pipe: PipeDefinition) -> Decision:
         """Say whether a pipe is due by its schedule, and why."""
         delay = stagger(pipe.name, self._seed, self.config.stagger_seconds)

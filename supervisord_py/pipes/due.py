@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from itertools import chain, islice, pairwise, takewhile
 from itertools import count as counting
@@ -26,7 +26,6 @@ from supervisord_py.pipes.schedule import (
     Every,
     Manual,
     Schedule,
-    describe,
     span_text,
     time_text,
     zone_of,
@@ -234,27 +233,6 @@ def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float
         f"slower than its schedule: a run takes {span_text(average_seconds)} on average and is due every "
         f"{span_text(every)}; the runs in between are skipped"
     )
-
-
-def explain(
-    schedule: Schedule,
-    now: Now,
-    decision: Decision,
-    instants: Iterable[float],
-    *,
-    late: str | None = None,
-    is_on: bool = True,
-) -> list[str]:
-    """Return sentences for people: the schedule, what holds now, the next runs, and that they come too often (`late`).
-
-    A pipe that does not run by itself at present (not `is_on`) is not said to be about to.
-    """
-    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
-    lines = [f"schedule: {describe(schedule)}"]
-    if not isinstance(schedule, Manual):
-        lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
-    lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
-    return lines + ([f"warning: {late}"] if late else [])
 
 
 def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:

@@ -82,7 +82,7 @@ class PipeFiles:
     async def _take(self, change: Change) -> None:
         declared = self._room.catalog.pipes.get(change.name)
         problem = models.problem_text(declared.problem) if isinstance(declared, models.BrokenPipe) else None
-        self._room.say_of_pipe(f"pipe_{change.kind}", change.name, config_error=problem)
+        self._room.events.publish(f"pipe_{change.kind}", f"pipe:{change.name}", config_error=problem)
         if isinstance(declared, models.PipeDefinition):
             await self.settle(declared)
         elif isinstance(declared, models.BrokenPipe):
@@ -132,7 +132,7 @@ class PipeFiles:
         # An agent that is not known keeps it from running, and is no reason not to install it.
         trouble = view.config_error and f"it cannot run until this is mended: {view.config_error}"
         warnings = (*installed.warnings, *([trouble] if trouble else []))
-        self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
+        self._room.events.publish("pipe_installed", f"pipe:{view.name}", source=source, warnings=list(warnings))
         return structs.replace(view, warnings=warnings)
 
     async def scaffold(self, name: str) -> models.PipeView:

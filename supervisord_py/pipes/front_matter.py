@@ -20,10 +20,10 @@ from supervisord_py.pipes.schedule import shown
 
 CURE = "begin the file with a line ---, then lines of key: value, then another line ---, then the prompt"
 _BOM = "\ufeff"
-_OPENING = re.compile(r"\s*---[ \t]*(\r\n|\n|\r|$)")
-_CLOSING = re.compile(r"(?:(?<=\n)|(?<=\r)(?!\n))---([^\r\n]*)(?:\r\n|\n|\r|$)")
-_BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\n|\r))*")
-_LINE_END = re.compile(r"\r\n|\n|\r")
+_OPENING = re.compile(r"\s*---[ \t]*(\r?\n|$)")
+_CLOSING = re.compile(r"^---([^\r\n]*)\r?(?:\n|\Z)", re.MULTILINE)
+_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
+_LINE_END = re.compile(r"\r?\n")
 
 
 class FrontMatter(NamedTuple):
@@ -65,14 +65,12 @@ def parse(text: str, file: str) -> FrontMatter:
         document.value = {}
     if not isinstance(document.value, dict):
         raise DocumentError(document.problem((), "the front matter is not made of lines of key: value", hint=CURE))
-    blank = _BLANK_LINES.match(body)
-    return FrontMatter(
-        text, document, body[blank.end() :] if blank else body, start, end, closing.end(), opening[1] or "\n"
-    )
+    body = _BLANK_LINES.sub("", body, count=1)
+    return FrontMatter(text, document, body, start, end, closing.end(), opening[1] or "\n")
 
 
 def _line_at(text: str, index: int) -> int:
-    return len(_LINE_END.findall(text, 0, index)) + 1
+    return text.count("\n", 0, index) + 1
 
 
 _KEY_VALUE = re.compile(r"^\s*(?:- +)?([^\s:#'\"][^:]*):[ \t]+([^\s#].*?)(?:\s+#.*)?$")

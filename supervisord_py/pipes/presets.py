@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import msgspec
-from msgspec import Meta, structs
+from msgspec import structs
 
 from supervisord_py.config.documents import Document, Problem, convert, did_you_mean
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
@@ -23,26 +22,13 @@ AUTO = frozenset({"auto", "default", "pi-agent"})  # the default preset, in a pi
 CUSTOM = "custom"
 _ALIASES = {"native-ollama": "ollama"}
 _SEE = "see presets.toml(5)"
-_Text = Annotated[str, Meta(min_length=1)]
-_Cost = Annotated[float, Meta(ge=0)]
-_Count = Annotated[int, Meta(ge=1)]
 
 
-class PresetTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PresetTable(Preset, frozen=True, forbid_unknown_fields=True):
     """What stands in presets.toml; described in presets.toml(5)."""
 
-    provider: _Text | None = None
-    model: _Text | None = None
-    url: _Text | None = None
-    api: _Text | None = None
-    api_key: _Text | None = None
-    prompt: _Text | None = None
     effort: Literal["low", "medium", "high"] | None = None
     default: bool = False
-    input_cost: _Cost | None = None
-    output_cost: _Cost | None = None
-    context_window: _Count | None = None
-    max_tokens: _Count | None = None
 
 
 class Presets(UserTables, frozen=True):
@@ -91,6 +77,8 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
 
     if name in AUTO or name == EVERY or name != name.strip():
         yield wrong("", f"a preset cannot be called {name!r}: pipes write it for something else", "choose another name")
+    if read.id is not None:
+        yield wrong("id", "the name of a preset is that of its table", f"write [presets.{read.id}]")
     if read.url is not None and not read.url.startswith(("http://", "https://")):
         yield wrong("url", f"{read.url!r} is no address", 'write url = "https://…"')
     if read.provider == CUSTOM and read.url is None:
@@ -102,12 +90,11 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
 
 
 def _preset(name: str, read: PresetTable) -> Preset:
-    members: dict[str, Any] = structs.asdict(read)
-    del members["default"]
+    members: dict[str, Any] = {each: getattr(read, each) for each in Preset.__struct_fields__}
     members["provider"] = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
     if members["provider"] == CUSTOM:
         members["api"] = read.api or "openai-completions"
-    return Preset(id=name, **members)
+    return Preset(**members | {"id": name})
 
 
 def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:

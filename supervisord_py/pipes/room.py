@@ -145,7 +145,7 @@ class Pipes(PipeViews):
         definition = usable(self.definition(name))
         self.states.change(name, enabled=enabled, enabled_file=definition.enabled)
         await self.files.settle(definition)
-        self.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
+        self.events.publish("pipe_enabled" if enabled else "pipe_disabled", f"pipe:{name}")
         self.look_again()
         return self.get(name)
 

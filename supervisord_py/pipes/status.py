@@ -22,7 +22,7 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
 from supervisord_py.pipes.presets import EVERY, resolve
-from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, time_text, zone_of
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
@@ -226,9 +226,13 @@ class PipeViews(Executions):
         if fault := next(self.faults(declared), None) or self._missing_agent(declared):
             sentences.append(f"each run of it fails at once: {models.problem_text(fault)}")
         upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, count)
-        sentences += due.explain(
-            declared.schedule, self.now(), standing, upcoming, late=self._slower(declared), is_on=is_on
-        )
+        schedule, now, late = declared.schedule, self.now(), self._slower(declared)
+        sentences.append(f"schedule: {describe(schedule)}")
+        if not isinstance(schedule, Manual):
+            sentences.append(f"{'now' if is_on else 'once it is on'}: {standing.why}")
+        zone, word = zone_of(getattr(schedule, "timezone", None), now.zone), "next" if is_on else "would be next"
+        sentences += [f"{word}: {time_text(at, zone, now.wall)}" for at in upcoming]
+        sentences += [f"warning: {late}"] if late else []
         if declared.events:
             sentences.append(f"events: {', '.join(shown.events)}")
         return report | {

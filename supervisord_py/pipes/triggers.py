@@ -284,7 +284,8 @@ class Triggers:
         why = loop(name, event)
         # Whoever made a ring has to learn of it; that a pipe does not start itself is nothing to tell.
         if why is not None and event.chain[-1] != name:
-            room.say_of_pipe("pipe_event_suppressed", name, cause=cause, event_name=event.text, why=why)
+            word, unit = "pipe_event_suppressed", f"pipe:{name}"
+            room.events.publish(word, unit, cause=cause, event_name=event.text, why=why)
             room.states.decided(name, f"not started: {why}")
         return why
 

@@ -32,7 +32,6 @@ def fault(text: str) -> Problem:
     [
         ("---\na: 1\n---\nDo it.\n", {"a": "1"}, "Do it."),
         ("\ufeff---\r\na: 1\r\n---\r\n\r\nDo\r\nit.\r\n", {"a": "1"}, "Do\r\nit."),
-        ("---\ra: 1\rb: x\r---\rDo it.", {"a": "1", "b": "x"}, "Do it."),
         ("\n \n---  \na: 1\n---\t\nDo it.", {"a": "1"}, "Do it."),
         ("---\na: 1\n-----\nDo it.", {"a": "1"}, "Do it."),
         ("---\n---", {}, ""),
