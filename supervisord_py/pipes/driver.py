@@ -107,7 +107,8 @@ class RunDriver:
 
     async def ready(self, run: Run) -> None:
         """Tell that it runs: an agent is ready once it is there."""
-        it, warnings = run.execution, list(run.launch.warnings) if run.launch else []
+        it, clocks, warnings = run.execution, self._room.clocks, list(run.launch.warnings) if run.launch else []
+        run.heard_at, run.deadline = clocks.boot(), clocks.awake() + it.plan.timeout_seconds  # not before it began
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )
@@ -166,9 +167,7 @@ class RunDriver:
             self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
         for run in await room.supervisor.adopt(self):
             if run.execution.pid is None:  # the control plane before us ended between the spawn and this
-                deadline = run.deadline
                 await room.ledger.write(run.spawned(run.child))
-                run.deadline = deadline
             room.task(run.see_through())
         self._known = {}
         for row in rows.values():

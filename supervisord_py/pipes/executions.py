@@ -7,7 +7,6 @@ whoever promises it to somebody flushes the ledger first. Every end frees its sl
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +26,7 @@ from supervisord_py.pipes.output import BOTH, FollowNews, FollowOutput, OutputPa
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import Manual
+from supervisord_py.process.instance import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -240,15 +240,14 @@ class Executions(PipesContext):
             await asyncio.sleep(LOOK_SECONDS)
             if self.watch.look():
                 self.due_bell.set()
-            at_work = [run for run in self.runs.values() if run.is_at_work]
+            at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not (it.is_left or it.defect)]
             if at_work:
                 stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
                 for run, stamp in zip(at_work, stamps, strict=True):
                     try:
                         run.look(stamp, self.watch.resumed_at)
                     except Exception as defect:  # it ends that run, and the others are looked at as before
-                        run.is_at_work = False
-                        run.stir(defect)
+                        run.broke(defect)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -302,8 +301,7 @@ class Executions(PipesContext):
         try:
             if run is not None:
                 run.followers += 1
-                if run.terms.copied:
-                    run.stir()
+                run.tell()
             while True:
                 is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
                 news = None if run is None else run.news
@@ -320,10 +318,7 @@ class Executions(PipesContext):
                 if run is not None and run.is_left and not is_over:
                     raise _cut_off(number)
                 if not pieces and news is not None:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(
-                            news.wait(), output.POLL_SECONDS if now.position is None else LOOK_SECONDS
-                        )
+                    await asyncio.wait((news,), timeout=output.POLL_SECONDS if now.position is None else LOOK_SECONDS)
         finally:
             if run is not None:
                 run.followers -= 1

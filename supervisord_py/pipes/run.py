@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -35,27 +37,19 @@ from supervisord_py.ledger.pipe_executions import (
     mark_running,
 )
 from supervisord_py.ledger.pipe_history import PIPE_STATES, release_claim
-from supervisord_py.ledger.table import together
+from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.context import whole_ms
+from supervisord_py.pipes.context import PipesContext, whole_ms
 from supervisord_py.pipes.intake import next_try
-from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets
-from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
+from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
+from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.outcome import Cause, ExitInfo, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance, describe
-from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.ledger.table import Operation
-    from supervisord_py.pipes.context import PipesContext
-    from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child, StopReport
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, Reason, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
@@ -78,17 +72,17 @@ class Run(Instance):
         folder, home: Where its files are, and its pipe's folder.
         definition: What its pipe was when it was queued; None where that is not known any more.
         cause, detail: Why it is to end, in words; NOBODY while it is not.
-        deadline: When its timeout is over, on the monotonic clock.
+        deadline, settles_at: When its timeout is over, and the grace after it said that it is done; monotonic clock.
         heard_at: When it was last noticed to have written something, on the clock that counts suspend.
         trouble: Why its output is not stored at present.
         is_short: The disk took no output for a while: not all of it may be there.
-        outcome: How it ended, once that is decided; `final`: what its row says of that.
+        defect: What of ours broke, which ends it.
+        final: What its row says of its end, once that is decided.
         goes_on, following: Whether another try follows; its row.
-        news: Set at the next change; there is another one then.
+        news: Done at the next change; there is another one then.
         followers: How many follow its output.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
-        is_at_work: It is to be looked at.
     """
 
     words: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -101,11 +95,8 @@ class Run(Instance):
         self, room: PipesContext, execution: Execution, definition: PipeDefinition | None, key: str | None = None
     ) -> None:
         super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
-        self.room = room
-        self.execution = execution
-        self.id = execution.id
+        self.room, self.execution, self.definition, self.id = room, execution, definition, execution.id
         self.folder = room.folder(execution.id)
-        self.definition = definition
         self.home = definition.folder if definition else room.config.pipes_dir / execution.pipe_name
         self.terms = RunTerms()
         if execution.progress:
@@ -114,23 +105,19 @@ class Run(Instance):
         self.stop_seconds = self.terms.stop_seconds
         self.cause = Cause.NOBODY
         self.detail: str | None = None
-        self.deadline = self.heard_at = 0.0
+        self.heard_at, self.deadline, self.settles_at = 0.0, 0.0, math.inf
         self.trouble: str | None = None
-        self.is_short = False
-        self.outcome: Outcome | None = None
-        self.goes_on = False
+        self.is_short = self.goes_on = self.is_left = False
+        self.defect: Exception | None = None
+        self.final: dict[str, Any] = {}
         self.following: Execution | None = None
         self.followers = 0
         self.done = asyncio.Event()
-        self.is_left = self.is_at_work = False
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.launch: LaunchSpec | None = None
         self.fds: tuple[int, ...] = ()
-        self.final: dict[str, Any] = {}
-        self.news = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
-        self._stirred: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
-        self._settling: asyncio.TimerHandle | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -139,8 +126,9 @@ class Run(Instance):
         return self.cause is not Cause.NOBODY and self.execution.started_at is None
 
     def tell(self) -> None:
-        news, self.news = self.news, asyncio.Event()
-        news.set()
+        """Wake everybody who waits for a change: followers, and who sees it through."""
+        news, self.news = self.news, asyncio.get_running_loop().create_future()
+        news.set_result(None)
 
     def become(self, **changes: Any) -> None:
         self.execution = structs.replace(self.execution, **changes)
@@ -151,15 +139,16 @@ class Run(Instance):
         if self.cause is not Cause.NOBODY:
             return False
         self.cause, self.detail = cause, detail
-        self.stir()
+        self.tell()
         if self._starting is not None:
             self._starting.cancel()
         return True
 
-    def stir(self, defect: Exception | None = None) -> None:
-        """Have whoever sees it through look at it now; a `defect` of ours ends it."""
-        if not self._stirred.done():
-            self._stirred.set_exception(defect) if defect else self._stirred.set_result(None)
+    def broke(self, defect: Exception) -> None:
+        """End it because of a defect of ours."""
+        _log.error("pipe_run_broke", unit=self.unit, execution=self.id, exc_info=defect)
+        self.defect = defect
+        self.tell()
 
     def leave(self) -> None:
         self.is_left = True
@@ -168,7 +157,7 @@ class Run(Instance):
     async def until_done(self) -> None:
         """Wait until all that follows from its end is done, or this control plane goes."""
         while not self.done.is_set() and not self.is_left:
-            await self.news.wait()
+            await asyncio.wait((self.news,))
 
     def close_fds(self) -> None:
         """Close what was opened for its process: that has it, or will never have it."""
@@ -194,10 +183,8 @@ class Run(Instance):
         return together(claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting())
 
     def spawned(self, child: Child) -> Operation:
-        who, found, clocks = child.identity, self.launch, self.room.clocks
+        who, found = child.identity, self.launch
         self.room.states.take(self.execution.pipe_name, last_run_at=self.execution.started_at)
-        self.heard_at = clocks.boot()
-        self.deadline = clocks.awake() + self.execution.plan.timeout_seconds  # not before it began
         known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
         known |= {"started_at": whole_ms(child.started_at)}
         if found is not None:
@@ -241,44 +228,40 @@ class Run(Instance):
 
     async def see_through(self) -> None:
         """Look after it until its process, where there is one, has ended or is to end; stop what is left of it."""
-        room, loop, clocks = self.room, asyncio.get_running_loop(), self.room.clocks
+        room, clocks, copied = self.room, self.room.clocks, self.terms.copied
         exited = asyncio.ensure_future(room.placement.wait(self.key)) if self.child and self.error is None else None
         try:
-            self.is_at_work = exited is not None
-            while exited is not None and not exited.done() and self.cause is Cause.NOBODY:
-                left = max(0.0, self.deadline - clocks.awake())
-                if self.terms.copied and (self.followers or self.trouble):  # else the look at all runs tells of more
+            while exited and not exited.done() and self.cause is Cause.NOBODY and self.defect is None:
+                left = max(0.0, min(self.deadline, self.settles_at) - clocks.awake())
+                if copied and (self.followers or self.trouble):  # else the look at all runs tells of more
                     left = min(left, DISK_PAUSE_SECONDS if self.trouble else POLL_SECONDS)
-                await asyncio.wait((exited, self._stirred), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if self._stirred.done():
-                    self._stirred.result()
-                    self._stirred = loop.create_future()
-                if self.terms.copied and not exited.done():
+                await asyncio.wait((exited, self.news), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if exited.done():
+                    break
+                if copied:
                     await self._copy()
-                if clocks.awake() >= self.deadline and not exited.done():
-                    self.want_end(Cause.TIMEOUT, _too_late(self.execution))
-            if exited is not None and exited.done():
+                if clocks.awake() >= self.deadline:
+                    seconds = self.execution.plan.timeout_seconds
+                    self.want_end(Cause.TIMEOUT, f"did not end within {seconds:g} s (timeout)")
+                if clocks.awake() >= self.settles_at:
+                    self.want_end(Cause.SETTLED)
+            if exited and exited.done():
                 self.record = exited.result()
         except KeeperLostError:
             _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
             self.leave()
             return
         except Exception as error:
-            _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
-            self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
+            self.broke(error)
         finally:
-            self.is_at_work = False
             if exited is not None:
                 exited.cancel()
-            if self._settling is not None:
-                self._settling.cancel()
         self.wanted = self.cause.reason or self.wanted
         await room.supervisor.stop(room.driver, self, self.wanted)
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
         """End its whole tree; what survives is named in the row, and does not keep the slot."""
-        word = (self.wanted or Reason.EXIT).value
-        self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
+        self.report = await super().shut_down(placement)
         if self.report.survivors and not self.final:
             await self.room.ledger.write(together(await self.conclude()))
             await self.finish()
@@ -289,13 +272,12 @@ class Run(Instance):
     async def open_output(self) -> Copier:
         """Return what reads its output; of an adopted one it begins anew."""
         if self._copier is None:
-            secrets: tuple[str, ...] = ()
-            if self.launch is not None:
-                secrets = self.launch.secrets
-            elif self.terms.copied:
+            terms, secrets = self.terms, self.launch.secrets if self.launch else ()
+            if terms.copied and self.launch is None:
                 secrets = await recall_secrets(self.room.shelf, self.execution, self.home)
-            copied, patterns = self.terms.copied, self.terms.patterns
-            self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
+            self._copier = Copier(
+                self.folder, terms.parser, copied=terms.copied, secrets=secrets, patterns=terms.patterns
+            )
         return self._copier
 
     async def _copy(self) -> None:
@@ -314,26 +296,22 @@ class Run(Instance):
             self.become(**structs.asdict(summary.usage))
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
-        if summary.settled and self._settling is None:
+        if not summary.settled:
+            self.settles_at = math.inf
+        elif self.settles_at == math.inf:
             self.room.supervisor.say("execution_settled", self)
-            loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(self.terms.settle_seconds, self.want_end, Cause.SETTLED)
-        elif not summary.settled and self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
+            self.settles_at = self.room.clocks.awake() + self.terms.settle_seconds
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float) -> None:
-        """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
+        """Take in how much it has written (`measured`), and end it where that is too much, or it says nothing."""
         now, most = self.room.clocks.boot(), self.room.config.output_file_bytes
-        if self.room.clocks.awake() >= self.deadline:
-            self.want_end(Cause.TIMEOUT, _too_late(self.execution))
         if stamp != self._stamp:
             if self._stamp or any(written for written, _ in stamp):  # that its files are there is no word of it
                 self.heard_at = now
             self._stamp = stamp
             self.tell()
-            if self.terms.copied:
-                self.stir()
+        if self.room.clocks.awake() >= self.deadline:
+            self.tell()
         if any(written > most for written, _ in stamp):
             words = f"wrote more than {most} bytes of output (pipes.output_file_bytes)"
             self.want_end(Cause.OUTPUT, words)
@@ -367,7 +345,6 @@ class Run(Instance):
         # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
         began = it.started_at is not None and not isinstance(self.error, ConflictError)
         outcome, facts = await asyncio.to_thread(self._close, copier, began=began)
-        self.outcome = outcome
         if outcome.status in {Status.FAILED, Status.TIMED_OUT} and self.definition is not None:
             self.following = next_try(self.room, it, self.definition, outcome)
         self.goes_on = self.following is not None
@@ -385,13 +362,27 @@ class Run(Instance):
         return finish(self.id, also=together(*also), **facts)
 
     def _close(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
-        """Judge it; return the outcome, and what its row says of it and of the output. Blocking."""
-        outcome, facts = (self._unstarted(), {}) if copier is None else self._judged(copier)
+        """Judge it once all that it wrote is taken; return the outcome, and what its row says of it. Blocking."""
+        is_full = copier is not None and (not _finished(copier) or self.is_short or output.disk_is_full(self.folder))
+        facts = output.texts(self.folder, self.room.config.row_bytes) if copier else {}
+        outcome = self._judged(copier.summary if copier else Summary(), facts)
+        message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
+        if copier is not None:
+            facts |= structs.asdict(copier.summary.usage)
+            facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
+            message = None if message is None else copier.redact(message)
+        if is_full and outcome.status is Status.FAILED and self.cause in {Cause.NOBODY, Cause.SETTLED}:
+            message = f"the disk was full while it ran{f': {message}' if message else ''}"
+            outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
+        if self.report.survivors:
+            words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
+            message = f"{message}; {words}" if message else words
+            _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)
         cleanup(self.folder)
         incomplete = began and outcome.error_type in CUT_OFF
         if began and self.execution.output_dir is not None:
-            _leave_output(Path(self.execution.output_dir), outcome, incomplete=incomplete)
-        now, started, record = self.room.clocks.moment(), self.execution.started_at or 0.0, self.record
+            _leave_output(Path(self.execution.output_dir), message or outcome.status.value, incomplete=incomplete)
+        now = self.room.clocks.moment()
         if record is not None:  # as the keeper saw it
             now = whole_ms(min(now, max(record.ended_at, started)))
         elif self.cause is Cause.INTERRUPTED:  # when it last wrote
@@ -399,7 +390,7 @@ class Run(Instance):
         facts |= {
             "status": outcome.status,
             "error_type": outcome.error_type,
-            "error_message": outcome.error_message,
+            "error_message": message,
             "finished_at": now,
             "duration_ms": max(0, round((now - started) * 1000)) if began else None,
             "exit_code": record.code if record else None,
@@ -408,42 +399,27 @@ class Run(Instance):
         }
         return outcome, facts
 
-    def _judged(self, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
-        """Judge one that had a process, once all that it wrote is taken."""
-        is_full = not _finished(copier) or self.is_short or output.disk_is_full(self.folder)
-        record, terms = self.record, self.terms
+    def _judged(self, summary: Summary, facts: Mapping[str, Any]) -> Outcome:
+        """Judge by what was to end it, by its start that failed, else by how its process ended."""
+        record, terms, error = self.record, self.terms, self.error
+        if self.defect is not None:
+            return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(self.defect).__name__}: {self.defect}")
+        if self.child is None and self.cause is Cause.NOBODY:
+            return self._not_started(error)
         verdict = record.verdict.reason if record and record.verdict else None
         limit = verdict if verdict in _LIMITS else None
-        facts = output.texts(self.folder, self.room.config.row_bytes)
         ended = ExitInfo(
             cause=self.cause if limit is None else Cause.NOBODY,
             code=record.code if record else None,
             signal=record.signal if record else None,
             limit=None if limit is None else limit.value,
-            stdout_tail=facts["stdout"][-TAIL_CHARS:],
-            stderr_tail=facts["stderr"][-TAIL_CHARS:],
+            stdout_tail=facts.get("stdout", "")[-TAIL_CHARS:],
+            stderr_tail=facts.get("stderr", "")[-TAIL_CHARS:],
             detail=describe(record, limit) if record and limit else self.detail,
         )
-        allow_empty = self.execution.plan.allow_empty
-        outcome = self.outcome or judge(ended, copier.summary, terms.success, terms.errors, allow_empty=allow_empty)
-        message = copier.redact(outcome.error_message)
-        if is_full and outcome.status is Status.FAILED and ended.cause in {Cause.NOBODY, Cause.SETTLED}:
-            message = f"the disk was full while it ran{f': {message}' if message else ''}"
-            outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
-        if self.report.survivors:
-            words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
-            message = f"{message}; {words}" if message else words
-            _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)
-        facts |= structs.asdict(copier.summary.usage)
-        facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
-        return structs.replace(outcome, error_message=message), facts
+        return judge(ended, summary, terms.success, terms.errors, allow_empty=self.execution.plan.allow_empty)
 
-    def _unstarted(self) -> Outcome:
-        if self.outcome is not None:
-            return self.outcome
-        if self.cause is not Cause.NOBODY:
-            return judge(ExitInfo(self.cause, detail=self.detail), Summary(), SuccessRule(), allow_empty=False)
-        error = self.error
+    def _not_started(self, error: PxError | None) -> Outcome:
         if isinstance(error, CannotRunError):
             return Outcome(Status.FAILED, error.error_type, error.message)
         detail = error.detail if error else "nobody knows why it was not started"
@@ -463,16 +439,12 @@ def _finished(copier: Copier) -> bool:
     return False
 
 
-def _leave_output(folder: Path, outcome: Outcome, *, incomplete: bool) -> None:
+def _leave_output(folder: Path, why: str, *, incomplete: bool) -> None:
     """Mark what it may have left half-done; remove an empty folder."""
     with suppress(OSError):
         if incomplete:
             folder.mkdir(exist_ok=True)  # it goes just before the row becomes final
             with (folder / "INCOMPLETE").open("x", encoding="utf-8") as file:
-                file.write(f"{outcome.error_message or outcome.status.value}\n")
+                file.write(f"{why}\n")
         else:
             folder.rmdir()
-
-
-def _too_late(execution: Execution) -> str:
-    return f"did not end within {execution.plan.timeout_seconds:g} s (timeout)"
