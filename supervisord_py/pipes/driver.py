@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from datetime import datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -18,26 +17,20 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows
 from supervisord_py.ledger.pipe_history import usage_since
-from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
+from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import check, stdin_of, write_files
 from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
-from supervisord_py.process.instance import Phase, read_note
-from supervisord_py.process.model import ChildSpec, Reason, tree_limits
+from supervisord_py.process.instance import Note, Phase, read_note
+from supervisord_py.process.model import Child, ChildSpec, Reason, tree_limits
 
-if TYPE_CHECKING:
-    from supervisord_py.pipes.executions import Executions
-    from supervisord_py.process.instance import Note
-    from supervisord_py.process.model import Child
-
-INTERRUPTED = "interrupted by system restart"
 _AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
-_log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+_log = structlog.get_logger(__name__)
 
 
 class RunDriver:
@@ -62,9 +55,7 @@ class RunDriver:
 
         room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
         redact, budget = (run.definition.redact, run.definition.budget) if run.definition else ((), BudgetRules())
-        tokens_max, cost_max = budget.daily_tokens, budget.daily_cost or room.config.daily_cost
-        if tokens_max is not None or cost_max is not None:
-            await self._check_budget(run, tokens_max, cost_max)
+        await self._check_budget(run, budget.daily_tokens, budget.daily_cost or room.config.daily_cost)
         run.launch = found = await check(room.shelf, run.execution, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         takes_stdin = found.adapter.prompt is PromptBy.STDIN
@@ -78,7 +69,7 @@ class RunDriver:
             raise CannotRunError(kind, message, hint=hint) from error
         if room.config.preflight_seconds and found.values["url"] is not None:
             await check_provider(found.values, seconds=room.config.preflight_seconds)
-        run.deadline = room.clocks.awake() + plan.timeout_seconds
+        run.deadline = room.clocks.awake() + plan.timeout_seconds  # for who must adopt it before it is ready
         return ChildSpec(
             unit=run.unit,
             argv=found.argv,
@@ -93,7 +84,9 @@ class RunDriver:
 
     async def _check_budget(self, run: Run, tokens_max: int | None, cost_max: float | None) -> None:
         """Refuse a run for which its pipe's budget of the day is used up."""
-        room = self._room
+        if tokens_max is None and cost_max is None:
+            return
+        room, why = self._room, None
         now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
         today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
         tokens, cost = await usage_since(room.ledger, today, run.name)
@@ -101,14 +94,13 @@ class RunDriver:
             why = f"{tokens} tokens today of {tokens_max}"
         elif cost_max is not None and cost >= cost_max:
             why = f"{cost:.4f} USD today of {cost_max:g}"
-        else:
-            return
-        raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {why}")
+        if why is not None:
+            raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {why}")
 
     async def ready(self, run: Run) -> None:
-        """Tell that it runs: an agent is ready once it is there."""
+        """Tell that it runs: an agent is ready once it is there. Its timeout begins here, and not before."""
         it, clocks, warnings = run.execution, self._room.clocks, list(run.launch.warnings) if run.launch else []
-        run.heard_at, run.deadline = clocks.boot(), clocks.awake() + it.plan.timeout_seconds  # not before it began
+        run.heard_at, run.deadline = clocks.boot(), clocks.awake() + it.plan.timeout_seconds
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )
@@ -180,20 +172,17 @@ class RunDriver:
                 await room.ledger.write(EXECUTIONS.update(row.id, OPEN, **_AGAIN))
                 room.push(self._run_of(structs.replace(row, **_AGAIN)))
             else:
-                await self._interrupted(row)
+                await self._interrupted(self._run_of(row))
 
     def _run_of(self, row: Execution, key: str | None = None) -> Run:
         """Return the run of a row of an earlier control plane; `key`: of the process that it has."""
         return Run(self._room, row, self._room.definition_of(row.pipe_name), key)
 
-    async def _interrupted(self, row: Execution) -> None:
-        room, run = self._room, self._run_of(row)
-        run.want_end(Cause.INTERRUPTED, INTERRUPTED)
-        run.wanted = Reason.INTERRUPTED
+    async def _interrupted(self, run: Run) -> None:
+        room, run.wanted = self._room, Reason.INTERRUPTED
+        run.want_end(Cause.INTERRUPTED)
         room.add(run)
         try:
-            life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
-            await room.ledger.write(together(await run.conclude(), life))
-            await run.finish()
+            await run.end_now(ended(run.execution.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value))
         except PxError as error:
-            _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)
+            _log.error("pipe_interruption_not_recorded", execution=run.id, detail=error.detail)

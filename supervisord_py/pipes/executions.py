@@ -7,35 +7,28 @@ whoever promises it to somebody flushes the ledger first. Every end frees its sl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import structlog
 from msgspec import structs
 
 from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Outcome, Status, Trigger
-from supervisord_py.ledger.pipe_history import PIPE_STATES, claimed
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Outcome, Status, Trigger
+from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import PipesContext
 from supervisord_py.pipes.intake import build
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import BOTH, FollowNews, FollowOutput, OutputPage, OutputStream
+from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.instance import Phase
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.ledger.pipe_history import Claim, ExecutionFilter, ExecutionPage
-    from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.output import FollowItem
 
 LOOK_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 30.0
@@ -182,13 +175,9 @@ class Executions(PipesContext):
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            self.task(self._end_unrun(run))
+            self.task(run.end_now())
         await run.until_done()
         return run.execution
-
-    async def _end_unrun(self, run: Run) -> None:
-        await self.ledger.write(together(await run.conclude()))
-        await run.finish()
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
         """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
@@ -269,7 +258,7 @@ class Executions(PipesContext):
             raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
         return found
 
-    async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
+    async def executions(self, wanted: pipe_history.ExecutionFilter) -> pipe_history.ExecutionPage:
         """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
         found = await pipe_history.page(self.ledger, wanted)
         rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
@@ -288,36 +277,32 @@ class Executions(PipesContext):
     ) -> AsyncGenerator[FollowItem, None]:
         """Yield an execution's start, output, changes and end; close the iterator when leaving early.
 
-        `begins` say where the streams begin, in their order; those that are not given begin at 0.
-
-        Raises:
-            UnknownUnitError: There is none of that id.
-            InterruptedRunError: This control plane ends; the execution goes on.
+        `begins` say where the streams begin, in their order; those that are not given begin at 0. Raises
+        UnknownUnitError: there is none of that id; InterruptedRunError: this control plane ends, the execution goes on.
         """
         run = self.runs.get(number)  # before anybody else has a turn: what ends meanwhile is dropped, and known stale
         known, folder = await self.execution(number), self.folder(number)
         yield FollowNews("start", known)
         offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
+        if run is not None:
+            run.followers += 1
+            run.tell()
         try:
-            if run is not None:
-                run.followers += 1
-                run.tell()
             while True:
                 is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
-                news = None if run is None else run.news
-                now = known if run is None else self.view(run)
+                now, news = (self.view(run), run.news) if run else (known, None)
                 if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
                     yield FollowNews("status", now)
                 known = now
-                pieces = await asyncio.to_thread(_pieces, folder, offsets)
+                pieces = await asyncio.to_thread(output.pieces, folder, offsets)
                 for piece in pieces:
                     offsets[piece.stream] = piece.offset + len(piece.data)
                     yield piece
+                if run and run.is_left and not is_over:
+                    raise _cut_off(number)
                 if is_over and not pieces:
                     break
-                if run is not None and run.is_left and not is_over:
-                    raise _cut_off(number)
-                if not pieces and news is not None:
+                if news is not None and not pieces:
                     await asyncio.wait((news,), timeout=output.POLL_SECONDS if now.position is None else LOOK_SECONDS)
         finally:
             if run is not None:
@@ -333,12 +318,6 @@ class Executions(PipesContext):
         if not run.done.is_set():
             raise _cut_off(number)
         return run.execution  # with its texts: a full disk may not show them yet
-
-
-def _pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
-    """Return what each stream has from its offset on, where it has something. Blocking."""
-    found = [FollowOutput(each, at, output.read(folder, each, at, output.PIECE_BYTES)) for each, at in offsets.items()]
-    return [piece for piece in found if piece.data]
 
 
 def _cut_off(number: int) -> InterruptedRunError:

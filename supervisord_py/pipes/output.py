@@ -13,19 +13,15 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from supervisord_py.pipes.streams import PARSERS, TextStream
+from supervisord_py.ledger.pipe_executions import Execution
+from supervisord_py.pipes.streams import PARSERS, Summary, TextStream
 from supervisord_py.process.supervisor import decode_tail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.streams import Summary
 
 PAGE_BYTES = 64 * 1024  # default page
 PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
@@ -324,6 +320,12 @@ class FollowNews(NamedTuple):
 
 
 FollowItem = FollowOutput | FollowNews
+
+
+def pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
+    """Return what each stream has from its offset on, where it has something. Blocking."""
+    found = (FollowOutput(each, at, read(folder, each, at, PIECE_BYTES)) for each, at in offsets.items())
+    return [piece for piece in found if piece.data]
 
 
 def page(folder: Path, row: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:

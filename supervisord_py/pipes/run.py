@@ -206,6 +206,11 @@ class Run(Instance):
         if self.id and self.execution.status.is_final and not self.done.is_set():
             await self.room.after(self)
 
+    async def end_now(self, *also: Operation) -> None:
+        """Record how it ended, whatever is left of it, and do what follows."""
+        await self.room.ledger.write(together(await self.conclude(), *also))
+        await self.finish()
+
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
@@ -263,8 +268,7 @@ class Run(Instance):
         """End its whole tree; what survives is named in the row, and does not keep the slot."""
         self.report = await super().shut_down(placement)
         if self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await self.conclude()))
-            await self.finish()
+            await self.end_now()
         return self.report
 
     # -- its output -------------------------------------------------------------------------------------------------
