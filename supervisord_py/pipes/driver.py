@@ -98,9 +98,8 @@ class RunDriver:
             raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {why}")
 
     async def ready(self, run: Run) -> None:
-        """Tell that it runs: an agent is ready once it is there. Its timeout begins here, and not before."""
-        it, clocks, warnings = run.execution, self._room.clocks, list(run.launch.warnings) if run.launch else []
-        run.heard_at, run.deadline = clocks.boot(), clocks.awake() + it.plan.timeout_seconds
+        """Tell that it runs: an agent is ready once it is there."""
+        it, warnings = run.execution, list(run.launch.warnings) if run.launch else []
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )

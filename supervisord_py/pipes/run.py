@@ -183,11 +183,12 @@ class Run(Instance):
         return together(claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting())
 
     def spawned(self, child: Child) -> Operation:
-        who, found = child.identity, self.launch
+        who, found, clocks = child.identity, self.launch, self.room.clocks
         self.room.states.take(self.execution.pipe_name, last_run_at=self.execution.started_at)
         known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
         known |= {"started_at": whole_ms(child.started_at)}
-        if found is not None:
+        if found is not None:  # else an earlier control plane has spawned it
+            self.heard_at, self.deadline = clocks.boot(), clocks.awake() + self.execution.plan.timeout_seconds
             known |= {"agent_version": found.version, "session_path": found.session_path}
         self.become(**known)
         return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
