@@ -95,7 +95,7 @@ def test_it_brings_pages_units_and_completions(
     installed: Path, tmp_path: Path, require: Callable[[object, str], None]
 ) -> None:
     pxctl = installed / "bin" / "pxctl"
-    for path in (ROOT / "units").iterdir():
+    for path in (ROOT / "supervisord_py" / "units").iterdir():
         assert (installed / "share" / "pxd" / "units" / path.name).read_bytes() == path.read_bytes()
     completions = {"bash": "bash-completion/completions/pxctl", "zsh": "zsh/site-functions/_pxctl"}
     completions["fish"] = "fish/vendor_completions.d/pxctl.fish"
