@@ -23,6 +23,7 @@ from pxctl.client import Client, Document, Exit, Failure, query, route, usage
 from pxctl.invocation import Invocation
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
+Decorator = Callable[[Any], Any]
 
 
 # -- one command line -------------------------------------------------------------------------------------------------
@@ -89,9 +90,7 @@ def _particulars(document: Document) -> list[str]:
 # -- how commands are declared ----------------------------------------------------------------------------------------
 
 
-def timeout_option(
-    about: str = "Give up after S seconds (exit 7).", default: float | None = None
-) -> Callable[[Any], Any]:
+def timeout_option(about: str = "Give up after S seconds (exit 7).", default: float | None = None) -> Decorator:
     seconds = click.FloatRange(min=0)
     return click.option("--timeout", type=seconds, default=default, show_default=True, metavar="S", help=about)
 

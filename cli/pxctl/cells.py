@@ -23,7 +23,7 @@ from pxctl.streams import Screen, bytes_of, harmless
 _SVG = "image/svg+xml"
 _PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
 _TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
-_KEEP_SECONDS = 7 * 86400.0
+_KEEP_SECONDS, _OURS = 7 * 86400.0, re.compile(r"[0-9a-f]{16}-\d+\.\w+")
 _SIGNS = {
     "ok": ("✓", "green"), "error": ("✗", "red"), "cancelled": ("⊘", "yellow"), "timed_out": ("⏱", "red"),
     "aborted": ("-", "dim"),
@@ -64,12 +64,11 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
         folder = Path(home).expanduser().absolute() / "pictures"
     else:
         folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pxd" / "pictures"
-    path, oldest = folder / f"{name}.{_PICTURES[mime]}", time.time() - _KEEP_SECONDS
-    ours = re.compile(r"[0-9a-f]{16}-\d+\.\w+")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for other in folder.iterdir():
-        if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
+        if _OURS.fullmatch(other.name) and other.lstat().st_mtime < time.time() - _KEEP_SECONDS:
             other.unlink(missing_ok=True)
+    path = folder / f"{name}.{_PICTURES[mime]}"
     output.write_whole(path, [content])
     return path
 
@@ -141,8 +140,7 @@ class CellScreen(Screen):
             self._show_bundle(str(cell.get("id")), event.get("data") or {})
         status, error = str(cell.get("status")), cell.get("error") or {}
         if error and not self.has_shown_error and status == "error":
-            # No traceback: a shell's exit code, a death.
-            self._show_error([f"{error.get('name')}: {error.get('value')}"])
+            self._show_error([f"{error.get('name')}: {error.get('value')}"])  # no traceback: a shell's code, a death
         self.close_lines()
         if self._is_announced:
             sign, style = _SIGNS.get(status, ("?", "red"))

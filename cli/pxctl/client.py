@@ -51,23 +51,15 @@ class Failure(Exception):
     action: str | None = None
 
     def __init__(
-        self,
-        detail: str,
-        *,
-        kind: str = "failed",
-        hint: str | None = None,
-        exit_code: int | None = None,
-        unit: str | None = None,
-        status: int | None = None,
-        **extra: Any,
+        self, detail: str, *, kind: str = "failed", hint: str | None = None, unit: str | None = None, **extra: Any
     ) -> None:
         super().__init__(detail)
-        self.detail, self.kind, self.hint, self.unit, self.status, self.extra = detail, kind, hint, unit, status, extra
-        self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
+        self.detail, self.kind, self.hint, self.unit, self.extra = detail, kind, hint, unit, extra
+        self.exit_code: int = extra.pop("exit_code", _EXIT_BY_KIND.get(kind, Exit.FAILED))
 
     def document(self) -> Document:
         title = self.kind.replace("_", " ").capitalize()
-        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": self.status, "kind": self.kind}
+        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
         rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
         return {**head, **rest, **self.extra}
 
@@ -251,20 +243,13 @@ class Client:
         self._kept: Exchange | None = None  # its connection takes one more request
 
     def open(
-        self,
-        method: str,
-        target: str,
-        *,
-        content: Any = None,
-        body: bytes | None = None,
-        fields: Mapping[str, str] | None = None,
-        timeout: float | None = READ_SECONDS,
-        keep: bool = False,
+        self, method: str, target: str, *, timeout: float | None = READ_SECONDS, keep: bool = False, **sent: Any
     ) -> Exchange:
-        """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes.
+        """Send a request: `content` as JSON or a `body`, and `fields` of its head. Its answer is still to be read.
 
         With `keep` the connection may be used for the next request, too. Raises the problem that is answered.
         """
+        content, body, fields = (sent.get(name) for name in ("content", "body", "fields"))
         head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
             try:
@@ -278,8 +263,8 @@ class Client:
             exchange.send(method, target, head, body, timeout)
             if exchange.status >= 400:
                 raw = exchange.read()
-                text = f"the daemon answered {exchange.status}: {raw[:500].decode('utf-8', 'replace')}"
-                raise problem(exchange.status, _document_in(raw) or {"detail": text})
+                found = _document_in(raw) or {"detail": f"the daemon answered {exchange.status}: {raw[:500]!r}"}
+                raise problem(exchange.status, found)
         except BaseException:
             exchange.close()
             raise

@@ -65,11 +65,7 @@ def read_json(text: str | bytes, what: str) -> Any:
 
 
 def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
-    """Return `base` with the assignments put over it.
-
-    Raises Failure: an argument is no assignment, a key is given twice, or a nested key runs into something that is
-    no object.
-    """
+    """Return `base` with the assignments put over it. Raises Failure: one makes no sense, or runs into another."""
     if not isinstance(base, dict):
         raise usage("KEY=VALUE can only be put over an object, and --input is none")
     root: Schema = schema if isinstance(schema, dict) else {}
@@ -103,30 +99,25 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
 
 def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     """Return a file as the schema takes it: a data URL or base64 (also as the one item of an array), else its text."""
+    import mimetypes
+
     try:
         content = _content(name)
     except Failure as error:
         raise usage(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
     variants = _variants(schema, root)
-    if (found := _encoded(name, content, variants)) is not None:
-        return found
     items = [one for variant in variants for one in _variants(variant.get("items"), root)]
-    if (found := _encoded(name, content, items)) is not None:
-        return [found]
+    for held, is_item in ((variants, False), (items, True)):
+        found = binascii.b2a_base64(content, newline=False).decode()
+        if any(one.get("format") == "data-url" for one in held):  # RFC 2397
+            found = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{found}"
+        elif not any(one.get("contentEncoding") == "base64" for one in held):
+            continue
+        return [found] if is_item else found
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
         raise usage(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
-
-
-def _encoded(name: str, content: bytes, variants: Sequence[Schema]) -> str | None:
-    """Return a file in base64, with its type in front where a data URL is asked for (RFC 2397); None: neither is."""
-    import mimetypes
-
-    text = binascii.b2a_base64(content, newline=False).decode()
-    if any(variant.get("format") == "data-url" for variant in variants):
-        return f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{text}"
-    return text if any(variant.get("contentEncoding") == "base64" for variant in variants) else None
 
 
 def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:

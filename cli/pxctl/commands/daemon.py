@@ -30,9 +30,6 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 
     Where a unit of systemd is installed for it, that is started; else its own log goes to pxd.log in the log directory.
     When it runs already, that is fine.
-
-    $ pxctl daemon start
-    $ PX_HOME=/tmp/px pxctl daemon start
     """
     client, did = invocation.client(), "runs already"
     try:
@@ -51,9 +48,6 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     """Stop pxd and everything it holds; returns when nothing of it is left.
 
     What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
-
-    $ pxctl daemon stop
-    $ pxctl daemon stop --timeout 20
     """
     on_demand, waiting = service.is_waiting(invocation), 0
     try:
@@ -80,7 +74,6 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     The keeper becomes a version that was installed meanwhile, or it is said why it cannot (exit 8).
     When pxd does not run, it is started.
 
-    $ pxctl daemon restart
     $ pxctl daemon restart --all
     """
     client = invocation.client()
@@ -96,8 +89,8 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
             with contextlib.suppress(Interrupted):
                 client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
             document = _await_new(client, before, timeout)
-    pids = [document[name]["pid"] for name in ("keeper", "control")]
-    invocation.show(document, (), "pxd answers again (keeper {}, control {})".format(*pids))
+    keeper, control = (document[name]["pid"] for name in ("keeper", "control"))
+    invocation.show(document, (), f"pxd answers again (keeper {keeper}, control {control})")
 
 
 def _await_new(client: Client, before: Document, timeout: float) -> Document:
@@ -114,11 +107,7 @@ def _await_new(client: Client, before: Document, timeout: float) -> Document:
 
 @declare(daemon, "reload", "reload the settings")
 def reload_daemon(invocation: Invocation) -> None:
-    """Read settings and tools again; says what changed and what needs a restart.
-
-    $ pxctl daemon reload
-    $ pxctl config check && pxctl daemon reload
-    """
+    """Read settings and tools again; says what changed and what needs a restart."""
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     invocation.print_warnings(answer)
     lines = [f"changed: {line}" for line in answer.get("changed") or []]
@@ -150,12 +139,8 @@ def show_daemon(invocation: Invocation) -> None:
 
 # -- as a service -----------------------------------------------------------------------------------------------------
 
-_platform = click.option(
-    "--platform",
-    type=click.Choice([service.SYSTEMD, service.LAUNCHD]),
-    default=service.HERE,
-    help="Service manager; else this system's.",
-)
+_kinds = click.Choice([service.SYSTEMD, service.LAUNCHD])
+_platform = click.option("--platform", type=_kinds, default=service.HERE, help="Service manager; else this system's.")
 
 
 @declare(daemon, "install", "install pxd")
@@ -171,7 +156,6 @@ def install_service(
 
     PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
 
-    $ pxctl daemon install
     $ pxctl daemon install --on-demand
     """
     texts = service.unit_texts(invocation, platform, on_demand=on_demand)
@@ -185,8 +169,8 @@ def install_service(
     with invocation.spinner("pxd", "installing…"):
         written = service.install(invocation, platform, texts, start=start and not runs)
     if runs and (written or not runs_there):
-        take_over = "pxctl daemon stop && pxctl daemon start"
-        invocation.notice(f"pxd runs already; for the service manager to take over: {take_over}")
+        command = "pxctl daemon stop && pxctl daemon start"
+        invocation.notice(f"pxd runs already; for the service manager to take over: {command}")
     if linger := service.lingers(invocation, platform):
         invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
     invocation.print_done(f"pxd is installed: {', '.join(map(str, texts))}")
@@ -198,9 +182,6 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     """Stop, disable and remove what `pxctl daemon install` wrote. When there is none, that is fine.
 
     Settings, tools, pipes, ledger and logs stay; it says where.
-
-    $ pxctl daemon uninstall
-    $ sudo pxctl daemon uninstall --system
     """
     there = service.own_files(invocation, platform)
     if not there:
@@ -224,7 +205,6 @@ def check_all(invocation: Invocation) -> int:
 
     Exits 1 when a check fails; warnings do not count.
     """
-
     looks: dict[str, Callable[[], Iterable[Document]]] = {
         "pxd": lambda: [finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}")],
         "service_unit": lambda: service.check(invocation, service.HERE),
@@ -249,13 +229,7 @@ def check_all(invocation: Invocation) -> int:
 
 @declare(config, "show", "show the settings")
 def show_settings(invocation: Invocation) -> None:
-    """Show every setting, its value and where it comes from; with -q the keys only.
-
-    Works without a daemon.
-
-    $ pxctl config show
-    $ PX_TOOLS__WARM_KEEP_MAX=9 pxctl config show
-    """
+    """Show every setting, its value and where it comes from; with -q the keys only. Works without a daemon."""
     as_json = ["--json"] if invocation.json or invocation.quiet else []
     told = daemon_process.ask_pxd(invocation, "--show-config", *as_json)
     if invocation.quiet and not invocation.json:
@@ -265,9 +239,6 @@ def show_settings(invocation: Invocation) -> None:
 
 @declare(config, "check", "check the settings")
 def check_settings(invocation: Invocation) -> None:
-    """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one.
-
-    Works without a daemon.
-    """
+    """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one."""
     told = daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
     output.write(b"" if invocation.quiet and not invocation.json else told)

@@ -11,7 +11,6 @@ import contextlib
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +55,7 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
 
 
 class CellCall:
-    """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it."""
+    """A call on its way, to which Ctrl-C belongs from now on."""
 
     def __init__(self, client: Client, name: str, body: Document) -> None:
         self._client, self._name, self._body = client, name, body
@@ -64,18 +63,10 @@ class CellCall:
         self._cell: str | None = None
         self._counts = dict.fromkeys(STREAMS, 0)  # of bytes that the cell printed
         self._done: list[Document] = []
-        self._before: Any = None
         self.presses, self.kernel = 0, name
-
-    def __enter__(self) -> CellCall:
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             # A shell has its background jobs ignore the Ctrl-C that is meant for others.
             signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
 
     def events(self) -> Iterator[Document]:
         """Yield what happens up to `done`.
@@ -145,14 +136,8 @@ class CellCall:
         self.presses += 1
         if self._cell is None or self.presses >= _LEAVE_AT:
             raise KeyboardInterrupt
-        target = query(route("kernel", self.kernel, "interrupt"), [("cell", self._cell)])
-
-        def ask() -> None:
-            # The stream tells what became of the cell; the next Ctrl-C asks again.
-            with contextlib.suppress(Failure):
-                self._asking.ask("POST", target)
-
-        threading.Thread(target=ask, daemon=True).start()
+        with contextlib.suppress(Failure):  # the stream tells what became of the cell; the next Ctrl-C asks again
+            self._asking.ask("POST", query(route("kernel", self.kernel, "interrupt"), [("cell", self._cell)]))
 
 
 @declare(root, "exec")
@@ -193,7 +178,8 @@ def run_cells(
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
-    with screen, CellCall(client, name, body) as call:
+    call = CellCall(client, name, body)
+    with screen:
         try:
             for event in call.events():
                 if not invocation.json:
@@ -207,8 +193,11 @@ def run_cells(
         invocation.print_json(result)
     else:
         screen.conclude(result)
-    if member == "notebook":
-        _save_notebook(invocation, result, target, file)
+    if target and isinstance(result.get("notebook"), str):
+        output.write_whole(target, [result["notebook"].encode("utf-8", "surrogatepass")])
+        invocation.notice(f"pxctl: saved {target}")
+    elif member == "notebook":
+        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} -o FILE")
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
     if failure is None and result.get("message"):  # `exit()` ends the session, for one
         invocation.notice(f"pxctl: {result['message']}")
@@ -217,17 +206,6 @@ def run_cells(
     if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
         return failure.exit_code  # the traceback said it
     raise failure
-
-
-def _save_notebook(invocation: Invocation, result: Document, path: str | None, file: str | None) -> None:
-    notebook = result.get("notebook")
-    if path is None:
-        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} -o FILE")
-    elif not isinstance(notebook, str):
-        invocation.warn(f"pxctl: {path} was not written: the daemon's answer has no notebook")
-    else:
-        output.write_whole(Path(path), [notebook.encode("utf-8", "surrogatepass")])
-        invocation.notice(f"pxctl: saved {path}")
 
 
 def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure | None:

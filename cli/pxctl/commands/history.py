@@ -76,7 +76,6 @@ def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
 def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None) -> None:
     """Show what happened: one line an event, with --json one NDJSON document an event.
 
-    $ pxctl events -n 20
     $ pxctl events -f --unit lorenz-ode-solver
     """
     last: int | None = None
@@ -138,7 +137,6 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
     cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
 
-    $ pxctl wait lorenz-ode-solver
     $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
     """
     client, execution = invocation.client(), None

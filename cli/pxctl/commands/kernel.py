@@ -15,10 +15,12 @@ import click
 
 from pxctl import output
 from pxctl.app import declare, declare_group, kernel_names, no_autostart_option, timeout_option, waking_client
+from pxctl.cells import CellScreen
 from pxctl.client import Client, Document, Failure, bare_name, query, route, units_of
 from pxctl.commands.units import bare_id, change_each, steer, steering
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
+from pxctl.streams import stream
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
 
@@ -119,7 +121,6 @@ def start_kernel(
 
     A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
 
-    $ pxctl kernel start
     $ pxctl kernel start work --interpreter .venv
     """
     name = bare_name("kernel", name)
@@ -132,10 +133,6 @@ def start_kernel(
         if not invocation.print_result(answer, ()):
             _explain(invocation, answer)
         return
-
-    from pxctl.cells import CellScreen
-    from pxctl.streams import stream
-
     found: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
     with invocation.detaching(f"detached; kernel:{name} goes on starting"), screen:
@@ -145,8 +142,7 @@ def start_kernel(
             screen.wait(screen.phase)  # goes on below what was said
             found = event.get("result") or found
     if not found:
-        detail = "the daemon's answer ended before the kernel was ready"
-        raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
+        raise Failure("the daemon's answer ended before the kernel was ready", kind="bad_answer", hint="pxctl doctor")
     if not invocation.print_result(found, [found.get("id")]):
         pid = f" (pid {found['pid']})" if found.get("pid") else ""
         invocation.print(f"{found.get('unit')} {found.get('state')}{pid}")
@@ -179,7 +175,6 @@ def stop_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
 
-    $ pxctl kernel stop default
     $ pxctl kernel stop 'work*'
     """
     return steer(invocation, "stop", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
@@ -204,9 +199,6 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str |
 
     Where it does not yield, the next steps follow by themselves, or at once when asked again: a second interrupt,
     then the kernel is terminated, then killed, and its variables are lost.
-
-    $ pxctl kernel interrupt default
-    $ pxctl kernel interrupt default   # again: the next, harder step
     """
     client = invocation.client()
 
@@ -240,7 +232,6 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 
     Without a terminal, or where jupyter console is not installed, the command is printed.
 
-    $ pxctl kernel attach default
     $ pxctl kernel attach default --print
     """
     from pxctl.daemon_process import find_program
@@ -272,7 +263,6 @@ def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: st
     """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 
     $ pxctl kernel export default -o session.ipynb
-    $ pxctl kernel export default > session.ipynb
     """
 
     client = invocation.client()

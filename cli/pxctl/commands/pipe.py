@@ -59,7 +59,6 @@ def list_pipes(invocation: Invocation) -> None:
 def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     """Show a pipe, its prompt, or one execution; with --json everything that is known of it.
 
-    $ pxctl pipe show disk-digest
     $ pxctl pipe show disk-digest --rendered    # the prompt as the agent would get it now
     """
     is_execution = name.isdecimal()
@@ -149,8 +148,7 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
 
     A change that would break the pipe is refused; the prompt and all other keys stay as they are.
 
-    $ pxctl pipe config disk-digest schedule='every 2h'
-    $ pxctl pipe config triage preset='["fast", "*"]' timezone=     # an empty value removes the key
+    $ pxctl pipe config triage preset='["fast", "*"]' schedule='every 2h' timezone=
     """
     changes: dict[str, object] = {}
     for text in values:

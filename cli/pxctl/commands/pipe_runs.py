@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import contextlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -80,11 +79,7 @@ def _follow(invocation: Invocation, client: Client, execution: Document) -> Docu
 @app.no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
 @app.timeout_option("Of this execution; else the pipe's own (exit 7).")
-@click.option(
-    "--context",
-    metavar="JSON|@FILE|-",
-    help="An object that the prompt shows to the agent; an array queues one execution for each, and returns.",
-)
+@click.option("--context", metavar="JSON|@FILE|-", help="An object for the prompt; of an array one execution for each.")
 @app.no_autostart_option
 def run_pipe(
     invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
@@ -94,7 +89,6 @@ def run_pipe(
     The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
     the final execution is one document. Ctrl-C ends the following only: the execution goes on.
 
-    $ pxctl pipe run disk-digest
     $ pxctl pipe run disk-digest --no-wait -q    # prints the execution's id
     """
     name = bare_name("pipe", name)
@@ -129,8 +123,7 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> in
 def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
 
-    $ pxctl pipe cancel 12
-    $ pxctl pipe cancel disk-digest    # what runs and waits of it
+    $ pxctl pipe cancel 12 disk-digest    # of a pipe what runs and waits
     """
     client = invocation.client()
     numbers = [f"execution {target}" for target in targets if target.isdecimal()]
@@ -146,21 +139,13 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
         lines = [f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"]]
         return "\n".join(lines) or f"{unit}: nothing runs and nothing waits"
 
-    def ids(_: str, document: Document) -> list[object]:
-        return [one.get("id") for one in document["executions"]]
-
     units = numbers + (units_of(client, "pipe", names) if names else [])
-    return change_each(invocation, "cancel", units, cancel, words, ids)
+    return change_each(
+        invocation, "cancel", units, cancel, words, lambda _, found: [one.get("id") for one in found["executions"]]
+    )
 
 
 # -- queue, runs, output, tail ----------------------------------------------------------------------------------------
-
-
-def _in_queue(document: Document) -> Iterator[Document]:
-    for group in document.get("groups", []):
-        running, waiting = group.get("running") or [], group.get("waiting") or []
-        for execution in [*running, *waiting]:
-            yield {**execution, "slots": f"{len(running)}/{group.get('slots')}"}
 
 
 _QUEUE_COLUMNS = [
@@ -180,7 +165,11 @@ _QUEUE_COLUMNS = [
 def show_queue(invocation: Invocation) -> None:
     """Show what runs and what waits in line, by group: its slots, and each one's position."""
     answer = invocation.client().get("/api/pipes/queue")
-    rows = list(_in_queue(answer))
+    rows = [
+        {**one, "slots": f"{len(group['running'])}/{group.get('slots')}"}
+        for group in answer.get("groups", [])
+        for one in [*group["running"], *group["waiting"]]
+    ]
     invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")
 
 
@@ -196,7 +185,6 @@ def list_runs(
 ) -> None:
     """List executions, newest first, without their output.
 
-    $ pxctl pipe runs
     $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
     """
     named = name or asked.pop("pipe")
@@ -217,7 +205,6 @@ def list_runs(
 def print_output(invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None) -> None:
     """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
 
-    $ pxctl pipe output 12
     $ pxctl pipe output disk-digest > report.txt    # of its newest execution
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
@@ -253,29 +240,24 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
     Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.
 
     $ pxctl pipe tail -f disk-digest    # its newest execution, to the end
-    $ pxctl pipe tail 12                # what there is now
     """
     client = invocation.client()
     found = executions.find_execution(client, execution)
-    with contextlib.suppress(KeyboardInterrupt):
-        if not goes_on:
-            _show_now(invocation, client, found)
-        elif invocation.json:
-            for event in executions.execution_events(client, found):
-                invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
-        else:
-            invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
-
-
-def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
-    if invocation.json:
+    if not goes_on and invocation.json:
         invocation.print_json(client.get(f"/api/executions/{found.get('id')}"))
         return
-    with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
-        for stream in STREAMS:
-            for page in pages(client, executions.route_of(found, "output"), stream):
-                screen.put(stream, page.content)
-    if found.get("truncated"):
-        invocation.warn(executions.NOT_KEPT)
-    if not executions.is_final(found):
-        invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
+    with contextlib.suppress(KeyboardInterrupt):
+        if goes_on and invocation.json:
+            for event in executions.execution_events(client, found):
+                invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+        elif goes_on:
+            invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
+        else:
+            with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
+                for stream in STREAMS:
+                    for page in pages(client, executions.route_of(found, "output"), stream):
+                        screen.put(stream, page.content)
+            if found.get("truncated"):
+                invocation.warn(executions.NOT_KEPT)
+            if not executions.is_final(found):
+                invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

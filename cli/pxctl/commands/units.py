@@ -209,7 +209,6 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
 
     A pipe is run in the background: returns when it is queued. Ctrl-C ends the waiting only: the start goes on.
 
-    $ pxctl start lorenz-ode-solver
     $ pxctl start 'tool:*' --timeout 60
     """
     return steer(invocation, "start", units, timeout, no_wait)
@@ -224,7 +223,6 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
     left in spite of that is named, and the exit code is 8. Stopping what does not run is fine. Ctrl-C ends the waiting
     only: the stop goes on.
 
-    $ pxctl stop lorenz-ode-solver
     $ pxctl stop 'tool:*'
     """
     return steer(invocation, "stop", units, timeout, no_wait)
@@ -248,7 +246,6 @@ def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> 
 
     A pin lasts until `pxctl unpin`, also over restarts of everything.
 
-    $ pxctl pin lorenz-ode-solver
     $ pxctl pin --forever lorenz-ode-solver text-stats
     """
     return _change_pins(invocation, "pin", tools, "PUT", "pin?forever=1" if forever else "pin")
