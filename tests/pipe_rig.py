@@ -43,13 +43,11 @@ class TurnedClocks:
         self.boot += seconds
 
     def pass_by(self, seconds: float) -> None:
-        """Have time go by."""
         self.sleep(seconds)
         self.awake += seconds
 
     @property
     def clocks(self) -> Clocks:
-        """As the room takes them."""
         real = Clocks()
         return Clocks(
             lambda: real.wall() + self.wall, lambda: real.boot() + self.boot, lambda: real.awake() + self.awake
@@ -86,14 +84,12 @@ class PipeRig:
     # -- control planes ----------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Be the next control plane of the keeper."""
         channel = await asyncio.to_thread(self.keeper.channel)
         self.placement = await KeeperClient.connect(
             channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
         )
 
     async def open(self, *, scheduler: bool = True) -> None:
-        """Open the room."""
         self.ledger = await Ledger.open(self.folder / "state" / "pxd.db")
         self.events = await EventStream.open(EventJournal(self.ledger))
         self.room = Pipes(
@@ -110,12 +106,10 @@ class PipeRig:
             self.room.start_scheduler()
 
     async def close(self) -> None:
-        """Stop everything."""
         await self.room.close()
         await self.put_down()
 
     async def put_down(self) -> None:
-        """Close what the room stands on."""
         self.events.close()
         await self.ledger.close()
 
@@ -139,7 +133,6 @@ class PipeRig:
     # -- pipes -------------------------------------------------------------------------------------------------------
 
     def write(self, name: str, front: str, body: str = "Do it.\n") -> Path:
-        """Write a pipe's file as it is."""
         folder = self.config.pipes_dir / name
         folder.mkdir(exist_ok=True)
         file = folder / "pipe.md"
@@ -150,13 +143,11 @@ class PipeRig:
         return folder
 
     def shell(self, name: str, script: str, front: str = "", body: str = "Do it.\n") -> Path:
-        """Write a pipe whose agent is a line of shell."""
         command = shlex.join(["/bin/sh", "-c", script])
         quoted = command.replace("\\", "\\\\").replace('"', '\\"')
         return self.write(name, f'agent: command\ncommand: "{quoted}"\n{front}', body)
 
     def fake(self, name: str, *steps: str, dialect: str = "pi-new", front: str = "") -> Path:
-        """Write a pipe whose agent is the fake one."""
         agents = self.config.agents_file
         text = agents.read_text() if agents.exists() else ""
         if f"[agents.{name}]" not in text:
@@ -167,7 +158,6 @@ class PipeRig:
         return self.write(name, f"agent: {name}\n{front}", f"FAKE: {' '.join(steps)}\n")
 
     async def run(self, name: str, **request: Any) -> Execution:
-        """Run a pipe to its end."""
         [queued] = await self.room.run(name, **request)
         return await self.room.wait(queued.id)
 
@@ -187,22 +177,18 @@ class PipeRig:
         return await self.room.wait(queued.id)
 
     async def rows(self, pipe: str | None = None) -> list[Execution]:
-        """Return all executions, oldest first."""
         await self.ledger.flush()
         page = await self.room.executions(ExecutionFilter(pipe=pipe, limit=500))
         return list(reversed(page.executions))
 
     async def said(self, unit: str | None = None) -> list[Any]:
-        """Return all events so far."""
         await self.ledger.flush()
         return await self.events.history(unit=unit)
 
     async def words(self, unit: str | None = None) -> list[str]:
-        """Return the names of all events so far."""
         return [each.event for each in await self.said(unit)]
 
     def running(self, execution: int) -> Any:
-        """Return the pid of an execution that runs."""
         live = self.room.runs.get(execution)
         return live.execution.pid if live is not None else None
 

@@ -11,39 +11,33 @@ from supervisord_py.pipes.models import BrokenPipe, Declared, PipeDefinition, Pi
 
 
 def pipe_text(header: str = "", body: str = "Do it.") -> str:
-    """Return a file with this front matter."""
     return f"---\n{header}{'' if header.endswith(chr(10)) or not header else chr(10)}---\n{body}\n"
 
 
 def read(text: str | bytes, name: str = "mine") -> Declared:
-    """Read the bytes of a pipe.md as if they lay in a folder of that name."""
     raw = text if isinstance(text, bytes) else text.encode()
     return declare(raw, folder=Path("/pipes") / name)
 
 
 def usable(header: str, body: str = "Do it.", name: str = "mine") -> PipeDefinition:
-    """Read a front matter that must be right."""
     found = read(pipe_text(header, body), name)
     assert isinstance(found, PipeDefinition), found
     return found
 
 
 def broken(header: str, body: str = "Do it.") -> BrokenPipe:
-    """Read a front matter that must be wrong."""
     found = read(pipe_text(header, body))
     assert isinstance(found, BrokenPipe), found
     return found
 
 
 def problem(header: str) -> Problem:
-    """Return the only problem of a front matter."""
     found = broken(header)
     assert not found.more
     return found.problem
 
 
 def write_folder(pipes_dir: Path, name: str, header: str = "", body: str = "Do it.") -> Path:
-    """Write a pipe and return its folder."""
     folder = pipes_dir / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pipe.md").write_text(pipe_text(header, body), encoding="utf-8")
@@ -54,7 +48,6 @@ EXAMPLES = Path(__file__).parents[1] / "supervisord_py" / "examples" / "pipes"
 
 
 def pipes_config(root: Path, **changes: Any) -> PipesConfig:
-    """Return the settings of a room whose folders and files are in `root`."""
     places = {name: root / name.partition("_")[0] for name in ("pipes_dir", "executions_dir")}
     places |= {name: root / name.replace("_file", ".toml") for name in ("presets_file", "agents_file")}
     return PipesConfig(**{"examples_dir": EXAMPLES, "socket": str(root / "pxd.sock"), **places, **changes})

@@ -50,7 +50,6 @@ class Row:
 
     @property
     def ended(self) -> tuple[str, str | None]:
-        """Status and error type."""
         return self.status, self.error_type
 
 
@@ -58,7 +57,6 @@ class PipeHouse(House):
     """A house whose pipes may name the fake agent, which says what `pi` would (`fake`) or plain text (`fake-text`)."""
 
     def adapter(self, name: str, *argv: object, parser: str = "pi-jsonl", more: str = "") -> None:
-        """Add an adapter to agents.toml; JSON's strings are TOML's."""
         words = json.dumps([str(word) for word in argv])
         with (self.home / "agents.toml").open("a") as file:
             file.write(f"[agents.{name}]\nargv = {words}\nprompt = 'stdin'\nparser = '{parser}'\n{more}\n")
@@ -69,23 +67,19 @@ class PipeHouse(House):
         return self.home / "pipes" / name
 
     def write(self, name: str, front: str, body: str = "Do it.\n") -> Path:
-        """Write a pipe.md as it is given, whole or not at all; return its folder."""
         folder = self.folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         put(folder / "pipe.md", f"---\n{front.strip()}\n---\n{body}")
         return folder
 
     def fake(self, name: str, *steps: str, agent: str = "fake", front: str = "", body: str = "") -> Path:
-        """Write a pipe whose agent does these steps."""
         return self.write(name, f"schedule: manual\nagent: {agent}\n{front}", f"FAKE: {shlex.join(steps)}\n{body}")
 
     def shell(self, name: str, script: str, front: str = "schedule: manual", body: str = "Do it.\n") -> Path:
-        """Write a pipe whose agent is a script of the shell."""
         command = json.dumps(shlex.join(["/bin/sh", "-c", script]))
         return self.write(name, f"agent: command\ncommand: {command}\n{front}", body)
 
     def pipe(self, name: str) -> dict[str, Any]:
-        """Return a pipe as the API tells it."""
         return self.get(f"/api/pipes/{name}")
 
     def names(self) -> set[str]:
@@ -94,27 +88,21 @@ class PipeHouse(House):
     # -- executions ----------------------------------------------------------------------------------------------------
 
     def asked(self, name: str, **members: Any) -> Answer:
-        """Ask for a run; return the answer as it is."""
         return self.request("POST", f"/api/pipes/{name}/run", members)
 
     def begin(self, name: str, **members: Any) -> Row:
-        """Ask for a run, and have it accepted."""
         return Row(self.post(f"/api/pipes/{name}/run", members, 202))
 
     def execute(self, name: str, **members: Any) -> Row:
-        """Run a pipe to its end; return all of its row."""
         return Row(self.post(f"/api/pipes/{name}/run?wait=1", members))
 
     def cancel(self, of: Row) -> Row:
         return Row(self.post(f"/api/pipes/{of.pipe_name}/executions/{of.id}/cancel"))
 
     def row(self, number: int) -> Row:
-        """Return all of a row as it is now."""
         return Row(self.get(f"/api/executions/{number}"))
 
     def ended(self, number: int) -> Row:
-        """Wait until an execution is over with all that follows from its end, whoever dies meanwhile."""
-
         def ask() -> Row | None:
             with contextlib.suppress(*BROKEN_OFF):
                 answer = self.request("GET", f"/api/executions/{number}?wait=1")
@@ -146,7 +134,6 @@ class PipeHouse(House):
         return [self.ended(each.id) for each in found or ()]
 
     def output(self, number: int, stream: str = "stdout") -> bytes:
-        """Return all that was kept of a stream so far."""
         found, name = b"", self.row(number).pipe_name
         while True:
             query = f"stream={stream}&offset={len(found)}&limit=4000000"
@@ -161,14 +148,12 @@ class PipeHouse(House):
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def strays(self) -> list[int]:
-        """Return the living processes of this daemon that are neither itself nor those of a running execution."""
         if self.rows("status=running"):
             return [0]
         control = self.pids()[1]
         return [pid for pid in marked(self.daemon_id) if pid != control]
 
     def nothing_left(self) -> None:
-        """Wait until nothing of any execution lives; fail with what does."""
         until(lambda: not self.strays(), f"nothing is left of the executions: {self.strays()}")
 
     def holders(self, text: str) -> list[Path]:
@@ -184,7 +169,6 @@ class PipeHouse(House):
 
 @contextlib.contextmanager
 def pipes_house(*, start: bool = True, measured: bool = False, **settings: str) -> Iterator[PipeHouse]:
-    """Make such a house; settings are environment variables of the daemon."""
     with house({**SETTINGS, **settings}, PipeHouse, measured=measured) as home:
         fake = (sys.executable, "-I", "-S", FAKE_AGENT, "--as")
         home.adapter("fake", *fake, "pi-new")
