@@ -44,11 +44,7 @@ class Keeper:
     """The holder of everything. `receive` answers one request of the control plane: message and descriptors."""
 
     def __init__(
-        self,
-        boot: Boot,
-        birth: Birth,
-        journal: Journal,
-        receive: Callable[[Keeper, dict[str, Any], list[int]], None],
+        self, boot: Boot, birth: Birth, journal: Journal, receive: Callable[[Keeper, dict[str, Any], list[int]], None]
     ) -> None:
         self.boot, self.birth, self.journal = boot, birth, journal
         self.loop = Loop(self.failed)

@@ -98,7 +98,4 @@ async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_en
     for cell in (sent(1), replace(sent(2, "b"), instance="k.2"), sent(3), sent(0)):
         await ledger.write(CELLS.insert(cell))
     await ledger.flush()
-    assert await kernel_rows.newest_of_all(ledger) == {
-        "default-3fa9c1": None,
-        "b": "k.2",
-    }
+    assert await kernel_rows.newest_of_all(ledger) == {"default-3fa9c1": None, "b": "k.2"}

@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.process import events as module
-from supervisord_py.process.events import (
-    RESTART_STRIDE,
-    Event,
-    EventGap,
-    EventStream,
-    Item,
-)
+from supervisord_py.process.events import RESTART_STRIDE, Event, EventGap, EventStream, Item
 from supervisord_py.process.model import Reason
 
 
