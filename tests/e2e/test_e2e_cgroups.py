@@ -61,7 +61,6 @@ def bounded(forked: int) -> bool:
 
 @pytest.fixture
 def unit(seen: dict[str, Any]) -> dict[str, Any]:
-    """Of the machine's unit."""
     return seen["machines_unit"]
 
 

@@ -43,12 +43,10 @@ KEEPER_ARGV = [sys.executable, str(MAIN)] if _MEASURED else PLAIN_ARGV
 
 
 def probe(name: str, *words: object) -> list[str]:
-    """Return the argv of a probe child."""
     return [*PYTHON, str(PROBES / f"{name}.py"), *(str(word) for word in words)]
 
 
 def written(pid: int) -> int:
-    """Return how many bytes a process has written so far (proc(5))."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
@@ -121,18 +119,15 @@ class Link:
         return self.replies.pop(number)
 
     def call(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
-        """Send a request and return its reply, which must be ok."""
         reply = self.reply(self.send(verb, fds, **members))
         assert reply["ok"], reply
         return reply
 
     def stop(self, key: str, grace: float) -> dict[str, Any]:
-        """Stop a tree; return survivors, and whether it was killed."""
         reply = self.call("stop", key=key, grace_seconds=grace, kill_seconds=30, reason="stopped")
         return {name: reply[name] for name in ("survivors", "killed")}
 
     def refused(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
-        """Send a request and return the error of its reply, which must be one."""
         reply = self.reply(self.send(verb, fds, **members))
         assert not reply["ok"], reply
         return reply["error"]
@@ -213,7 +208,6 @@ class Rig:
         self._keys = 0
 
     def start(self, *flags: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> Rig:
-        """Start a keeper process."""
         read, write = os.pipe()
         os.write(write, json.dumps(self.boot).encode())
         os.close(write)
@@ -245,7 +239,6 @@ class Rig:
         return link
 
     def up(self) -> Link:
-        """Start a keeper and greet it."""
         self.start()
         return self.greet()
 
@@ -260,7 +253,6 @@ class Rig:
         return f"{self.daemon_id}.key{self._keys:04d}"
 
     def spec(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
-        """Return a SPAWN message with sensible members."""
         key = members.pop("key", None) or self.key()
         env = {"PATH": "/usr/bin:/bin", "PX_INSTANCE": key, "PX_UNIT": unit, **members.pop("env", {})}
         spec = {
@@ -278,12 +270,10 @@ class Rig:
         return {**spec, **members}
 
     def spawn(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
-        """Start a child for the newest control plane; return it."""
         child: dict[str, Any] = self.links[-1].call("spawn", **self.spec(argv, unit, **members))["child"]
         return child
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what the keeper said about itself so far."""
         found = []
         for line in (self.dir / "stderr").read_text().splitlines():
             with contextlib.suppress(ValueError):
@@ -294,7 +284,6 @@ class Rig:
         return [line for line in self.lines() if line.get("event") == event]
 
     def dump(self) -> dict[str, Any]:
-        """Ask the keeper for its state."""
         before = len(self.said("state"))
         os.kill(self.pid, signal.SIGUSR1)
         state: dict[str, Any] = until(lambda: self.said("state")[before:], "the dump")[0]
@@ -306,7 +295,6 @@ class Rig:
         return b"".join(path.read_bytes() for path in sorted((self.dir / "logs" / kind / name).glob("*.log")))
 
     def wait(self) -> int:
-        """Wait for the keeper's own end."""
         assert self.process is not None
         return self.process.wait(PATIENCE)
 

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def felt(rig: Rig, **members: Any) -> dict[str, Any]:
-    """Spawn the feeling probe and return what it says."""
     link = rig.links[-1]
     spec = rig.spawn(probe("felt"), **members)
     assert link.exit(spec["key"])["code"] == 0, rig.output(spec["unit"])

@@ -34,7 +34,6 @@ def begun(rig: Rig) -> dict[str, Any]:
 
 
 def script(rig: Rig, text: str) -> list[str]:
-    """Return the command line of a Python script."""
     (rig.dir / "script.py").write_text(text)
     return [*PYTHON, str(rig.dir / "script.py")]
 

@@ -91,24 +91,15 @@ async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off
     assert await claim(await open_ledger(), "key", "POST /x", "digest") == Known("digest", CUT_OFF, None, None)
 
 
-async def fill(ledger: Ledger) -> None:
-    """Twenty of each, one a second, the last ones still open."""
-    journal = EventJournal(ledger)
+async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_number(ledger: Ledger) -> None:
+    """Of twenty of each, one a second, the last five are open."""
     for number in range(1, 21):
-        journal.append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
+        EventJournal(ledger).append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
-        status = 200 if number <= 15 else None
-        ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", status, float(number))))
+        ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", 200 if number <= 15 else None, float(number))))
         if number <= 15:
             await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
-
-
-async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    await fill(ledger)
     old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
-    gone = await ledger.prune(20.0, old, batch=4)
-    assert gone == {"events": 9, "instances": 9, "idempotency": 9}
-    gone = await ledger.prune(1e6, old)
-    assert gone == {"events": 10, "instances": 6, "idempotency": 6}
+    assert await ledger.prune(20.0, old, batch=4) == {"events": 9, "instances": 9, "idempotency": 9}
+    assert await ledger.prune(1e6, old) == {"events": 10, "instances": 6, "idempotency": 6}
     assert await EventJournal(ledger).last_id() == 20

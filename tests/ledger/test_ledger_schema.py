@@ -29,7 +29,6 @@ def load(path: Path, script: str) -> None:
 
 
 def fill(path: Path, rows: int) -> None:
-    """Make a ledger of many pages."""
     connection, _ = schema.open_for_writing(path, 0.0)
     connection.execute("BEGIN")
     for number in range(1, rows + 1):

@@ -123,7 +123,6 @@ def limit_pages(more: int) -> Callable[[sqlite3.Connection], object]:
 
 
 async def full(ledger: Ledger) -> None:
-    """Fill the disk."""
     await ledger.write(limit_pages(0))
     assert not await ledger.write(insert_large("filler"))
 

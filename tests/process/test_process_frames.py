@@ -29,7 +29,6 @@ def pair() -> Iterator[tuple[FrameSocket, FrameSocket]]:
 
 
 def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return all that came."""
     found = []
     try:
         while sock.receive():

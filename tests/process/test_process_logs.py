@@ -64,7 +64,6 @@ def gaps(items: Sequence[Output]) -> list[Gap]:
 
 
 def drain(reader: LogReader, at: int = 0, limit: int = 1 << 20) -> list[Output]:
-    """Read to the end in steps."""
     items: list[Output] = []
     cursor, before = Cursor(at), None
     for _ in range(10_000):
