@@ -18,44 +18,27 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
+from supervisord_py.api import streams
 from supervisord_py.api.auth import instance_of_peer
 from supervisord_py.api.context import ApiCall, Document, HeldCall
 from supervisord_py.api.routes import Answer
-from supervisord_py.api.streams import (
-    JSON,
-    NDJSON,
-    SSE,
-    Decoder,
-    choose,
-    feed,
-    frame,
-    json_answer,
-    json_bytes,
-    pick,
-    raw_answer,
-)  # fmt: skip
+from supervisord_py.api.streams import JSON, NDJSON, SSE
 from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import notebook as notebooks
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.render import find_artifact
-from supervisord_py.kernels.session import (
-    BackendName,
-    CallEvent,
-    CallRequest,
-    CallResult,
-    Cell,
-    CellResult,
-    Owner,
-    StartRequest,
-)  # fmt: skip
+from supervisord_py.kernels.session import BackendName, CallRequest, Cell, CellResult, Owner, StartRequest
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.session import CallEvent, CallResult
 
 LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
@@ -74,7 +57,7 @@ def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
     """Return one session; `connection_file` is there while Jupyter's own clients can join its kernel."""
     handle = call.context.kernels.handle(view.id)
     file = None if handle is None else handle.connection_file
-    known = {**pick(view), "unit": view.unit, "jupyter_id": view.key.jupyter_id}
+    known = {**streams.pick(view), "unit": view.unit, "jupyter_id": view.key.jupyter_id}
     return {"schema": "px.kernel/1", **known, "connection_file": None if file is None else str(file)}
 
 
@@ -127,7 +110,7 @@ async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
     if body.explain:
         explanation = await kernels.explain(request)
         return 200, {"schema": "px.kernel-explanation/1", **explanation.document()}
-    media = choose(call, JSON, NDJSON, SSE)
+    media = streams.choose(call, JSON, NDJSON, SSE)
     if media == JSON:
         started, view = await kernels.start(request)
         return 201 if started else 200, session_document(call, view)
@@ -201,7 +184,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         return await _finished(call, body.notebook, await kernels.execute(request, told))
 
     held = HeldCall(call.live, call.request.path, work, ends_with_client=True)
-    return await tell(call, choose(call, JSON, NDJSON, SSE), held)
+    return await tell(call, streams.choose(call, JSON, NDJSON, SSE), held)
 
 
 async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
@@ -270,7 +253,7 @@ async def tell(call: ApiCall, media: str, held: HeldCall, place: StreamPlace = _
         if media == JSON:
             ends: set[asyncio.Future[Any]] = {held.work, call.live.given_up}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            answer = json_answer(document := held.result())
+            answer = streams.json_answer(document := held.result())
             held.is_told = True
             if (cold := document.get("cold_start_ms")) is not None:
                 answer.headers["X-Px-Cold-Start"] = str(cold)
@@ -278,7 +261,7 @@ async def tell(call: ApiCall, media: str, held: HeldCall, place: StreamPlace = _
         await held.until_more(0)
         if place == _BEGINNING and held.work.done():
             held.work.result()  # where it failed, its problem is the answer
-        response = await feed(call, media, _frames(call, media, held, place), closing=asyncio.Event())
+        response = await streams.feed(call, media, _frames(call, media, held, place), closing=asyncio.Event())
         held.is_told = True
         return response
 
@@ -292,11 +275,11 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
     edges = [event for event in held.events[:events] if event["event"] in _EDGES]
     started = edges[-1] if edges and edges[-1]["event"] == "cell_started" else None
     reading: Reading | None = None
-    decoder = Decoder()
+    decoder = streams.Decoder()
 
     def told_now(document: Document) -> bytes:
         at = "-".join(map(str, (events, told[0], told[1], record)))
-        return frame(media, document, identifier=f"{held.id}:{at}", event=document["event"])
+        return streams.frame(media, document, identifier=f"{held.id}:{at}", event=document["event"])
 
     while not call.live.given_up.done() and (started or events < len(held.events) or not held.work.done()):
         for event in held.events[events:]:
@@ -332,7 +315,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
             reading = started = None
         elif not found:
             await held.until_more(events, LOOK_SECONDS)
-    yield frame(media, {"event": "done", "result": held.result()}, identifier=f"{held.id}:done", event="done")
+    yield streams.frame(media, {"event": "done", "result": held.result()}, identifier=f"{held.id}:done", event="done")
 
 
 # -- what is kept of cells ---------------------------------------------------------------------------------------------
@@ -341,7 +324,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the session's cells, oldest first."""
     view = session_of(call, cwd)
-    return {"kernel": view.id, "cells": [pick(row) for row in await call.context.kernels.cells(view.id)]}
+    return {"kernel": view.id, "cells": [streams.pick(row) for row in await call.context.kernels.cells(view.id)]}
 
 
 async def cell_output(
@@ -354,7 +337,7 @@ async def cell_output(
 ) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
     log = CellLog(call.context.config.cells_dir / session_of(call, cwd).id, call.path("id"))
-    return raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
+    return streams.raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
 
 
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
@@ -367,7 +350,7 @@ async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamR
 async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with the session's history as a notebook."""
     document = await call.context.kernels.export(session_of(call, cwd).id)
-    body = msgspec.json.format(json_bytes(document), indent=1)
+    body = msgspec.json.format(streams.json_bytes(document), indent=1)
     return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8")
 
 

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec.structs import replace
@@ -26,20 +26,14 @@ from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession
 from supervisord_py.kernels.messages import CellOutcome, CellPlace
-from supervisord_py.kernels.session import (
-    CallEvent,
-    CallRequest,
-    CallResult,
-    CellError,
-    CellResult,
-    CellStatus,
-    Step,
-    Variables,
-)  # fmt: skip
+from supervisord_py.kernels.session import CallResult, CellError, CellResult, CellStatus, Step, Variables
 from supervisord_py.kernels.session_set import Waiter
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.session import CallEvent, CallRequest
 
 ABANDON_SECONDS = 2.0
 """After SIGKILL: a process that takes longer to die sits in the operating system, and no call should wait for that."""

@@ -23,14 +23,7 @@ from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.live_session import (
-    KernelInstance,
-    KernelNote,
-    KernelWaiter,
-    LiveSession,
-    SessionRegister,
-    own_of,
-)  # fmt: skip
+from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
 from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, SessionSet, Waiter, WhyRefused
 from supervisord_py.ledger.kernels import KernelCellRow
@@ -42,6 +35,7 @@ from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 
 if TYPE_CHECKING:
+    from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
 
 PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at

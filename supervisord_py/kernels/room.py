@@ -19,18 +19,7 @@ from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, Choice, Choose
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelWaiter, LiveSession, SessionView
-from supervisord_py.kernels.session import (
-    BackendName,
-    CallEvent,
-    CallRequest,
-    CallResult,
-    CellStatus,
-    Owner,
-    SessionKey,
-    StartRequest,
-    Step,
-    session_name,
-)  # fmt: skip
+from supervisord_py.kernels.session import BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
@@ -43,6 +32,7 @@ from supervisord_py.process.zygote_pool import UNITS, ZygoteView
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, StartRequest
 
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
