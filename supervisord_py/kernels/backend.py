@@ -87,24 +87,15 @@ class KernelHandle(Protocol):
     """One living kernel. At most one `execute` at a time; the session sees to that."""
 
     @property
-    def child(self) -> Child | None:
-        """Its process; None where it has none of ours."""
-
+    def child(self) -> Child | None: ...  # its process; None where it has none of ours
     @property
-    def died(self) -> asyncio.Future[ExitRecord | None]:
-        """Done in milliseconds when its process ended; None where there is no record to be had."""
-
+    def died(self) -> asyncio.Future[ExitRecord | None]: ...  # done in milliseconds; None: there is no record
     @property
-    def connection_file(self) -> Path | None:
-        """Jupyter connection file, 0600, for `jupyter console --existing`; None behind a gateway."""
-
+    def connection_file(self) -> Path | None: ...  # Jupyter's, 0600, for `jupyter console --existing`
     @property
-    def foreign_busy(self) -> bool:
-        """True while it works for a client that is not ours."""
-
+    def foreign_busy(self) -> bool: ...  # it works for a client that is not ours
     @property
-    def foreign_used_at(self) -> float | None:
-        """When (Unix seconds) a client that is not ours last used it."""
+    def foreign_used_at(self) -> float | None: ...  # when (Unix seconds) such a client last used it
 
     async def execute(self, request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
@@ -118,8 +109,7 @@ class KernelHandle(Protocol):
     async def terminate(self) -> str:
         """SIGTERM to the process group; where there is no process, the nearest that the server has."""
 
-    async def kill(self) -> str:
-        """End the whole tree now."""
+    async def kill(self) -> str: ...  # the whole tree, now
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End it; returns pids of what survived, () when nothing of it is left. `close` it afterwards."""

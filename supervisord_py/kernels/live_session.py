@@ -305,11 +305,10 @@ class SessionRegister:
             session = self.sessions.get(row.id)
             if row.state in {SessionState.STOPPED, SessionState.FAILED} or (session is not None and session.kernel):
                 continue
-            reason = row.reason or Reason.INTERRUPTED.value
             if session is not None:
-                session.reason = session.reason or Reason(reason)
-            stopped = msgspec.structs.replace(row, state=SessionState.STOPPED.value, reason=reason)
-            kernel_rows.remember(self._ledger, stopped)
+                session.reason = session.reason or Reason.INTERRUPTED
+            reason = row.reason or Reason.INTERRUPTED.value
+            kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
         self._rows = []
 
     def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:

@@ -70,7 +70,6 @@ class FakeKernels:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     script: Script | None = None
-    told: tuple[CallEvent, ...] = ()
 
     @property
     def config(self) -> KernelsConfig:
@@ -91,8 +90,6 @@ class FakeKernels:
         raise UnknownUnitError(f"There is no kernel {name_or_id!r}.")
 
     async def start(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
-        for event in self.told if tell is not None else ():
-            tell(event)
         self.asked.append(("start", request))
         known = [view for view in self.views.values() if request.name in {view.id, view.name}]
         if known and known[0].pid is not None:

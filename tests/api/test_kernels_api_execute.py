@@ -13,23 +13,11 @@ import pytest
 from api.api_rig import Rig, api_rig, until
 from api.kernel_fakes import Tell, result
 from supervisord_py.errors import TimedOutError
-from supervisord_py.kernels.session import CallRequest, CallResult, Cell, StartRequest
+from supervisord_py.kernels.session import CallRequest, CallResult, Cell
 
 PATH = "/api/kernels/default/execute"
 NDJSON = {"Accept": "application/x-ndjson"}
 QUEUED = {"event": "queued", "position": 1}
-
-
-async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -> None:
-    rig.kernels.told = ({"event": "notice", "text": "building an overlay"}, QUEUED)
-    body = {"name": "default", "cwd": "/work", "interpreter": "/p", "timeout": 5, "env": {"A": "1"}}
-    status, content, _ = await rig.ask("POST", "/api/kernels", body, headers=NDJSON)
-    *events, last = map(json.loads, content.splitlines())
-    assert (status, events, last["event"]) == (200, list(rig.kernels.told), "done")
-    assert last["result"] == (await rig.get("/api/kernels/default"))[1]
-    [(_, asked)] = rig.kernels.asked
-    assert asked == StartRequest("default", "/work", "/p", env={"A": "1"}, timeout_seconds=5.0)
-    assert (await rig.ask("POST", "/api/kernels", body))[0] == 200, "it runs already; else 201"
 
 
 @pytest.mark.parametrize(

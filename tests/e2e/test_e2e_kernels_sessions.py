@@ -104,23 +104,6 @@ def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narro
 
 
 @pytest.mark.deep
-def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: Path) -> None:
-    """Two places, both busy: a third session waits for one, and is told so when its time is over."""
-    held = [narrow.begun(name, waits_for(tmp_path / "go", "'well'")) for name in ("busy1", "busy2")]
-    for seconds in (0.3, 3, 30):
-        late = narrow.ask("third", "1", timeout=seconds)
-        assert (late.status, late["kind"]) == (504, "timed_out"), late
-        if narrow.state("third") is not None:  # else a busy machine had not even chosen an interpreter
-            break
-    assert "2" in late["detail"]
-    patient = narrow.later("third", "'had a place'")
-    until(lambda: narrow.show("third")["queued"] == 1, "the third session waits for a place")
-    assert {narrow.state("busy1"), narrow.state("busy2")} == {"busy"}
-    (tmp_path / "go").touch()
-    assert [call.result().text for call in (*held, patient)] == ["'well'", "'well'", "'had a place'"]
-
-
-@pytest.mark.deep
 def test_an_idle_session_is_evicted_and_a_running_one_is_not(narrow: Calls, tmp_path: Path) -> None:
     settings = narrow.house.home / "pxd.toml"
     settings.write_text("[kernels]\nidle_seconds = 0.5\n")

@@ -84,12 +84,15 @@ def test_whatever_a_display_holds_is_one_line_of_json(given: Any, found: Any, tm
     assert second.data == {}
 
 
-def test_the_writer_needs_the_standard_library_alone_and_the_readers_no_large_one() -> None:
-    heavy = set("IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client".split())  # noqa: SIM905
-    for names in ("inside.cell_writer", "render, supervisord_py.kernels.notebook"):
-        program = f"import sys, supervisord_py.kernels.{names}; print({heavy} & sys.modules.keys())"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-        assert done.stdout == "set()\n"
+@pytest.mark.parametrize(
+    "modules", ["inside.cell_writer", "render, supervisord_py.kernels.notebook", "room, supervisord_py.kernels.direct"]
+)
+def test_large_libraries_come_with_what_needs_them(modules: str) -> None:
+    """The writer runs in any kernel, readers and the room are there before the first one."""
+    heavy = set("IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client psutil".split())  # noqa: SIM905
+    program = f"import sys, supervisord_py.kernels.{modules}; print({heavy} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ import errno
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -79,17 +77,6 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
     assert await house.room.interrupt(view.id) == (None, ())
 
 
-def test_the_room_is_imported_without_zmq_jupyter_or_nbformat() -> None:
-    """The control plane starts fast: heavy modules come with the first kernel."""
-    code = (
-        "import sys, supervisord_py.kernels.room, supervisord_py.kernels.direct\n"
-        "heavy = 'zmq jupyter_client traitlets nbformat markdownify tornado psutil'.split()\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 # -- starts and stops --------------------------------------------------------------------------------------------------
 
 
@@ -145,20 +132,6 @@ async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHous
     backend.handles[0].foreign_busy = False
     house.room.pool.look_at_foreign_use()
     await eventually(lambda: is_stopped(house, session))
-
-
-async def test_a_crashed_kernel_comes_back_unless_its_front_end_does_that(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    for owner in (Owner.SESSION, Owner.JUPYTER_API, Owner.JUPYTER):
-        session, count = await start(house, owner.value, owner), len(backend.handles)
-        backend.handle.die(None, 11)
-        if owner is Owner.JUPYTER:
-            await eventually(lambda session=session: is_stopped(house, session))  # type: ignore[misc]
-            assert (house.room.snapshot(session)[0].reason, len(backend.handles)) == (Reason.SIGNAL, count)
-        else:
-            await eventually(lambda count=count: len(backend.handles) == count + 1)  # type: ignore[misc]
-            assert house.room.snapshot(session)[0].restarts == 1
 
 
 async def events(house: RoomHouse, name: str) -> list[Any]:
