@@ -228,7 +228,6 @@ async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
 
 
 async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> web.StreamResponse:
-    """Answer with the problem of an error, or break the answer off that began."""
     request_id: str = request[_REQUEST_ID]
     begun: web.StreamResponse | None = request.get(_ANSWER)
     if isinstance(error, web.HTTPException):

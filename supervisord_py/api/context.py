@@ -106,7 +106,6 @@ class ApiCall(NamedTuple):
     live: Live
 
     def path(self, name: str) -> str:
-        """Return a part of the path, decoded."""
         return self.request.match_info[name]
 
 
@@ -126,7 +125,6 @@ class Live:
         self._left: set[asyncio.Task[Any]] = set()
 
     def count(self, event: Event) -> None:
-        """Take an event into what metrics tell."""
         kind = (event.unit or "daemon").partition(":")[0]
         self.events[kind, event.event, str(event.reason or event.facts.get("error_type") or "")] += 1
         if isinstance(milliseconds := event.facts.get("cold_start_ms"), int | float):

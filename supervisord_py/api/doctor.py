@@ -109,7 +109,6 @@ def check_machine(context: ApiContext) -> Iterator[Finding]:
 
 
 def check_open_files(tools: int, kernels: int = 0) -> Finding:
-    """Are there descriptors enough for every tool that is known, and for the kernels that live?"""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _FILES_FIXED + _FILES_PER_TOOL * tools + _FILES_PER_KERNEL * kernels
     detail = f"limit {soft}; about {needed} needed for {tools} tools and {kernels} kernels"
@@ -119,7 +118,6 @@ def check_open_files(tools: int, kernels: int = 0) -> Finding:
 
 
 def check_disk(state_dir: Path) -> Finding:
-    """Is there room for ledger and logs?"""
     try:
         free = shutil.disk_usage(state_dir).free
     except OSError as error:
@@ -131,7 +129,6 @@ def check_disk(state_dir: Path) -> Finding:
 
 
 def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
-    """Is a tool's own environment compiled, and can others read its secrets?"""
     path = folder / DOTENV
     if path.is_file() and (mode := path.stat().st_mode & 0o777) & 0o077:
         detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"

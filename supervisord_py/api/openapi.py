@@ -33,7 +33,6 @@ async def openapi(call: ApiCall) -> dict[str, Any]:
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """Describe the routes."""
     bodies = list(dict.fromkeys(body for it in routes if (body := handler_of(it.handler).body) is not None))
     described, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     body_schemas = dict(zip(bodies, described, strict=True))

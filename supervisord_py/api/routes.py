@@ -32,8 +32,6 @@ _QUEUED = "202 px.execution/1, px.execution/1"
 
 
 class Route(NamedTuple):
-    """One row."""
-
     name: str  # method and path, with `{name}` parts
     handler: str
     returns: str
@@ -63,7 +61,6 @@ class Handler(NamedTuple):
 
 @cache
 def handler_of(name: str) -> Handler:
-    """Return the handler that a row names."""
     module, _, function = name.partition(".")
     answer = getattr(importlib.import_module(f"supervisord_py.api.{module}"), function)
     types = get_type_hints(answer, include_extras=True)

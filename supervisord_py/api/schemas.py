@@ -188,5 +188,4 @@ def read_body(kind: type[B], raw: bytes) -> B:
 
 
 def refuse(pointer: str, message: str, hint: str) -> InvalidInputError:
-    """Make the error for one mistake in a body."""
     return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])

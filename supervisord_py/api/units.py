@@ -74,8 +74,6 @@ class KernelUnit(UnitView, kw_only=True):
 
 
 class PipeUnit(UnitView, kw_only=True):
-    """A pipe."""
-
     enabled: bool
     schedule: str | None
     running: int | None

@@ -117,7 +117,6 @@ def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
 
 
 def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
-    """Return how a pipe is, in a sentence, and the command that goes on from there."""
     view, name = call.context.pipes.get(unit.name), unit.name
     if view.config_error is not None:
         return f"{unit.unit} cannot run: {view.config_error}", f"pxctl pipe validate {name}"
@@ -138,7 +137,6 @@ def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
 def _of_process(
     view: UnitView, reason: str | None, instance: InstanceRow | None, pivot: Event | None
 ) -> tuple[str, str]:
-    """Return how a tool or kernel is, in sentences, and the next step."""
     if view.config_error is not None:
         return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
     if reason is not None and reason in set(Reason):

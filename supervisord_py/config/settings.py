@@ -149,8 +149,6 @@ class ApiSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of one daemon."""
-
     daemon: DaemonSettings = DaemonSettings()
     logs: LogsSettings = LogsSettings()
     tools: ToolsSettings = ToolsSettings()
@@ -179,5 +177,4 @@ def shown_value(section: str, name: str, value: Any) -> Any:
 
 
 def value_of(settings: Settings, section: str, name: str) -> Any:
-    """Return the value of one setting."""
     return getattr(getattr(settings, section), name)

@@ -35,17 +35,14 @@ class Flags(msgspec.Struct, frozen=True):
     settings: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
-        """Return them as a command line."""
         pairs = [("--config", self.config_file), ("--socket", self.socket), *(("--set", it) for it in self.settings)]
         words = [word for flag, value in pairs if value is not None for word in (flag, value)]
         return [*words, "--system"] if self.system else words
 
     def paths(self) -> Paths:
-        """Return where everything lies."""
         return resolve_paths(os.environ, system=self.system, config_file=self.config_file, socket=self.socket)
 
     def sources(self, paths: Paths) -> Sources:
-        """Return whence the settings are read."""
         return Sources(paths.config_file, paths.conf_dir, self.config_file is not None, dict(os.environ), self.settings)
 
 

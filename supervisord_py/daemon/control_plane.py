@@ -350,7 +350,6 @@ class ControlPlane:
             await asyncio.sleep(PRUNE_SECONDS)
 
     def dump(self) -> None:
-        """Write the state to the log."""
         held: tuple[Any, ...] = (*self.launcher.snapshot(None), *self.kernels.snapshot(), *self.pipes.snapshot())
         _log.info(
             "state",
@@ -364,11 +363,9 @@ class ControlPlane:
     # -- what the API may ask of the daemon ------------------------------------------------------------------------
 
     def settings(self) -> Sequence[dict[str, Any]]:
-        """Return every effective setting with its origin."""
         return self.loaded.rows()
 
     def degradations(self) -> Sequence[dict[str, str]]:
-        """Say what works only in part."""
         return tuple(self._degraded.values())
 
     def degrade(self, part: str, detail: str, repair: str) -> None:
@@ -377,7 +374,6 @@ class ControlPlane:
         _log.error("degraded", part=part, detail=detail)
 
     def recover(self, part: str) -> None:
-        """Note that `part` works again."""
         if self._degraded.pop(part, None) is not None:
             _log.info("recovered", part=part)
 
@@ -412,7 +408,6 @@ class ControlPlane:
         self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
     def stop(self) -> None:
-        """Begin the orderly stop."""
         self.end(Shutdown.STOP)
 
     def end(self, wish: Shutdown) -> None:

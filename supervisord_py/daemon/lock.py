@@ -112,7 +112,6 @@ def bind_socket(path: Path) -> socket.socket:
 
 
 def _unlink_dead(path: Path) -> None:
-    """Remove a socket file that a daemon without a life left behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

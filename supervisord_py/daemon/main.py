@@ -71,7 +71,6 @@ def main(
     print_unit: str | None,
     as_json: bool,
 ) -> None:
-    """Parse the command line; `_HELP` is what the user reads."""
     del foreground  # there is nothing else
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import absolute

@@ -119,7 +119,6 @@ def _platform_folders() -> tuple[Path, Path, Path, Path]:
 
 
 def absolute(text: str) -> Path:
-    """Return the absolute path of what somebody wrote."""
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 

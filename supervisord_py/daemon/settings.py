@@ -49,8 +49,6 @@ class SettingsError(ConfigError):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Whence settings are read."""
-
     config_file: Path
     conf_dir: Path
     named: bool  # the user named the file (`--config`): then it must exist
@@ -92,7 +90,6 @@ class Loaded(msgspec.Struct, frozen=True):
         return [{"key": key, "value": value, "origin": self.origin(key)} for key, value in values.items()]
 
     def origin(self, key: str) -> str:
-        """Say where a key was set."""
         return self.origins.get(key, "default")
 
 
@@ -114,7 +111,6 @@ def recall_valid(folder: Path) -> Loaded | None:
 
 
 def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    """Return the keys whose values differ."""
     return tuple(".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key))
 
 

@@ -222,7 +222,6 @@ class _SettingsReading:
         return next((layer.place(path) for layer in reversed(self.layers) if layer.has(*path)), DEFAULT)
 
     def problem(self, details: ErrorDetails) -> dict[str, Any]:
-        """Return what pydantic found wrong."""
         path = tuple(str(part) for part in details["loc"])
         key, place = ".".join(path), self.place(path)
         if details["type"] == "extra_forbidden":
