@@ -31,7 +31,6 @@ from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
 from supervisord_py.errors import (
-    EXIT_USAGE,
     BadRequestError,
     ForbiddenError,
     InternalError,
@@ -58,9 +57,7 @@ class UnknownRouteError(PxError, kind="unknown_route", title="No such route", st
     """The API has no such path."""
 
 
-class MethodNotAllowedError(
-    PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=EXIT_USAGE
-):
+class MethodNotAllowedError(PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=2):
     """The path is there, the method is not; `allow` lists those that are."""
 
 

@@ -75,7 +75,6 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plain values out of the settings, and the places that routes read and write."""
 
     state_dir: Path
-    run_dir: Path
     cells_dir: Path
     tools_dir: Path
     max_body_bytes: int = 16 * 1024 * 1024  # largest request body

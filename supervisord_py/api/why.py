@@ -77,8 +77,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
     await ledger.flush()
     pivot = _pivot(view, await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK))
     chain = await events.chain(ledger, pivot.id) if pivot is not None else []
-    latest = await instances.latest(ledger, view.unit, limit=1)
-    instance = latest[0] if latest else None
+    instance = next(iter(await instances.latest(ledger, view.unit)), None)
     reason = view.reason
     if reason is None and view.state not in _UP:
         if instance is not None and instance.reason is not None and not isinstance(view, PipeUnit):

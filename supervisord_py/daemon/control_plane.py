@@ -128,14 +128,8 @@ class ControlPlane:
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
         self._socket = str(options.listening.getsockname())
-        self.facts = DaemonFacts(
-            version=__version__,
-            daemon_id=daemon_id(options.paths.state_dir),
-            socket=self._socket,
-            control_pid=os.getpid(),
-            control_started_at=options.started_at,
-            system=options.flags.system,
-        )
+        who = (__version__, daemon_id(options.paths.state_dir), self._socket, os.getpid())
+        self.facts = DaemonFacts(*who, options.started_at, options.flags.system)
         own = {"PX_SOCKET": self._socket}
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
@@ -227,7 +221,6 @@ class ControlPlane:
             control=self,
             config=ApiConfig(
                 state_dir=paths.state_dir,
-                run_dir=paths.run_dir,
                 cells_dir=paths.cells_dir,
                 tools_dir=paths.tools_dir,
                 max_body_bytes=settings.tools.max_body_bytes,
@@ -237,8 +230,7 @@ class ControlPlane:
             ),
             interrupted=[{"instance": row.key, "unit": row.unit, "pid": row.pid} for row in lost],
         )
-        listeners = (self._options.listening, tcp)
-        self._runner = await serve(context, *listeners)
+        self._runner = await serve(context, self._options.listening, tcp)
 
     # -- what each room is told: its settings, and the places it works in -------------------------------------------
 
@@ -289,10 +281,7 @@ class ControlPlane:
         """Serve until somebody asks for an end. What dies in the background ends this loudly."""
         with clock.watched(self._clocks_jumped):
             async with asyncio.TaskGroup() as tasks:
-                endless = (
-                    tasks.create_task(self._prune(), name="prune"),
-                    tasks.create_task(self._reload_for_signals(), name="reload"),
-                )
+                endless = [tasks.create_task(it) for it in (self._prune(), self._reload_for_signals())]
                 await self._ending.wait()
                 for task in endless:
                     task.cancel()

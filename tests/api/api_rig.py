@@ -173,7 +173,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     path = run / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
-    api = ApiConfig(state_dir=state, run_dir=run, cells_dir=cells, tools_dir=tools, **config)
+    api = ApiConfig(state_dir=state, cells_dir=cells, tools_dir=tools, **config)
     of_tools = ToolsConfig(root, run, ToolsSettings(max_body_bytes=api.max_body_bytes))
     rooms: dict[str, Any] = {
         "launcher": FakeLauncher(Catalog([tools]), of_tools),
