@@ -103,22 +103,6 @@ class Zygote:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
                 self.made_from, self.import_seconds = told["made_from"], dict(told["seconds"])
 
-    async def end(self, reason: Reason) -> None:
-        """Leave nothing of it; what it forked goes on."""
-        if self.life is not None:
-            await asyncio.wait([self.life])  # it may be spawning
-        try:
-            await _end(self._placement, self.key, reason)
-        except PxError as error:
-            _log.warning("zygote_not_ended", instance=self.key, detail=error.detail)
-
-
-async def _end(placement: KeeperClient, key: str, reason: Reason) -> None:
-    await placement.ask("drop_fd", name=f"{UNITS}{key}")
-    report = await placement.stop(key, grace_seconds=0.0, reason=reason.value)
-    if not report.survivors:
-        placement.release(key)
-
 
 class ZygotePool:
     """The zygotes for units of one kind, at most `most()`: those used last. End it with `close`."""
@@ -132,7 +116,6 @@ class ZygotePool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def views(self) -> tuple[ZygoteView, ...]:
-        """Return the zygotes there are, and those that refuse."""
         return tuple(
             ZygoteView(each.recipe.argv[0], each.pid, each.made_from is not None, each.refused)
             for each in self._zygotes.values()
@@ -191,7 +174,7 @@ class ZygotePool:
         ours = {zygote.key for zygote in self._zygotes.values()}
         for child in await self._placement.list(self._units):
             if child.key not in ours:
-                await _end(self._placement, child.key, Reason.REPLACED)
+                await self._leave_nothing(child.key, Reason.REPLACED)
 
     def get(self, recipe: Recipe | None) -> Zygote | None:
         """Return the zygote of a recipe; also one that refuses, or is not ready yet."""
@@ -208,7 +191,19 @@ class ZygotePool:
             del self._zygotes[zygote.recipe]
         if zygote.life is not None:
             zygote.life.cancel()
-        self._run(zygote.end(reason))
+        self._run(self._leave_nothing(zygote.key, reason, zygote.life))
+
+    async def _leave_nothing(self, key: str, reason: Reason, life: asyncio.Task[None] | None = None) -> None:
+        """End a zygote; what it forked goes on."""
+        if life is not None:
+            await asyncio.wait([life])  # it may be spawning
+        try:
+            await self._placement.ask("drop_fd", name=f"{UNITS}{key}")
+            report = await self._placement.stop(key, grace_seconds=0.0, reason=reason.value)
+            if not report.survivors:
+                self._placement.release(key)
+        except PxError as error:
+            _log.warning("zygote_not_ended", instance=key, detail=error.detail)
 
     async def _live(self, zygote: Zygote) -> None:
         """Have a zygote until it ends, or forks nothing for long; cancelled when it is given up."""

@@ -78,12 +78,7 @@ class Catalog:
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
 
     def get(self, name: str) -> ToolSpec:
-        """Return the spec of a tool.
-
-        Raises:
-            UnknownUnitError: There is no such tool; the hint names the nearest.
-            ConfigError: There is one, and it is broken.
-        """
+        """Return the spec of a tool. Raises UnknownUnitError: there is none; ConfigError: it is broken."""
         entry = self.entry(name)
         if entry.error is not None:
             raise entry.error

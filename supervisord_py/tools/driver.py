@@ -117,13 +117,9 @@ class ToolInstance(Instance):
 
 
 class ToolDriver:
-    """Drives instances of tools.
+    """Drives instances of tools: `on_gone` is told of each that has ended, `on_imports` what a tool has imported.
 
-    Args:
-        on_gone: Told of each that has ended.
-        on_imports: Told what a tool has imported.
-        prefix: Of the names under which the keeper has the listening sockets.
-        zygotes: Fork what can be forked; None: nothing is.
+    `prefix`: of the names under which the keeper has the listening sockets. Without `zygotes` nothing is forked.
     """
 
     kind = "tool"
@@ -204,10 +200,7 @@ class ToolDriver:
         )
 
     async def ready(self, instance: ToolInstance) -> None:
-        """Wait until it may take work.
-
-        Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
-        """
+        """Wait until it may take work. Raises PxError: why it does not, with evidence."""
         spec, port, supervisor, notify = instance.spec, instance.port, self._supervisor, instance.notify
         assert notify is not None
         instance.upstream = Upstream(port)
@@ -239,7 +232,6 @@ class ToolDriver:
     # -- adoption ----------------------------------------------------------------------------------------------
 
     def revive(self, child: Child, note: Note | None) -> ToolInstance:
-        """Return the instance of a held child, also of one whose tool is not declared any more."""
         spec = None
         with suppress(PxError):
             spec = self._catalog.get(child.unit.partition(":")[2])
@@ -252,7 +244,6 @@ class ToolDriver:
         return instance
 
     async def adopt(self, instance: ToolInstance, note: Note) -> bool:
-        """Say whether the tool is still declared and its socket still the one that the instance listens on."""
         if not instance.is_declared:
             return False
         if note.own.get("listen") != "port" and await self.listeners.get(instance.name) != instance.port:
@@ -265,7 +256,6 @@ class ToolDriver:
     # -- down --------------------------------------------------------------------------------------------------
 
     def fail_waiters(self, instance: ToolInstance) -> None:
-        """Tell the runs on it how it ended, or why it is about to."""
         for break_off in tuple(instance.breaks):
             if instance.end is not None:
                 break_off(failures.died_during_run(instance.spec, instance.end, instance.error))
@@ -273,7 +263,6 @@ class ToolDriver:
                 break_off(failures.stopped_during_run(instance.spec, instance.wanted))
 
     async def release(self, instance: ToolInstance) -> None:
-        """Give its sockets back."""
         self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         # What waits there would start it again at once, unless it came after an end that nobody was concerned by.

@@ -57,21 +57,12 @@ _log = structlog.get_logger(__name__)
 
 
 def build_environment(
-    spec: ToolSpec,
-    source: Mapping[str, str],
-    allow: Sequence[str],
-    artefacts: Path,
-    extra: Mapping[str, str],
+    spec: ToolSpec, source: Mapping[str, str], allow: Sequence[str], artefacts: Path, extra: Mapping[str, str]
 ) -> Environment:
-    """Build the environment of an instance.
+    """Build the environment of an instance from the daemon's (`source`), of which `allow` names what may pass.
 
-    Args:
-        spec: The tool.
-        source, allow: The daemon's environment, and the names that may pass from it; a trailing `*` is a prefix.
-        artefacts: Where a Pixie tool's runs may leave files (`artefacts/<tool>/<run>`).
-        extra: What the start needs (NOTIFY_SOCKET, LISTEN_FDS); wins over everything.
-
-    Raises StartFailedError: A secret that the tool declares as required is nowhere set.
+    `artefacts`: where a Pixie tool's runs may leave files; `extra`: what the start needs, which wins over everything.
+    Raises StartFailedError: a secret that the tool declares as required is nowhere set.
     """
     values = passed(source, allow)
     values.setdefault("PATH", DEFAULT_PATH)
@@ -177,13 +168,9 @@ Run = Callable[..., Coroutine[Any, Any, Completed]]  # `process.program.run` wit
 
 
 class Builder:
-    """Builds the environments of tools.
+    """Builds the environments of tools; without a path of `uv` with venv and pip.
 
-    Args:
-        run: Runs the steps.
-        source: The daemon's environment; what the settings allow and the installers' own settings pass.
-        settings: `python` is the base interpreter, None the daemon's.
-        uv: Path of uv; None builds with venv and pip.
+    `source`: the daemon's environment, of which what the settings allow and the installers' own settings pass.
     """
 
     def __init__(self, run: Run, source: Mapping[str, str], settings: ToolsSettings, uv: str | None = None) -> None:

@@ -221,14 +221,13 @@ def is_pixies(manifest: Mapping[str, Any]) -> bool:
 
 
 def name_trouble(name: str) -> str | None:
-    """Say why a name cannot be a tool's, or None when it can."""
+    """Say why a name cannot be a tool's; None when it can."""
     if len(name) <= MAX_NAME and NAME.fullmatch(name):
         return None
     return f"must be at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter or digit"
 
 
 def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the fields of a plain tool's spec, or what is wrong."""
     read, problems = convert(document, PlainManifest, value=value)
     for key in ("input", "output"):
         for path, message in schema_problems(value.get(key, {})):
@@ -245,7 +244,6 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
 def _read_pixie(
     document: Document, usual: dict[str, Any], sidecar: Document, asked: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
     read, problems = pixie.read_manifest(document, usual)
     own, wrong = convert(sidecar, OwnKeys, value=asked)
     problems += wrong
@@ -278,7 +276,6 @@ def _rules(fields: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, s
 
 
 def _own_rules(fields: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
-    """Yield what is wrong with our own settings beyond the types of their values."""
     if fields["command"] and fields["listen"] == "handover":
         yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
     if fields["preload"] is True:

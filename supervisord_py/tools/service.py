@@ -123,7 +123,6 @@ class Tools:
                     await self.driver.expect(self.catalog.get(tool.name), imports)
 
     def _imported(self, tool: str, imports: Sequence[str]) -> None:
-        """Remember what a tool has imported, beside what it did before."""
         known = self.states.of(tool).imports
         if len(together := tuple(dict.fromkeys((*known, *imports)))) > len(known):
             self.states.remember(tool, imports=together)
@@ -274,7 +273,6 @@ class Tools:
         self._tell(self.pool.condemn, instance.name, instance.serial)
 
     def _gone(self, instance: ToolInstance) -> None:
-        """Forget an instance of which nothing is left, and show how it ended."""
         name = instance.name
         if instance.started_at >= self._newest.get(name, 0.0) and instance.end is not None:
             died = instance.died and instance.ready_at is not None
@@ -382,9 +380,7 @@ class Tools:
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         """Stop a tool, busy or not, and return when nothing of it is left.
 
-        Raises:
-            SurvivorsError: Something outlived it; `survivors` lists pid, name and start time.
-            UnknownUnitError: There is no such tool.
+        Raises SurvivorsError: something outlived it, `survivors` lists pid, name, start time; UnknownUnitError.
         """
         instance = self.instance_of(name)
         if instance is None:
@@ -478,7 +474,7 @@ class Tools:
         return tuple(self._state(each, entries.get(each)) for each in names)
 
     def _state(self, name: str, entry: Entry | None) -> ToolState:
-        """Put together what is known of a tool; `entry` is None when it is gone, but something of it lives."""
+        # `entry` is None when the tool is gone, but something of it lives.
         last, slot, listening = self.states.of(name), self.pool.slot(name), self.driver.listeners.port_of(name)
         live = self.instance_of(name) if slot is not None and slot.phase is not Phase.COLD else None
         word = ("failed" if last.failure else "cold") if slot is None or live is None else slot.phase.value

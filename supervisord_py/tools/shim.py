@@ -32,7 +32,7 @@ MYPY = False
 if MYPY:  # typing is not imported in a tool's process
     from typing import Any
 
-_PROGRAM = 5
+_PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
 _MESSAGE_BYTES = 100_000
 _known: set[str] = set()  # names of modules that were told, or come from a zygote
@@ -125,16 +125,6 @@ def _run(path: str, arguments: list[str]) -> None:
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - running the tool is the purpose
 
 
-def _take(arguments: list[str]) -> tuple[int, int, str, list[str]]:
-    """Take `--px-fd N --px-port P -- PROGRAM …` apart."""
-    if arguments[0::2][:3] == ["--px-fd", "--px-port", "--"] and len(arguments) > _PROGRAM:
-        numbers = arguments[1:4:2]
-        if all(number.isdigit() for number in numbers):
-            return int(numbers[0]), int(numbers[1]), arguments[_PROGRAM], arguments[_PROGRAM + 1 :]
-    sys.stderr.write("usage: shim.py --px-fd N --px-port P -- PROGRAM [ARGUMENT…]\n")
-    raise SystemExit(64)
-
-
 def _excepthook(kind: Any, error: Any, trace: Any) -> None:
     """Show an exception of the program without the frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
@@ -153,7 +143,7 @@ def _serve(number: str) -> None:
     argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
     sys.argv = argv[1:]
     _known.update(sys.modules)
-    folder = os.path.dirname(os.path.realpath(_take(sys.argv[1:])[2]))
+    folder = os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))
     own = {entry.partition(".")[0] for entry in os.listdir(folder)}
     if own.intersection(name for name in sys.modules if "." not in name) - {"__main__", "__pycache__"}:
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
@@ -172,16 +162,10 @@ def _preload(names: list[str]) -> dict[str, float]:
     return seconds
 
 
-def _main() -> None:
-    """Hand over, then become the tool."""
-    if sys.argv[1:2] == ["--px-zygote"]:
+if __name__ == "__main__":
+    if sys.argv[1] == "--px-zygote":
         _serve(sys.argv[2])
     sys.excepthook = _excepthook
-    fd, port, program, arguments = _take(sys.argv[1:])
-    os.set_inheritable(fd, False)
-    _substitute(fd, port)
-    _run(program, arguments)
-
-
-if __name__ == "__main__":
-    _main()
+    os.set_inheritable(int(sys.argv[2]), False)
+    _substitute(int(sys.argv[2]), int(sys.argv[4]))
+    _run(sys.argv[_PROGRAM], sys.argv[_PROGRAM + 1 :])

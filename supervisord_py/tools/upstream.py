@@ -165,8 +165,8 @@ _MAX_BYTES = 4 * 1024 * 1024
 async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
     """Ask a ready tool for `/schema` and return where it differs from its manifest; empty when it agrees.
 
-    A tool that does not answer, or not with JSON, differs as a whole; a tool without `/schema` (404) has nothing to
-    compare, and neither has one that could not be asked.
+    One that does not answer, or not with JSON, differs as a whole; one without `/schema` (404), or that could not be
+    asked, in nothing.
     """
     try:
         async with asyncio.timeout(_SECONDS), await upstream.send("GET", "/schema") as answer:

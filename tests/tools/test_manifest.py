@@ -1,16 +1,17 @@
-"""The plain dialect: every setting checked, every problem found at its line, and no other exception ever."""
+"""Declarations of tools: both dialects, every setting checked, every problem found at its line; and inputs."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError
+from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.tools.manifest import (
     COMMON_KEYS,
     OWN_KEYS,
@@ -18,13 +19,12 @@ from supervisord_py.tools.manifest import (
     PLAIN_KEYS,
     ToolLimits,
     ToolSpec,
+    check_input,
     load_tool,
 )
-from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES
-from tool_folders import write_tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, PixieSecret, fill_defaults, pixie_call
+from supervisord_py.tools.schema import compile_schema, differences, schema_problems, violations
+from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 
 FULL = {
     "name": "full", "version": "1.2.3", "description": "everything", "output": {"type": "number"},
@@ -132,8 +132,8 @@ def test_the_digest_changes_with_what_an_instance_loads(tmp_path: Path) -> None:
     assert digests[-1] == digests[-2]
 
 
-KEYS = [*PLAIN_KEYS, *PIXIE_KEYS, *COMMON_KEYS, *OWN_KEYS, "type", "key", "label", "options", "min", "max", "show_if"]
-KEYS += ["default", "schema", "$ref", "properties", "pattern", "columns", "value", "equals", "open_files", "range"]
+WORDS = [*PLAIN_KEYS, *PIXIE_KEYS, *COMMON_KEYS, *OWN_KEYS, "type", "key", "label", "options", "min", "max", "show_if"]
+WORDS += ["default", "schema", "$ref", "properties", "pattern", "columns", "value", "equals", "open_files", "range"]
 SCALARS = (
     st.none()
     | st.booleans()
@@ -145,14 +145,14 @@ SCALARS = (
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=6)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=4), inner, max_size=6)
     ),
     max_leaves=25,
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8) | VALUES, st.none() | VALUES)
+@given(st.dictionaries(st.sampled_from(WORDS), VALUES, max_size=8) | VALUES, st.none() | VALUES)
 def test_any_document_loads_or_is_an_error_with_a_line(tmp_path: Path, manifest: Any, sidecar: Any) -> None:
     if isinstance(manifest, dict):
         manifest = {**manifest, "name": "tool", "id": "tool"} if "id" in manifest else {**manifest, "name": "tool"}
@@ -166,3 +166,214 @@ def test_any_document_loads_or_is_an_error_with_a_line(tmp_path: Path, manifest:
         assert error.extra["errors"]
         assert all(each["line"] is not None or "pxd.json" in each["file"] for each in error.extra["errors"])
         json.dumps(error.problem())
+
+
+# -- Pixie's dialect
+
+
+URL = "data:audio/wav;base64,AAAA"
+GIVEN: dict[str, Any] = {
+    "t_slider": 7, "t_range": [1, 2], "t_select": "b", "t_toggle": False, "t_radio": 12, "t_date": "2026-01-01",
+    "t_time": "00:00", "t_datetime": "2026-01-01T00:00", "t_date_range": ["2026-01-01", "2026-01-02"], "t_image": URL,
+    "t_audio": URL, "t_json": {}, "t_code": "", "t_markdown": "", "t_tags": [], "t_autocomplete": "x",
+    "t_table": [{"n": "x"}], "t_map_point": [1, 2], "t_map_bbox": [[1, 2], [3, 4]], "t_map_polygon": [[1, 2]],
+    "t_map_multipoint": [[1, 2]],
+}  # fmt: skip
+KEYS = {
+    "description": "d", "version": "0.1.0", "category": "science/dynamics", "icon": None, "layout": "split",
+    "warm_keep_seconds": 60, "max_memory_mb": 256, "max_runtime_seconds": 10, "schema_version": "1.0",
+    "secrets": [{"key": "API_KEY", "description": "k", "required": True}], "concurrent": False, "tags": ["a"],
+    "validator_timeout_override": 90, "requires_data_persistence": True, "input_transport": "multipart",
+    "provides_file_endpoint": False, "provides_autocomplete": True, "retain_runs": 5, "archived": False,
+    "pinned_warm": True, "entrypoint": "main.py", "package": None, "workspace_default": "a",
+}  # fmt: skip
+
+
+def pointers(spec: ToolSpec, value: Any) -> dict[str, str]:
+    with pytest.raises(InvalidInputError) as caught:
+        check_input(spec, value)
+    return {each["pointer"]: each["message"] for each in caught.value.extra["errors"]}
+
+
+def full(tmp_path: Path, **keys: Any) -> ToolSpec:
+    outputs = [{"key": f"o_{kind}", "type": kind, "label": kind} for kind in OUTPUT_TYPES]
+    return pixie(tmp_path, inputs=FULL_INPUTS, outputs=outputs, **keys)
+
+
+def test_a_tool_with_every_type_loads_and_takes_a_full_input(tmp_path: Path) -> None:
+    assert (len(INPUT_TYPES), len(OUTPUT_TYPES)) == (28, 39)
+    spec = full(tmp_path)
+    assert (spec.dialect, spec.warnings) == ("pixie", ())
+    check_input(spec, GIVEN)
+    check_input(spec, {"run_id": "r", "inputs": GIVEN})
+    assert spec.pixie is not None
+    assert fill_defaults(spec.pixie, GIVEN)["t_hidden"] == "secret-value"
+
+
+def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
+    assert set(KEYS) >= set(PIXIE_KEYS) - {"id", "name", "inputs", "outputs"}
+    spec = pixie(tmp_path, sidecar={"listen": "port", "stop_timeout_seconds": 1, "pinned": False}, **KEYS)
+    assert (spec.title, spec.description, spec.version) == ("A title", "d", "0.1.0")
+    assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.max_runtime_seconds) == (60, 256, 10)
+    assert (spec.concurrency, spec.pinned, spec.listen, spec.stop_timeout_seconds) == (1, True, "port", 1)
+    traits = spec.pixie
+    assert traits is not None
+    assert traits.secrets == (PixieSecret("API_KEY", "k", True),)
+    assert (traits.input_transport, traits.streams) == ("multipart", False)
+    assert (traits.retain_runs, traits.validator_timeout_override, traits.layout) == (5, 90, "split")
+
+
+def one(**keys: Any) -> dict[str, Any]:
+    return {"inputs": [{"key": "a", "type": "text", "label": "A", **keys}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "words"),
+    [
+        ({"listen": "port"}, "/listen", "unknown key"),
+        ({"iconn": "x"}, "/iconn", "did you mean 'icon'?"),
+        ({"id": "Other"}, "/id", "lower-case"),
+        ({"layout": "chatt"}, "/layout", "did you mean 'chat'?"),
+        ({"secrets": [{"key": "A", "label": "x"}]}, "/secrets/0/label", "unknown key"),
+        ({"secrets": [{"key": "A-B"}]}, "/secrets/0/key", "no name of an environment variable"),
+        ({"inputs": {}}, "/inputs", "must be an array"),
+        ({"inputs": [{"key": "a", "label": "x"}]}, "/inputs/0/type", "'type' is missing"),
+        (one(type="slidr"), "/inputs/0/type", "did you mean 'slider'?"),
+        (one(type="slider", min=1), "/inputs/0", "'max' is missing"),
+        (one(type="number", min="x"), "/inputs/0/min", "must be a number"),
+        (one(type="select", options=[{"value": []}]), "/inputs/0/options/0/value", "not an array"),
+        (one(type="json", schema={"type": "x"}), "/inputs/0/schema/type", "JSON Schema"),
+        (one(show_if={"key": "b"}), "/inputs/0/show_if/equals", "'equals' is missing"),
+        ({"inputs": [*one()["inputs"], *one()["inputs"]]}, "/inputs/1/key", "stands twice"),
+        ({"outputs": [{"key": "a", "type": "chart_lin"}]}, "/outputs/0/type", "did you mean 'chart_line'?"),
+    ],
+)
+def test_what_the_original_refuses_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, Any], pointer: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_tool(write_tool(tmp_path, "tool", pixie_manifest(**change)))
+    found = {each["pointer"]: each["message"] for each in caught.value.extra["errors"]}
+    assert words in found[pointer]
+
+
+def test_what_only_the_originals_validator_reports_is_a_warning(tmp_path: Path) -> None:
+    inputs = [
+        {"key": "h", "type": "hidden", "label": "H"},
+        {"key": "s", "type": "text", "label": "S", "show_if": {"key": "nope", "equals": None}},
+        {"key": "n", "type": "number", "label": "N", "max": 5, "default": 9},
+    ]
+    spec = pixie(tmp_path, inputs=inputs, outputs=[], concurrent=False, sidecar={"concurrency": 8})
+    words = ["hidden input needs a default", "'nope', which is no input", "no outputs", "does not fit its own"]
+    assert all(each in " ".join(spec.warnings) for each in words)
+    assert spec.concurrency == 1
+
+
+def test_inputs_are_required_unless_defaulted_optional_hidden_or_a_file(tmp_path: Path) -> None:
+    assert pointers(full(tmp_path), {}) == {f"/{key}": "is required" for key in GIVEN if GIVEN[key] is not URL}
+    inputs = [
+        {"key": "mode", "type": "select", "label": "M", "options": OPTIONS, "default": "a"},
+        {"key": "extra", "type": "number", "label": "E", "show_if": {"key": "mode", "equals": "b"}},
+        {"key": "csv", "type": "file", "label": "C"},
+        {"key": "s", "type": "select", "label": "S", "options": OPTIONS, "required": False},
+        {"key": "h", "type": "hidden", "label": "H", "required": False},
+    ]
+    spec = pixie(tmp_path, inputs=inputs)
+    check_input(spec, {})
+    check_input(spec, {"mode": "b", "extra": 1, "csv": None, "s": None, "h": None})
+    assert pointers(spec, {"mode": "b"}) == {"/extra": "is required"}
+
+
+def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:
+    traits = pixie(tmp_path).pixie
+    assert traits is not None
+    body, headers = pixie_call(traits, "tool", {}, "run-1", Path("/artefacts"))
+    names = {"run_id": "run-1", "_pixie": {"run_id": "run-1", "artefacts_dir": "/artefacts/tool/run-1"}}
+    assert json.loads(body) == {"inputs": {"a": 1}, "a": 1, **names}
+    assert headers == {
+        "Content-Type": "application/json",
+        "X-Pixie-Run-Id": "run-1",
+        "X-Pixie-Artefacts-Dir": "/artefacts/tool/run-1",
+    }
+    body, _ = pixie_call(traits, "tool", {"run_id": "x", "inputs": {"a": 2}}, "r", tmp_path)
+    assert json.loads(body)["inputs"] == {"a": 2}
+
+
+# -- schemas
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "rho": {"type": "number", "minimum": 0},
+        "name": {"type": "string", "pattern": "^[a-z]+$"},
+        "kind": {"enum": ["summary", "points"]},
+        "steps": {"type": "array", "items": {"type": "integer"}},
+        "either": {"anyOf": [{"properties": {"x": {"type": "integer"}}, "required": ["x"]}, {"const": 5}]},
+        "deep": {"$ref": "#/$defs/point"},
+    },
+    "required": ["rho"],
+    "additionalProperties": False,
+    "patternProperties": {"^x-": {}},
+    "$defs": {"point": {"type": "object", "required": ["x", "y"]}},
+}
+
+
+def found(value: Any, schema: Any = SCHEMA) -> dict[str, str]:
+    return {each.pointer: each.message for each in violations(compile_schema(schema), value)}
+
+
+def test_every_place_is_named_in_order() -> None:
+    assert found({"rho": 28, "x-note": 1, "steps": [1], "either": 5, "deep": {"x": 1, "y": 2}}) == {}
+    value = {"roh": 1, "name": "A1", "kind": "point", "steps": [1, "2", 3.5], "deep": {"x": 1}, "either": {"x": "1"}}
+    assert list(found(value).items()) == [
+        ("/deep/y", "is required"),
+        ("/either", """{"x":"1"} is not valid under any of the schemas listed in the 'anyOf' keyword"""),
+        ("/kind", '"point" is not one of "summary" or "points"'),
+        ("/name", '"A1" does not match "^[a-z]+$"'),
+        ("/rho", "is required"),
+        ("/roh", "is not known here"),
+        ("/steps/1", '"2" is not of type "integer"'),
+        ("/steps/2", '3.5 is not of type "integer"'),
+    ]
+
+
+def test_odd_values_are_no_crash() -> None:
+    value: Any = 0
+    for _ in range(5000):
+        value = [value]
+    endless = {"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}
+    for each in (value, "\ud800", 10**400, -(2**70), 1e300):
+        found(each, endless)
+        assert found(each, False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "words"),
+    [
+        ({"$ref": "https://example.org/x.json"}, "", "nothing is fetched"),
+        ({"$ref": "#/minLength/x", "minLength": 1}, "", "/minLength/x"),
+        ({"allOf": [{"$ref": "#/allOf/9"}]}, "", "/allOf/9"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "another dialect"),
+        ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern", "regex"),
+        ({"type": "objekt", "minimum": "5"}, "/minimum", "number"),
+        ({"$id": "http://[", "$defs": {"a": {"$id": "x"}}}, "", "http://["),
+        (5, "", "must be a JSON Schema"),
+    ],
+)
+def test_a_schema_that_cannot_be_asked_is_refused(schema: Any, pointer: str, words: str) -> None:
+    problems = {each.pointer: each.message for each in schema_problems(schema)}
+    assert words in problems[pointer]
+
+
+def test_differences_have_pointers_and_tolerances() -> None:
+    assert differences({"a": [1, {"b/c": True}], "x": 1}, {"a": [1, {"b/c": 1}, 3], "y": 2}) == [
+        "/a: expected 2 items, got 3",
+        "/a/1/b~1c: expected True, got 1",
+        "/x: missing, expected 1",
+        "/y: not expected, got 2",
+    ]
+    assert differences(float("nan"), float("nan")) == []
+    assert differences(100, 101, relative=0.02) == []
+    assert differences({"a": 1}, {"a": 1, "b": 2}, extra=True) == []
+    assert len(differences(list(range(100)), [0] * 100)) == 50

@@ -1,4 +1,4 @@
-"""The twelve checks: of files, and of real tools that are started, asked and stopped beside the warm ones."""
+"""The twelve checks, of files and of real tools beside the warm ones; failures in words, each with its next step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger import instances
+from supervisord_py.process.pool import Refusal, Refuse
+from supervisord_py.tools import failures
 from supervisord_py.tools.manifest import load_tool
 from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.validate import NAMES, check_pyproject, compare, validate_tool
@@ -183,3 +186,42 @@ def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_
     ]
     assert sample_input(pixie(tmp_path, inputs=inputs)).value == {"mode": "a", "shown": "sample"}
     assert set(sample_input(pixie(tmp_path, layout="chat")).value) == {"messages", "history"}
+
+
+# -- failures
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'numpy'", "`pxctl tools sync x`"),
+        ("ImportError: No module named numpy.linalg", "numpy.linalg"),
+        ("Error: Cannot find module 'express'", "express"),
+        ("OSError: [Errno 98] Address already in use", '"listen": "port"'),
+        ('  File "/t/main.py", line 7\n    def f(:\n          ^\nSyntaxError: invalid syntax', "/t/main.py:7"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate", "memory (suspected)"),
+    ],
+)
+def test_stderr_suggests_the_next_step(tmp_path: Path, stderr: str, words: str) -> None:
+    assert words in str(failures.hint_for(plain(tmp_path, "x"), stderr))
+
+
+def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(tmp_path: Path) -> None:
+    spec = plain(tmp_path)
+    frames = f'  File "{spec.folder}/main.py", line 7, in f\n    import json\n  File "/usr/lib/x.py", line 3\n'
+    raised = f"started\nTraceback (most recent call last):\n{frames}json.Odd: boom\n"
+    assert failures.hint_for(spec, raised) == f"Mend {spec.folder}/main.py:7, which raised json.Odd."
+    assert failures.hint_for(spec, f"{raised}it went on: \n all the same\n") is None
+    assert failures.hint_for(spec, raised.replace(str(spec.folder), "/elsewhere")) is None
+
+
+@pytest.mark.parametrize("refusal", list(Refusal))
+@pytest.mark.parametrize("last", [None, {"detail": "it broke", "hint": "mend it", "stderr_tail": "t", "exit_code": 1}])
+def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Refusal, last: Any) -> None:
+    error = failures.refusal_error(Refuse(1, "x", refusal, 1.2), ToolsSettings(), last)
+    problem = error.problem()
+    assert problem["unit"] == "tool:x"
+    assert error.detail.endswith((".", "broke"))
+    assert error.hint or refusal is Refusal.REMOVED
+    if problem["status"] == 429:
+        assert problem["retry_after_seconds"] == 2
