@@ -220,13 +220,15 @@ class ToolRun:
     async def exceed_runtime(self) -> None:
         """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
         instance = self.instance
-        if instance is None or self._over.is_set() or self._error is not None:
+        assert instance is not None
+        assert instance.upstream is not None
+        if self._over.is_set() or self._error is not None:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
         self._error = failures.limit_exceeded(instance.spec, End(Reason.RUNTIME_LIMIT, None, tail))
         self._tools.exceeded_runtime(instance, self.id)
-        if instance.upstream is not None and await instance.upstream.cancel(self.id):
+        if await instance.upstream.cancel(self.id):
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self._over.wait()

@@ -13,8 +13,6 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
 from supervisord_py.ledger.store import Ledger
 
-_FACTS = ("reason", "failure", "drift", "drift_digest", "unpinned", "imports")
-
 
 class LastState(msgspec.Struct):
     """What is known of a tool beyond its present instance."""
@@ -61,9 +59,8 @@ class LastStates:
         for name, value in changes.items():
             setattr(state, name, value)
         self._written[tool] = state.last_used
-        facts = {name: getattr(state, name) for name in _FACTS}
-        row = UnitStateRow(f"tool:{tool}", state.state, time.time(), state.last_used, state.restarts, facts)
-        self._ledger.post(UNIT_STATES.put(row))
+        known = (state.state, time.time(), state.last_used, state.restarts, msgspec.to_builtins(state))
+        self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
 
     def write_used(self) -> None:
         """Write down what was used since."""
