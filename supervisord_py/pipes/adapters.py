@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from supervisord_py.config.documents import Document, DocumentError, Problem, convert, did_you_mean, read_document
-from supervisord_py.errors import ConfigError, PxError
+from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
@@ -298,18 +298,17 @@ class Adapters(UserTables, frozen=True):
     agents: dict[str, AgentSpec]
 
     def get(self, name: str) -> AgentSpec:
-        """Return the adapter.
-
-        Raises ConfigError: there is none of that name (the nearest is named), or it is broken (why).
-        """
+        """Return an adapter. Raises CannotRunError: it is broken (why), or there is none (the nearest is named)."""
         if name in self.broken:
             first = self.broken[name][0]
-            raise ConfigError(f"the agent {name!r} is broken: {finding(first)}", hint=first.hint or _SEE, agent=name)
-        if name in self.agents:
+            why, hint = f"the agent {name!r} is broken: {finding(first)}", first.hint or _SEE
+        elif name in self.agents:
             return self.agents[name]
-        also = f"; and {finding(self.file_problem)}" if self.file_problem else ""
-        detail = f"there is no agent {name!r}{did_you_mean(name, self.agents)}{also}"
-        raise ConfigError(detail, hint=f"known are {', '.join(sorted(self.agents))}; {_SEE}", agent=name)
+        else:
+            also = f"; and {finding(self.file_problem)}" if self.file_problem else ""
+            why = f"there is no agent {name!r}{did_you_mean(name, self.agents)}{also}"
+            hint = f"known are {', '.join(sorted(self.agents))}; {_SEE}"
+        raise CannotRunError(ErrorType.CONFIG_ERROR, why, hint=hint, agent=name)
 
 
 def load_adapters(user_file: Path | None) -> Adapters:

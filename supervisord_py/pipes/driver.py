@@ -55,7 +55,9 @@ class RunDriver:
 
         room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
         redact, budget = (run.definition.redact, run.definition.budget) if run.definition else ((), BudgetRules())
-        await self._check_budget(run, budget.daily_tokens, budget.daily_cost or room.config.daily_cost)
+        tokens_max, cost_max = budget.daily_tokens, budget.daily_cost or room.config.daily_cost
+        if tokens_max is not None or cost_max is not None:
+            await self._check_budget(run, tokens_max, cost_max)
         run.launch = found = await check(room.shelf, run.execution, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         takes_stdin = found.adapter.prompt is PromptBy.STDIN
@@ -84,8 +86,6 @@ class RunDriver:
 
     async def _check_budget(self, run: Run, tokens_max: int | None, cost_max: float | None) -> None:
         """Refuse a run for which its pipe's budget of the day is used up."""
-        if tokens_max is None and cost_max is None:
-            return
         room, why = self._room, None
         now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
         today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()

@@ -23,7 +23,7 @@ from supervisord_py.pipes import output
 from supervisord_py.pipes.context import PipesContext
 from supervisord_py.pipes.intake import build
 from supervisord_py.pipes.models import PipeDefinition
-from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
@@ -190,7 +190,7 @@ class Executions(PipesContext):
         self.supervisor.say(
             f"execution_{it.status.value}",
             run,
-            run.cause.reason,
+            REASONS.get(run.cause),
             error_type=None if it.error_type is None else it.error_type.value,
             error_message=it.error_message,
             exit_code=it.exit_code,

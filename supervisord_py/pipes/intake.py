@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from msgspec import structs
 
-from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset, Status, Trigger
+from supervisord_py.ledger.pipe_executions import Execution, Outcome, Preset, Status, Trigger
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.context import whole_ms
+from supervisord_py.pipes.context import PipesContext, whole_ms
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.presets import ResolvedPreset, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.ledger.pipe_executions import Outcome
-    from supervisord_py.pipes.context import PipesContext
-    from supervisord_py.pipes.models import PipeDefinition
 
 TIMEOUT_SECONDS = 300.0  # of a pipe that names none
 MAX_TURNS = 200
@@ -45,14 +39,13 @@ async def choose(
     One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
     """
     adapters, presets = await room.shelf.look()
-    found, failure = ResolvedPreset(Preset(id=next(iter(definition.presets), None))), {}
+    found = ResolvedPreset(Preset(id=next(iter(definition.presets), None)))
+    failure: dict[str, Any] = {}
     try:
         adapters.get(definition.plan.agent)
         found = resolve(definition, presets)
-    except ConfigError as error:
-        failure = {"error_type": ErrorType.CONFIG_ERROR, "error_message": f"{error.detail}; {error.hint}"}
     except CannotRunError as error:
-        failure = {"error_type": error.error_type, "error_message": error.message}
+        failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}
     config, retries, known = room.config, definition.retries.max_retries, definition.plan
     plan = structs.replace(
         known,
@@ -61,24 +54,8 @@ async def choose(
         retries=config.retries if retries is None else retries,
         fallbacks=found.fallbacks,
     )
-    status = Status.FAILED if failure else Status.QUEUED
-    return _chosen(definition.name, plan, found.preset, status=status, **failure), found.warnings
-
-
-def _chosen(pipe: str, plan: Plan, preset: Preset, **facts: Any) -> Execution:
-    """Return an execution that is neither numbered nor triggered yet."""
-    return Execution(
-        id=0,
-        pipe_name=pipe,
-        agent=plan.agent,
-        model=preset.model,
-        provider=preset.provider,
-        preset_id=preset.id,
-        timeout_seconds=plan.timeout_seconds,
-        plan=plan,
-        preset=preset,
-        **facts,
-    )
+    chosen = Execution(id=0, pipe_name=definition.name, plan=plan, preset=found.preset, status=Status.QUEUED)
+    return structs.replace(chosen, **failure), found.warnings
 
 
 def build(
@@ -95,14 +72,19 @@ def build(
     # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
     start = room.states.get(definition.name).last_context_end
     if start is None:
-        start = now - (
-            due.period(definition.schedule, room.states.progress(definition.name), room.now()) or WINDOW_DEFAULT_SECONDS
-        )
+        seconds = due.period(definition.schedule, room.states.progress(definition.name), room.now())
+        start = now - (seconds or WINDOW_DEFAULT_SECONDS)
+    plan = chosen.plan if context is None else structs.replace(chosen.plan, context=context)
     row = structs.replace(
         chosen,
         id=number,
         queued_at=now,
-        plan=chosen.plan if context is None else structs.replace(chosen.plan, context=context),
+        agent=plan.agent,
+        model=chosen.preset.model,
+        provider=chosen.preset.provider,
+        preset_id=chosen.preset.id,
+        timeout_seconds=plan.timeout_seconds,
+        plan=plan,
         context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
         context_end=now,
         api_port=room.config.api_port,
@@ -159,5 +141,7 @@ def next_try(room: PipesContext, it: Execution, definition: PipeDefinition, outc
         return None
     plan, preset, delay = found
     not_before = None if delay is None else whole_ms(room.clocks.moment() + delay)
-    chosen = _chosen(it.pipe_name, plan, preset, status=Status.QUEUED, not_before=not_before)
+    chosen = Execution(
+        id=0, pipe_name=it.pipe_name, plan=plan, preset=preset, status=Status.QUEUED, not_before=not_before
+    )
     return build(room, definition, chosen, room.ledger.next_number("pipe_executions"), **again(it))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean, read_bounded
-from supervisord_py.errors import ConfigError, PxError
+from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
@@ -94,10 +94,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     `redact`: the pipe's own patterns. Raises CannotRunError: it could not.
     """
     plan, config = it.plan, shelf.config
-    try:
-        spec = shelf.adapters_now().get(plan.agent)
-    except ConfigError as error:
-        raise CannotRunError(ErrorType.CONFIG_ERROR, error.detail, hint=error.hint) from error
+    spec = shelf.adapters_now().get(plan.agent)
     if not spec.argv and not plan.command:
         detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
         raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')

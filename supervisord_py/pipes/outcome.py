@@ -63,13 +63,6 @@ class Cause(StrEnum):
     BUDGET = "budget"
     OUTPUT = "output"
 
-    @property
-    def reason(self) -> Reason | None:
-        """The word of CONTRACT §7 for the end of the process; None where we did not end it."""
-        if self in _ENDED_BY_US:
-            return _ENDED_BY_US[self][0]
-        return Reason.EXIT if self is Cause.SETTLED else None
-
 
 _ENDED_BY_US: dict[Cause, tuple[Reason, Status, ErrorType, str]] = {
     Cause.CANCELLED: (Reason.CANCELLED, Status.CANCELLED, ErrorType.CANCELLED, "cancelled"),
@@ -80,6 +73,8 @@ _ENDED_BY_US: dict[Cause, tuple[Reason, Status, ErrorType, str]] = {
     Cause.BUDGET: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
     Cause.OUTPUT: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.RESOURCE_LIMIT, "wrote more than it may"),
 }
+REASONS = {Cause.SETTLED: Reason.EXIT, **{cause: row[0] for cause, row in _ENDED_BY_US.items()}}
+"""The words of CONTRACT §7 for the ends of processes that we ended."""
 
 
 class ExitInfo(msgspec.Struct, frozen=True):

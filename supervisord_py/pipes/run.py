@@ -44,7 +44,7 @@ from supervisord_py.pipes.context import PipesContext, whole_ms
 from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.models import PipeDefinition
-from supervisord_py.pipes.outcome import Cause, ExitInfo, ceiling_exceeded, judge
+from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance, describe
@@ -262,7 +262,7 @@ class Run(Instance):
         finally:
             if exited is not None:
                 exited.cancel()
-        self.wanted = self.cause.reason or self.wanted
+        self.wanted = REASONS.get(self.cause, self.wanted)
         await room.supervisor.stop(room.driver, self, self.wanted)
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from supervisord_py.config.documents import Problem
-from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
@@ -120,7 +119,7 @@ class PipeViews(Executions):
         spec: AgentSpec | None = None
         try:
             spec = self.shelf.adapters_now().get(definition.agent)
-        except ConfigError as error:
+        except CannotRunError as error:
             yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
         try:
             resolve(definition, self.shelf.presets_now())

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import adapters as a
 from supervisord_py.pipes.adapters import (
     PLACEHOLDERS,
     Adapters,
     AgentSpec,
+    CannotRunError,
     PromptBy,
     Variable,
     fill,
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_told_and_takes_only_its_own_agent_away(
     assert problem.pointer.startswith(f"/agents/mine/{key}".rstrip("/"))
     assert message in problem.message
     assert problem.line in {2, 3, 4}
-    with pytest.raises(ConfigError, match="the agent 'mine' is broken") as caught:
+    with pytest.raises(CannotRunError, match="the agent 'mine' is broken") as caught:
         found.get("mine")
     assert finding(problem) in caught.value.detail
 
@@ -121,14 +121,14 @@ def test_a_broken_file_takes_no_adapter_of_ours_away(tmp_path: Path, text: str |
     found = load_adapters(file)
     assert set(found.agents) == OURS
     assert message in found.problems[0].message
-    with pytest.raises(ConfigError, match=r"there is no agent 'zzz'; and .*agents\.toml.*:"):
+    with pytest.raises(CannotRunError, match=r"there is no agent 'zzz'; and .*agents\.toml.*:"):
         found.get("zzz")
 
 
 def test_a_broken_override_takes_ours_away_and_the_nearest_agent_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be an object"):
+    with pytest.raises(CannotRunError, match="must be an object"):
         loaded(tmp_path, "[agents]\npi = 1\n").get("pi")
-    with pytest.raises(ConfigError, match=r"did you mean 'claude'\?") as caught:
+    with pytest.raises(CannotRunError, match=r"did you mean 'claude'\?") as caught:
         load_adapters(None).get("cladue")
     assert "known are aider, claude" in str(caught.value.hint)
 
