@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from supervisord_py.daemon.boot import ControlOrder
+    from supervisord_py.daemon.settings import ControlOrder
 
 
 def main() -> int:
@@ -43,14 +43,14 @@ def main() -> int:
     import msgspec
     import structlog
 
-    from supervisord_py.daemon import boot, control_plane  # noqa: F401  # the latter is what takes long
+    from supervisord_py.daemon import control_plane  # noqa: F401  # what takes long
     from supervisord_py.daemon.logging import configure_log
-    from supervisord_py.daemon.settings import SettingsError
+    from supervisord_py.daemon.settings import ControlOrder, SettingsError
     from supervisord_py.errors import EXIT_FAILED, PxError
 
     gc.freeze()
     gc.enable()
-    order = msgspec.json.decode(sys.argv[1], type=boot.ControlOrder)
+    order = msgspec.json.decode(sys.argv[1], type=ControlOrder)
     for fd in order.fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
@@ -69,10 +69,10 @@ def main() -> int:
 def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     import asyncio
 
-    from supervisord_py.daemon import boot, control_plane
+    from supervisord_py.daemon import control_plane
     from supervisord_py.daemon.lock import adopt_socket
     from supervisord_py.daemon.logging import set_level
-    from supervisord_py.daemon.settings import recall_valid
+    from supervisord_py.daemon.settings import daemon_id, keeper_argv, recall_valid
 
     channel_fd, listen_fd, lock_fd = order.fds
     paths = order.flags.paths()
@@ -105,8 +105,8 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
             if any(what & select.POLLHUP for _, what in poll.poll(0)):
                 # Kill by mark, group and record what it held; the lock goes with us: nobody starts meanwhile.
                 os.set_inheritable(lock_fd, True)
-                argv = boot.keeper_argv(paths, loaded.settings, order.flags, "--sweep", lock_fd=lock_fd)
-                log.warning("sweeping", daemon_id=boot.daemon_id(paths.state_dir))
+                argv = keeper_argv(paths, loaded.settings, order.flags, "--sweep", lock_fd=lock_fd)
+                log.warning("sweeping", daemon_id=daemon_id(paths.state_dir))
                 os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
 
     ended = asyncio.run(live())

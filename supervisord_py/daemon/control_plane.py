@@ -25,9 +25,8 @@ from supervisord_py import __version__
 from supervisord_py.api.app import serve
 from supervisord_py.api.auth import open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
-from supervisord_py.daemon.boot import Flags, daemon_id
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, restart_needed
+from supervisord_py.daemon.settings import Flags, Loaded, changed_keys, daemon_id, keep_valid, restart_needed
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels

@@ -21,8 +21,7 @@ from supervisord_py import __version__
 from supervisord_py.errors import ConfigError, PxError
 
 if TYPE_CHECKING:
-    from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.settings import Loaded
+    from supervisord_py.daemon.settings import Flags, Loaded
 
 PLACES = ("PX_HOME", "PX_SOCKET")
 OPEN_FILES = 16_384
@@ -72,8 +71,8 @@ def main(
     as_json: bool,
 ) -> None:
     del foreground  # there is nothing else
-    from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import absolute
+    from supervisord_py.daemon.settings import Flags
 
     config, control = (path and str(absolute(path)) for path in (config_file, socket_path))
     flags = Flags(config, control, system, settings)
@@ -128,9 +127,9 @@ def _service_file(which: str, flags: Flags) -> str:
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import boot, lock
+    from supervisord_py.daemon import lock
     from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
-    from supervisord_py.daemon.settings import keep_valid, recall_valid
+    from supervisord_py.daemon.settings import keep_valid, keeper_argv, recall_valid
 
     for name in PLACES:  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
@@ -164,7 +163,7 @@ def _start(flags: Flags) -> NoReturn:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    argv = boot.keeper_argv(
+    argv = keeper_argv(
         msgspec.structs.replace(paths, socket=Path(listening.getsockname())),
         loaded.settings,
         flags,

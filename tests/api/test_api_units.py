@@ -11,8 +11,7 @@ from jsonschema_rs import meta
 from msgspec import structs
 
 from api.api_rig import STDERR, Output, Rig, until
-from supervisord_py.api.openapi import openapi_document
-from supervisord_py.api.routes import ROUTES
+from supervisord_py.api.routes import ROUTES, openapi_document
 from supervisord_py.errors import SurvivorsError
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger import instances

@@ -17,10 +17,10 @@ from e2e.house import House, alive, house, marked, server, until, written_pid
 
 PXD = """
 import json, types
-from supervisord_py.daemon import boot, main
+from supervisord_py.daemon import main, settings
 def dumps(document):
     return json.dumps({**document, "platform": "portable"})
-boot.json = types.SimpleNamespace(dumps=dumps)
+settings.json = types.SimpleNamespace(dumps=dumps)
 main.main()
 """
 FAMILY = server(
