@@ -43,6 +43,7 @@ class Executions(PipesContext):
         announce: Tells other pipes of an end; the room sets it.
         is_ending, is_gate_open: Nothing new is taken in; who waits may be started.
         runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
+        listening: The pipes that wait for events.
         due_bell: Rung when who is due may be another: a pipe or the clock changed, a run of a pipe with times ended.
         listener_bell: Rung when who waits for which events may be another.
     """
@@ -55,6 +56,7 @@ class Executions(PipesContext):
         self.runs: dict[int, Run] = {}
         self.of_pipes: dict[str, dict[int, Run]] = {}
         self.line = Queue(self.config)
+        self.listening: tuple[PipeDefinition, ...] = ()
         self.due_bell, self.listener_bell = asyncio.Event(), asyncio.Event()
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
@@ -66,6 +68,7 @@ class Executions(PipesContext):
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
+        self.listening = tuple(each for each in self.usable() if each.events)
         self.listener_bell.set()
         self.due_bell.set()
 
@@ -201,7 +204,8 @@ class Executions(PipesContext):
             if run.following is not None and run.definition is not None:
                 follower = self.take_in(run.definition, run.following, run.event)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
-            await self.announce(run)
+            if self.listening:
+                await self.announce(run)
             if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
                 # Else it would read as if what was decided (its first run, say) had come to pass.
                 words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"

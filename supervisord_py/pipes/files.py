@@ -24,7 +24,6 @@ from msgspec import structs
 from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.ledger.pipe_history import PipeStateRow
 from supervisord_py.pipes import models
 from supervisord_py.pipes.catalog import Change, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
@@ -101,9 +100,14 @@ class PipeFiles:
         """Bring what is remembered of a pipe, and what waits of it, in step with its file and what is wished of it."""
         room, states, name = self._room, self._room.states, definition.name
         now, text = room.clocks.moment(), f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
-        if _is_wish_over(states.get(name), definition, text):
+        # A wish is over for good once the file says another word; and a one-time schedule that has run was disabled by
+        # nobody but itself: with another schedule it may run again.
+        row = states.get(name)
+        is_spent = (row.schedule or "").rpartition(_MEANS)[2].startswith(f"{At.__name__}(") and row.occurrences > 0
+        is_again = is_spent and not row.enabled and row.schedule != text
+        if row.enabled is not None and (definition.enabled != row.enabled_file or is_again):
             states.change(name, enabled=None, enabled_file=None)
-        row, enabled = states.get(name), states.is_enabled(definition)
+        enabled = states.is_enabled(definition)
         if row.schedule != text or row.anchor_at is None:
             # The last decision was about the other schedule.
             fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
@@ -112,10 +116,10 @@ class PipeFiles:
             # What was due before and did not run is no reason to wait.
             states.change(name, anchor_at=now, last_due=row.last_run_at)
         self._was_enabled[name] = enabled
-        is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
+        is_once = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
         for run in room.queued(name):
             trigger = run.execution.trigger
-            if not enabled and not is_spent and trigger is not Trigger.MANUAL:
+            if not enabled and not is_once and trigger is not Trigger.MANUAL:
                 await room.end(run, "cancelled before it ran: it was disabled")
             elif row.schedule not in {None, text} and trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
                 await room.end(run, "cancelled before it ran: its schedule has changed")
@@ -190,18 +194,6 @@ class PipeFiles:
         if not self._room.catalog.is_current(name):  # a stat: cheaper than a thread
             await self.refresh()
         return self._room.definition(name)
-
-
-def _is_wish_over(row: PipeStateRow, definition: models.PipeDefinition, schedule: str) -> bool:
-    """Say whether what was wished of a pipe counts no more: its file says another word, or names another time.
-
-    It is over for good then: it does not come back with the old word.
-    A one-time schedule that has run was disabled by nobody but itself: with another schedule it may run again.
-    """
-    if row.enabled is None:
-        return False
-    is_spent = (row.schedule or "").rpartition(_MEANS)[2].startswith(f"{At.__name__}(") and row.occurrences > 0
-    return definition.enabled != row.enabled_file or (is_spent and not row.enabled and row.schedule != schedule)
 
 
 # -- how they come and go ----------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Pipes(PipeViews):
         self.machine_zone = await asyncio.to_thread(machine_zone, self.shelf.environ)
         await self.states.open()
         await asyncio.to_thread(self.catalog.refresh)
+        self.look_again()  # who waits for events hears, too, of what ended while nobody was here
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
         await self.files.settle_all()

@@ -382,8 +382,6 @@ def _checked_cron(text: str) -> str:
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_UNUSED: dict[str, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
-_UNUSED |= {"days": ("day_of_month",), "weeks": ("day_of_month",), "months": ("days_of_week",)}
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 
 
@@ -394,11 +392,10 @@ def _read_config(config: Mapping[str, object], zone: str | None) -> Parsed:
     frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
     if frequency not in FREQUENCIES:
         raise ConfigError(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}", hint=_CONFIG_HINT)
-    known, unused = Calendar.__struct_fields__, _UNUSED[frequency]
-    warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in given if key in unused]
+    known = Calendar.__struct_fields__
     unknown = [key for key in given if key not in known]
-    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, known)}" for key in unknown]
-    given = {key: value for key, value in given.items() if key in known and key not in unused}
+    warnings = [f"schedule_config: {key} is unknown{did_you_mean(key, known)}" for key in unknown]
+    given = {key: value for key, value in given.items() if key in known}
     given |= {key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given}
     given["timezone"] = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
     given["days_of_week"] = _days_of_week(given.get("days_of_week", ()))

@@ -252,7 +252,7 @@ class Triggers:
         chain = (*before, source.pipe_name) if source is not None else ()
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         found: dict[str, list[dict[str, Any]]] = {"claimed": [], "suppressed": []}
-        for definition in tuple(self._room.usable()):
+        for definition in self._room.listening:
             if not any(matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
             run, why = None, self._refusal(definition, event, cause)
@@ -373,7 +373,7 @@ class Triggers:
     def _roots(self) -> set[Root]:
         return {
             watch_root(pattern, str(definition.folder))
-            for definition in self._room.usable()
+            for definition in self._room.listening
             for pattern in definition.events
             if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
         }
