@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import csv
-import io
 import os
 import shutil
 import subprocess
@@ -97,29 +95,21 @@ def test_lines_of_dotenv_that_cannot_be_used_are_warnings_without_values(tmp_pat
     assert "not UTF-8" in read_dotenv(path)[1][0]
 
 
-def executable(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
-
-
-def trouble(tmp_path: Path, settings_python: str | None = None, **keys: Any) -> str:
-    with pytest.raises(StartFailedError) as caught:
-        find_interpreter(plain(tmp_path, **keys), settings_python)
-    assert caught.value.extra == {"reason": "spawn_failed", "stage": "interpreter"}
-    assert caught.value.hint == "pxctl tools sync tool"
-    return caught.value.detail
-
-
 def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
-    assert "python3.99 of tool:tool (`python` of the tool) is not there" in trouble(tmp_path, python="python3.99")
-    assert "`tools.python` of the settings" in trouble(tmp_path, "/nowhere/python")
-    venv = plain(tmp_path).folder / ".venv"
-    (venv / "bin").mkdir(parents=True)
-    assert "(its .venv) is not there" in trouble(tmp_path)
-    (venv / "bin" / "python").touch(0o644)
-    assert "is not executable" in trouble(tmp_path)
+    def trouble(settings_python: str | None = None, **keys: Any) -> str:
+        with pytest.raises(StartFailedError) as caught:
+            find_interpreter(plain(tmp_path, **keys), settings_python)
+        assert caught.value.extra == {"reason": "spawn_failed", "stage": "interpreter"}
+        assert caught.value.hint == "pxctl tools sync tool"
+        return caught.value.detail
+
+    assert "python3.99 of tool:tool (`python` of the tool) is not there" in trouble(python="python3.99")
+    assert "`tools.python` of the settings" in trouble("/nowhere/python")
+    python = plain(tmp_path).folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    assert "(its .venv) is not there" in trouble()
+    python.touch(0o644)
+    assert "is not executable" in trouble()
 
 
 # -- sync -------------------------------------------------------------------------------------------------------------
@@ -130,20 +120,17 @@ OFFLINE = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "UV_OFFLINE":
 WHEEL = "demo_px-1.0-py3-none-any.whl"
 
 
-def wheel(folder: Path) -> Path:
+def wheel(path: Path) -> None:
     """Write a wheel with one module, as a builder would."""
     files = {
         "demo_px/__init__.py": "ANSWER = 42\n",
         "demo_px-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo-px\nVersion: 1.0\n",
         "demo_px-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = io.StringIO()
-    csv.writer(record).writerows([name, "", ""] for name in [*files, "demo_px-1.0.dist-info/RECORD"])
-    files["demo_px-1.0.dist-info/RECORD"] = record.getvalue()
-    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+    files["demo_px-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    return folder / WHEEL
 
 
 class Scripted:
@@ -195,7 +182,7 @@ def tool(tmp_path: Path, **files: str) -> Path:
 async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHouse, builder: str, require: Any) -> None:
     require(builder != "uv" or UV is not None, "uv is not installed")
     folder = tool(house.tools, requirements__txt=f"./{WHEEL}\n")
-    wheel(folder)
+    wheel(folder / WHEEL)
     run, uv = partial(program.run, house.placement), UV if builder == "uv" else None
     said = await synced(folder, run, uv)
     python = folder / ".venv" / "bin" / "python"

@@ -9,29 +9,27 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.house import Later
 from rounds import mostly_deep
+from waiting import PATIENCE
 
 SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
-PATIENCE = 60.0
 SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "aiohttp", "flask")  # the second and third of uvicorn
 
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
     """A socket as the daemon makes one for a tool."""
-    with socket.socket() as sock:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(128)
         yield sock
 
 
@@ -41,63 +39,34 @@ def port_of(sock: socket.socket) -> int:
 
 @contextmanager
 def child(
-    listening: socket.socket,
-    program: Path | str,
-    *arguments: str,
-    cwd: Path | None = None,
-    env: dict[str, str] | None = None,
+    listening: socket.socket, program: Path | str, *arguments: str, env: dict[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a program under the shim, with the socket as descriptor of the same number."""
-    fd, port = listening.fileno(), port_of(listening)
-    argv = [sys.executable, str(SHIM), "--px-fd", str(fd), "--px-port", str(port), "--", str(program), *arguments]
-    process = subprocess.Popen(
-        argv,
-        pass_fds=[fd],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
+    fd, env = listening.fileno(), {**os.environ, **(env or {})}
+    handed = ("--px-fd", str(fd), "--px-port", str(port_of(listening)), "--", str(program))
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    argv = [sys.executable, str(SHIM), *handed, *arguments]
+    with subprocess.Popen(argv, pass_fds=[fd], env=env, **pipes, **options) as process:
         try:
-            process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
+            yield process
+        finally:
             process.kill()
-            process.communicate()
 
 
 def ask(port: int, value: Any) -> Any:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as client:
         client.request("POST", "/run", json.dumps(value), {"Content-Type": "application/json"})
-        return json.loads(client.getresponse().read())
-    finally:
-        client.close()
-
-
-def ask_into(answers: list[Any], port: int, value: Any) -> None:
-    answers.append(ask(port, value))
+        return json.loads(client.getresponse().read())["echo"]
 
 
 @pytest.mark.parametrize("server", mostly_deep(SERVERS, "http.server", "asyncio", "hypercorn", "flask"))
 def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
-    folder = CHILDREN / ("shapes" if server == "http.server" else "servers")
-    options: dict[str, Any] = {"cwd": folder, "env": {"SERVER": server}}
-    pids = set()
-    for cycle in range(2):
-        answers: list[Any] = []
-        early = threading.Thread(target=ask_into, args=(answers, port_of(listening), {"n": cycle}))
-        early.start()
-        with child(listening, "main.py", "--port", str(port_of(listening)), **options) as process:
-            early.join(PATIENCE)
-            assert answers[0]["echo"] == {"n": cycle}
-            assert ask(port_of(listening), {"n": "again"})["echo"] == {"n": "again"}
-            pids.add(process.pid)
-    assert len(pids) == 2
+    folder, port = CHILDREN / ("shapes" if server == "http.server" else "servers"), port_of(listening)
+    for life in range(2):
+        early = Later(lambda life=life: ask(port, {"n": life}))
+        with child(listening, "main.py", "--port", str(port), cwd=folder, env={"SERVER": server}):
+            assert early.result() == {"n": life}
+            assert ask(port, {"n": "again"}) == {"n": "again"}
 
 
 def output(listening: socket.socket, tmp_path: Path, text: str, *arguments: str, **options: Any) -> Any:
