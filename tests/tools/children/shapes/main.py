@@ -76,6 +76,10 @@ class Shapes(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
+    def do_nonsense(self, value):
+        self.wfile.write(b"\x00\x01 what is this\r\n\r\n")
+        self.close_connection = True
+
     def do_notjson(self, value):
         self.answer(b"{'python': True}")
 
