@@ -52,7 +52,6 @@ def made(place: Path) -> dict[str, Path]:
 
 
 def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a tool the usual way: pick a port, start the program."""
     port, usual = stage.free_port(), [sys.executable, "main.py", "--port", "{port}"]
     command = json.loads((folder / "tool.json").read_text()).get("command", usual)
     return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
@@ -122,7 +121,6 @@ def share(held: stage.Daemon, group: list[Path]) -> float:
 
 
 def measure(rounds: int = 15) -> list[stage.Row]:
-    """Return rows for each tool, and for ten at once."""
     rows = []
     with tempfile.TemporaryDirectory() as place:
         folders = made(Path(place))

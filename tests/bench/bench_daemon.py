@@ -48,7 +48,6 @@ WRITER = server("""
 
 
 def spawns() -> list[stage.Row]:
-    """Spawn, and Popen, turn about, as the control plane of a keeper of our own."""
     ours, theirs = [], []
     with Rig() as rig:
         rig.argv = PLAIN_ARGV
@@ -69,7 +68,6 @@ def spawns() -> list[stage.Row]:
 
 
 def libraries() -> float:
-    """Return the processor seconds of a Python that imports the libraries."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-P", "-c", LIBRARIES], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -77,7 +75,6 @@ def libraries() -> float:
 
 
 def control_planes() -> list[stage.Row]:
-    """Return the rows of its start."""
     ours = subprocess.run([sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True).stdout
     figures: dict[str, list[float]] = {"control": [], "libraries": []}
     back: list[float] = []
@@ -111,7 +108,6 @@ def copy(source: int, target: int) -> None:
 
 
 def output(rounds: int = 25) -> list[stage.Row]:
-    """Return the speeds of both, and what the keeper's memory became."""
     port = stage.free_port()
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("wb") as out:
         tool = stage.write_tool(Path(folder) / "writer", WRITER)

@@ -92,7 +92,6 @@ async def first_cell_of_theirs() -> float:
 
 @asynccontextmanager
 async def websocket(url: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """Give the websocket of a kernel of a gateway."""
     async with aiohttp.ClientSession(url, headers={"Authorization": f"token {token}"}) as http:
         async with http.post("/api/kernels", json={"name": "python3"}) as answer:
             kernel = (await answer.json())["id"]
@@ -122,7 +121,6 @@ async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> 
 
 
 def execute(held: stage.Daemon, code: str, session: str = "bench", **more: Any) -> dict[str, Any]:
-    """Run one cell in a session, on a connection of its own."""
     answer: dict[str, Any] = held.ask("POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more)
     if answer["status"] != "ok":
         raise RuntimeError(json.dumps(answer)[:2000])
@@ -158,7 +156,6 @@ def round_trip_of_ours(held: stage.Daemon) -> float:
 
 
 def first_cells(other: Other, rounds: int) -> list[stage.Row]:
-    """Compare the first cell of a new session: forked from a zygote, and spawned."""
     with stage.daemon() as held, stage.daemon(PX_DAEMON__ZYGOTES="0") as plain:
         execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
         stage.until(lambda: has_zygote(held), "a zygote")
@@ -176,7 +173,6 @@ def first_cells(other: Other, rounds: int) -> list[stage.Row]:
 
 
 def side_by_side(other: Other, rounds: int) -> list[stage.Row]:
-    """Compare the first cells of several new sessions that are asked for at the same moment."""
 
     async def theirs() -> float:
         begin = time.perf_counter()
@@ -205,7 +201,6 @@ def side_by_side(other: Other, rounds: int) -> list[stage.Row]:
 
 
 def round_trips(other: Other, rounds: int) -> list[stage.Row]:
-    """Compare a round trip of `1+1` with a client of one's own, and with a gateway."""
     token = secrets.token_hex(8)
     with stage.daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         execute(held, "1+1")
@@ -233,7 +228,6 @@ def round_trips(other: Other, rounds: int) -> list[stage.Row]:
 
 
 def prints(other: Other, rounds: int) -> list[stage.Row]:
-    """Compare a print of 50 MB, and show what it does to the memory of the control plane."""
     with stage.daemon() as held:
         execute(held, "1+1")
         manager, client = other.run(started())

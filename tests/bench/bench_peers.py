@@ -82,7 +82,6 @@ with open(sys.argv[1], "w", buffering=1) as told:
 
 
 def install() -> None:
-    """Make the environment of the peers, if it is not there."""
     if not (PEERS / "bin" / "supervisord").exists() or not (PEERS / "bin" / "circusd").exists():
         subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
         subprocess.run([PEERS / "bin" / "pip", "install", "--quiet", "supervisor", "circus"], check=True)
@@ -98,7 +97,6 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def peer(place: Path, program: str, config: str) -> Iterator[int]:
-    """Run a supervisor that holds the program; give its port."""
     port = stage.free_port()
     (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, port=port))
     words = [PEERS / "bin" / program, *(["-c"] if program == "supervisord" else []), place / f"{program}.conf"]
@@ -108,7 +106,6 @@ def peer(place: Path, program: str, config: str) -> Iterator[int]:
 
 
 def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
-    """Compare the commands that tell how things are, as whole processes."""
     # As pip leaves an installed package: under PYTHONDONTWRITEBYTECODE each call would compile what was edited.
     compileall.compile_dir(stage.ROOT / "cli", quiet=1)
     env = os.environ | {"PX_HOME": str(held.home)}
@@ -130,7 +127,6 @@ def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
 
 
 def deaths(held: stage.Daemon, port: int, rounds: int) -> list[stage.Row]:
-    """Compare the time from the death of a program until it answers again."""
 
     def restarted() -> float:
         time.sleep(1.0)  # who dies at once is held back
@@ -169,7 +165,6 @@ def is_back(held: stage.Daemon) -> bool:
 
 
 def measure(rounds: int = 15) -> list[stage.Row]:
-    """Return the rows against both."""
     install()
     with tempfile.TemporaryDirectory(prefix="pxb", dir="/tmp") as folder:
         place = Path(folder)
@@ -187,7 +182,6 @@ def switches(pid: int) -> int:
 
 
 def watch(pid: int) -> str:
-    """Return what the process used while nothing happened."""
     seconds, wakes = stage.cpu_seconds(pid), switches(pid)
     time.sleep(WATCH_SECONDS)
     share, often = 100 * (stage.cpu_seconds(pid) - seconds), switches(pid) - wakes
@@ -215,7 +209,6 @@ def supervised(place: Path, children: int) -> Iterator[tuple[int, Path]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -237,7 +230,6 @@ def until_told(pid: int, word: bytes, came: queue.Queue[tuple[bytes, float]]) ->
 
 
 def sleepers(count: int) -> list[stage.Row]:
-    """Return the rows of so many processes that do nothing, and of their deaths."""
     settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
     with tempfile.TemporaryDirectory() as folder, stage.daemon(**settings) as held:
         for number in range(count):

@@ -51,7 +51,6 @@ def run(held: stage.Daemon, *names: str, count: int) -> None:
 
 
 def run_batch(held: stage.Daemon, *names: str, count: int) -> None:
-    """Do the same by one request for each pipe."""
 
     def one(name: str) -> None:
         check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
@@ -69,8 +68,6 @@ def check(rows: list[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spooler:
-    """A server of task-spooler that is ours alone."""
-
     env: dict[str, str]
 
     def tsp(self, *words: str) -> str:
@@ -104,7 +101,6 @@ def spooler() -> Iterator[Spooler]:
 
 
 def latency(held: stage.Daemon) -> list[stage.Row]:
-    """Return the rows of one run at a time: until its process is there, and until it is over."""
     connection = held.connect()
 
     def until_there() -> float:
@@ -141,7 +137,6 @@ def latency(held: stage.Daemon) -> list[stage.Row]:
 
 
 def throughput(held: stage.Daemon, other: Spooler) -> list[stage.Row]:
-    """Return the rows of many executions: one after the other, and side by side."""
     names = [f"nothing{at}" for at in range(SLOTS)]
     brain = held.pids()[1]
     spent: dict[str, list[float]] = {"one": [], "many": [], "batch": []}
@@ -174,7 +169,6 @@ def throughput(held: stage.Daemon, other: Spooler) -> list[stage.Row]:
 
 
 def measure() -> tuple[list[stage.Row], list[stage.Row]]:
-    """Return the rows of both tables."""
     with stage.daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
         write(held, "clock", *CLOCK)
         for at in range(SLOTS):

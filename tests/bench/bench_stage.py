@@ -54,13 +54,10 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: An
 
 
 def local(port: int) -> contextlib.closing[http.client.HTTPConnection]:
-    """Connect to a program on this machine."""
     return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE))
 
 
 class Daemon(House):
-    """A daemon of ours."""
-
     def connect(self) -> UnixConnection:
         return UnixConnection(self.socket, DEADLINE)
 
@@ -94,13 +91,11 @@ def write_tool(folder: Path, program: str) -> Path:
 
 
 def request_of(folder: Path) -> Any:
-    """Return the request that a tool brings for its test."""
     return json.loads((folder / "test-request.json").read_text())
 
 
 @contextmanager
 def process(*words: object, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run another program, and end it."""
     running = subprocess.Popen([str(word) for word in words], **settings)
     try:
         yield running
@@ -110,14 +105,12 @@ def process(*words: object, **settings: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 def together(acts: Sequence[Callable[[], object]]) -> None:
-    """Do all at once, each in a thread."""
     with ThreadPoolExecutor(len(acts)) as threads:
         for done in [threads.submit(act) for act in acts]:
             done.result()
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return the seconds that it took."""
     begin = time.perf_counter()
     act()
     return time.perf_counter() - begin
@@ -152,7 +145,6 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> str:
 
 
 def compared(what: str, ours: Sequence[float], theirs: Sequence[float], whose: str = "") -> Row:
-    """Return the row of two sides' seconds."""
     return Row(what, milliseconds(ours), f"{whose} {milliseconds(theirs)}".strip(), ratio(ours, theirs))
 
 

@@ -42,7 +42,6 @@ def crowd(connect: Connect, path: str) -> float:
 
 
 def measure(rounds: int = 20) -> list[stage.Row]:
-    """Return the rows for one client, and for many."""
     with stage.daemon([stage.EXAMPLES / NAME]) as held, tempfile.TemporaryDirectory() as place:
         held.run_tool(NAME, BODY)
         port = int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
