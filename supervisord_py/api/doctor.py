@@ -11,6 +11,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,11 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
         yield Finding("interrupted", WARN, detail, "pxctl events")
     else:
         yield Finding("interrupted", OK, "nothing was cut off when this daemon started")
-    broken = [(one.name, one.error) for one in context.launcher.catalog.entries() if one.error is not None]
-    yield from (Finding(f"tool:{name}", FAIL, it.detail, f"pxctl tools validate {name}") for name, it in broken)
+    entries = context.launcher.catalog.entries()
+    broken = [(one.name, one.error.detail) for one in entries if one.error is not None]
+    yield from (Finding(f"tool:{name}", FAIL, detail, f"pxctl tools validate {name}") for name, detail in broken)
     if not broken:
-        yield Finding("tools", OK, f"{len(context.launcher.catalog.entries())} tools, none broken")
+        yield Finding("tools", OK, f"{len(entries)} tools, none broken")
 
 
 def check_rungs(caps: Caps) -> Iterator[Finding]:
@@ -96,14 +98,13 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
     """Are there descriptors, disk and programs enough? Blocks."""
-    config, entries = context.config, context.launcher.catalog.entries()
+    entries = context.launcher.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
-    yield check_disk(config.state_dir)
+    yield check_disk(context.config.state_dir)
     if uv := shutil.which("uv"):
         yield Finding("uv", OK, uv)
     else:
-        detail = "uv is not on PATH; environments are built with venv and pip, slowly"
-        yield Finding("uv", WARN, detail, "pip install uv")
+        yield Finding("uv", WARN, "not on PATH; environments are built with venv and pip, slowly", "pip install uv")
     for entry in entries:
         yield from check_folder(entry.name, entry.folder)
 
@@ -172,12 +173,11 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
 async def check_pipes(pipes: Pipes) -> list[Finding]:
     """Are schedules at work, which files are broken, which pipes cannot run, and which agents are missing?"""
     health, views = pipes.health(), pipes.snapshot()
+    found = [Finding("scheduler", OK, "schedules and events start pipes")]
     if health.scheduler_error is not None:
         said = f"it died and was restarted ({health.scheduler_restarts} times): {health.scheduler_error}"
         found = [Finding("scheduler", WARN, said, "pxctl daemon restart")]
-    elif health.scheduler_running:
-        found = [Finding("scheduler", OK, "schedules and events start pipes")]
-    else:
+    elif not health.scheduler_running:
         found = [Finding("scheduler", WARN, "no schedule starts a pipe at present", "pxctl config show")]
     if health.catalog is not None:
         found.append(Finding("pipes_folder", FAIL, health.catalog, "pxctl daemon reload"))
@@ -185,16 +185,14 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
         found += [Finding(name, FAIL, one, "pxctl daemon reload") for one in problems]
     wrong = []
     for view in views:  # only one that may run by itself must have its agent
-        name, repair, failed = f"pipe:{view.name}", f"pxctl pipe validate {view.name}", view.config_error
+        name, failed = f"pipe:{view.name}", view.config_error
         if failed is None:
-            try:
+            with suppress(PxError):  # it went in between
                 checks = await pipes.validate(view.name)
-            except PxError:
-                continue  # it went in between
-            failed = "; ".join(one.detail for one in checks if one.verdict == "fail")
+                failed = "; ".join(one.detail for one in checks if one.verdict == "fail")
         if failed:
-            is_broken = view.enabled or view.config_error is not None
-            wrong.append(Finding(name, FAIL if is_broken else WARN, failed, repair))
+            verdict = FAIL if view.enabled or view.config_error else WARN
+            wrong.append(Finding(name, verdict, failed, f"pxctl pipe validate {view.name}"))
         elif view.enabled and view.consecutive_failures >= _STALLED:
             said = f"failed {view.consecutive_failures} times in a row"
             wrong.append(Finding(name, WARN, said, f"pxctl pipe output {view.name} --stderr"))

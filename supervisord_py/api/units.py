@@ -117,17 +117,9 @@ def _kernel_unit(view: SessionView) -> KernelUnit:
 def pipe_unit(view: PipeView) -> PipeUnit:
     hint = f"pxctl pipe validate {view.name}"
     failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
-    return _unit(
-        PipeUnit,
-        view,
-        unit=f"pipe:{view.name}",
-        kind="pipe",
-        last_used=rfc3339(view.last_run),
-        in_flight=int(view.running is not None),
-        waiting=view.queued,
-        failure=failure or None,
-        config_problem=failure or None,
-    )
+    known = {"unit": f"pipe:{view.name}", "kind": "pipe", "last_used": rfc3339(view.last_run)}
+    calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
+    return _unit(PipeUnit, view, failure=failure or None, config_problem=failure or None, **known, **calls)
 
 
 def second_names(units: Collection[UnitView]) -> dict[str, str]:
@@ -262,13 +254,10 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
 async def stop_kernel(context: ApiContext, view: SessionView) -> None:
     """End the kernel of a session. Raises SurvivorsError: something is left of it."""
     if survivors := await context.kernels.stop(view.id):
-        pids = list(map(str, survivors))
-        raise SurvivorsError(
-            f"{view.unit} is not gone: pid {', '.join(pids)} outlived the stop.",
-            hint=f"ps -fp {','.join(pids)}",
-            unit=view.unit,
-            survivors=[{"pid": pid} for pid in survivors],
-        )
+        pids = ",".join(map(str, survivors))
+        detail = f"{view.unit} is not gone: pid {pids} outlived the stop."
+        left = [{"pid": pid} for pid in survivors]
+        raise SurvivorsError(detail, hint=f"ps -fp {pids}", unit=view.unit, survivors=left)
 
 
 async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:

@@ -140,21 +140,18 @@ def _of_process(
         return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
     if reason is not None and reason in set(Reason):
         told, step = meaning_of(reason, view.unit)
-        if instance is not None and instance.ended_at is not None:
-            if instance.signal is not None:
-                told += f" (signal {instance.signal})"
-            elif instance.code is not None:
-                told += f" (exit code {instance.code})"
+        if instance is not None and instance.signal is not None:
+            told += f" (signal {instance.signal})"
+        elif instance is not None and instance.code is not None:
+            told += f" (exit code {instance.code})"
     else:
         told = "it was never started" if instance is None else "nothing is wrong with it"
         step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
-    hint = None if pivot is None else pivot.facts.get("hint")
+    hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
     if view.failure is not None:
-        summary, hint = f"{view.unit} is {view.state}: {view.failure['detail']}", view.failure.get("hint")
-    else:
-        summary = f"{view.unit} is {view.state}: {told}."
-    summary += "".join(f" Beside that: {warning}." for warning in view.warnings)
-    return summary, hint if isinstance(hint, str) and hint else step
+        told, hint = view.failure["detail"], view.failure.get("hint")
+    beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
+    return f"{view.unit} is {view.state}: {told}{beside}", hint if isinstance(hint, str) and hint else step
 
 
 async def _stderr_tail(call: ApiCall, unit: str, instance: InstanceRow | None) -> str:
