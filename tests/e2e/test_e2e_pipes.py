@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+import aiohttp
 import pytest
 
 from e2e.house import DEADLINE, SSE, until
@@ -108,6 +110,13 @@ def test_an_agent_gets_nothing_of_ours_and_a_key_that_it_prints_is_nowhere(home:
         ("GET", "executions/999999", None, 404),
         ("GET", "pipes/good/executions/abc", None, 404),
         ("POST", "pipes/good/run", b"{no json", 400),
+        ("POST", "pipes/good/run", {"timeout": -1}, 422),
+        ("POST", "pipes/good/run", {"context": [1]}, 422),
+        ("POST", "pipes/good/enable", {"enabled": "no"}, 422),
+        ("POST", "pipes/good/cancel", {"x": 1}, 422),
+        ("POST", "pipes/good/config", {}, 422),
+        ("POST", "pipes", {}, 422),
+        ("DELETE", "pipes/x*", None, 404),
         ("GET", "pipes/good/executions?status=dead", None, 400),
         ("GET", "pipes/good/executions?limit=0", None, 400),
         ("POST", "pipes", {"source": "http://127.0.0.1:1/x"}, 400),
@@ -154,6 +163,21 @@ def test_the_same_request_twice_is_one_execution(home: PipeHouse) -> None:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_tail_is_told_by_websocket_too_with_what_is_no_text_as_base64(home: PipeHouse) -> None:
+    home.shell("mixed", r"printf 'gr\303\274n'; printf '\377' >&2")
+    path = f"http://px/api/pipes/mi*/executions/{home.execute('mixed').id}/tail"
+
+    async def told() -> list[dict[str, Any]]:
+        connector = aiohttp.UnixConnector(home.socket)
+        async with aiohttp.ClientSession(connector=connector) as client, client.ws_connect(path) as socket:
+            return [message.json() async for message in socket]
+
+    first, *outputs, last = asyncio.run(told())
+    assert (first["event"], last["event"], last["execution"]["status"]) == ("start", "done", "completed")
+    known = {each["stream"]: each.get("text", each.get("base64")) for each in outputs}
+    assert known == {"stdout": "grün", "stderr": "/w=="}
+
+
 def events_of(home: PipeHouse, path: str, word: str, **headers: str) -> list[tuple[str, dict[str, Any]]]:
     """Read a stream of server-sent events up to the first that holds a word; return ids and data."""
     found, identifier = [], ""
@@ -186,6 +210,7 @@ def test_output_is_paged_and_followed_also_while_it_grows_and_goes_on_where_a_fo
     assert (first[0][1]["event"], first[0][1]["execution"]["id"]) == ("start", number)
     (folder / "go").touch()
     rest = events_of(home, f"{base}/tail?stream=stdout", '"done"', **{"Last-Event-ID": first[-1][0]})
+    assert home.request("GET", f"{base}/tail", headers={"Last-Event-ID": "1-2-3"}).status == 400
     said = [each["text"] for _, each in (*first, *rest) if each["event"] == "output"]
     assert "".join(said) == "to out\ncafé on\n"
     assert (rest[-1][1]["event"], rest[-1][1]["execution"]["status"]) == ("done", "completed")

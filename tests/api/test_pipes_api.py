@@ -1,0 +1,72 @@
+"""Pipes among the units of status and wait, in health and in doctor; output told piece by piece."""
+
+from __future__ import annotations
+
+import base64
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.api_rig import Rig
+from supervisord_py.api.streams import Decoder
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.process.model import TreeStat
+
+
+async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
+    rig.pipes.put(running=3, pid=1, instance="k", started_at=1.0)
+    rig.pipes.put("idle", last_status=Status.FAILED)
+    rig.pipes.put("off", enabled=False, last_status=Status.COMPLETED)
+    rig.pipes.put("broken", config_error="no")
+    rig.pipes.put("waiting", queued=2)
+    rig.placement.stats["k"] = TreeStat(1000, 1.0, 2)
+    units = {unit["unit"]: unit for unit in (await rig.get("/api/status"))[1]["units"]}
+    states = {name: units[f"pipe:{name}"]["state"] for name in ("digest", "idle", "off", "broken", "waiting")}
+    assert states == {"digest": "running", "idle": "idle", "off": "disabled", "broken": "failed", "waiting": "queued"}
+    assert (units["pipe:digest"]["rss_bytes"], units["pipe:digest"]["processes"]) == (1000, 2)
+    waits = {"idle?for=done": False, "off?for=done": True, "off?for=ready": False, "idle?for=stopped": True}
+    for asked, ok in waits.items():
+        name, _, query = asked.partition("?")
+        assert (await rig.get(f"/api/units/pipe:{name}/wait?{query}"))[1]["ok"] is ok
+    status, problem, _ = await rig.get("/api/units/digest/wait?for=done&timeout=0")
+    assert (status, problem["kind"]) == (504, "timed_out")
+    rig.pipes.scheduler_error = "it fell"
+    health = (await rig.get("/api/health"))[1]
+    assert health["pipes"]["pipes"] == 5
+    assert {"part": "scheduler", "detail": "was restarted: it fell"} in health["degraded"]
+
+
+async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
+    rig.pipes.refused = {"pipe:digest": "No space left on device"}
+    part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
+    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
+    known = {"part": part, "detail": detail, "repair": "df -h, then free some space"}
+    assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
+    check = {"name": part, "status": "fail", "detail": detail, "repair": known["repair"]}
+    assert check in (await rig.get("/api/doctor"))[1]["checks"]
+
+
+async def test_doctor_names_each_pipe_that_cannot_run(rig: Rig) -> None:
+    rig.pipes.put()
+    rig.pipes.put("off", enabled=False)
+    rig.pipes.put("broken", config_error="pipe.md:3: no")
+    found = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+    told = {"name": "pipe:broken", "status": "fail", "detail": "pipe.md:3: no", "repair": "pxctl pipe validate broken"}
+    assert found["pipe:broken"] == told
+    assert (found["pipe:digest"]["status"], found["pipe:digest"]["detail"]) == ("fail", "it is odd")
+    assert (found["pipe:off"]["status"], found["scheduler"]["status"], "pipes" in found) == ("warn", "ok", False)
+
+
+@given(st.lists(st.text(max_size=5).map(lambda it: it.encode("utf-8", "surrogatepass")) | st.binary(max_size=4)))
+def test_every_byte_is_told_once_and_in_order(pieces: list[bytes]) -> None:
+    decoder, offset, told = Decoder(), 0, []
+    for piece in pieces:
+        told += decoder.take("stdout", offset, piece)
+        offset += len(piece)
+    at = 0
+    for document in (*told, *decoder.rest()):
+        data = document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
+        assert (document["offset"], document["end"]) == (at, at + len(data))
+        assert data == b"".join(pieces)[at : at + len(data)]
+        at += len(data)
+    assert at == offset
