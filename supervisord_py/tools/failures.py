@@ -205,10 +205,10 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
     )
 
 
-def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
+def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> ToolFailedError:
     """Describe an answer that cannot be passed on."""
     hint = hint_for(spec, stderr_tail) or _look(spec)
-    return ToolFailedError(f"{spec.unit} {what}.", hint=hint, unit=spec.unit, stderr_tail=stderr_tail)
+    return ToolFailedError(f"{spec.unit} {what}", hint=hint, unit=spec.unit, stderr_tail=stderr_tail, **more)
 
 
 _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")

@@ -300,21 +300,15 @@ class ToolRun:
     async def _tool_error(self, response: Answer) -> ToolFailedError:
         """Turn an error answer of the tool into an error that carries its status and its words."""
         body = (await response.read_up_to(_TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
-        said: Any = body.decode(errors="replace")
+        words = body.decode(errors="replace")
+        said: Any = words
         if media_type(response.headers.get("Content-Type", "")).endswith(_JSON):
             with contextlib.suppress(ValueError):
                 said = json.loads(body)
-        words = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
         if response.status >= 500:
             await asyncio.sleep(TRACEBACK_SECONDS)
-        error = ToolFailedError(
-            f"{self.spec.unit} answered {response.status}{': ' + words[:300] if words else ''}",
-            hint=f"See `pxctl logs {self.spec.unit} --stderr` and `pxctl tools debug {self.spec.name}`.",
-            unit=self.spec.unit,
-            tool_status=response.status,
-            tool_body=said,
-            stderr_tail=await self._stderr(),
-        )
+        what = f"answered {response.status}{': ' + words[:300] if words else ''}"
+        error = failures.bad_answer(self.spec, what, await self._stderr(), tool_status=response.status, tool_body=said)
         error.status = response.status
         if response.status == 422:
             error.exit_code = EXIT_USAGE
@@ -341,7 +335,7 @@ class ToolRun:
             return self._error
         if instance.end is not None:
             return failures.died_during_run(self.spec, instance.end, instance.error)
-        what = f"gave no sound answer ({type(error).__name__}: {str(error)[:200]})"
+        what = f"gave no sound answer ({type(error).__name__}: {str(error)[:200]})."
         return failures.bad_answer(self.spec, what, await self._stderr())
 
     async def _stderr(self) -> str:

@@ -220,7 +220,7 @@ class _Trial:
             detail = f"{self.spec.unit} did not answer {asked} within {seconds:g} s."
             raise TimedOutError(detail, unit=self.spec.unit) from error
         except BROKEN as error:
-            what = f"broke off its answer to {asked} ({type(error).__name__})"
+            what = f"broke off its answer to {asked} ({type(error).__name__})."
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
     async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
