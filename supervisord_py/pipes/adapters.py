@@ -10,26 +10,29 @@ import json
 import operator
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, structs
 
-from supervisord_py.config.documents import Document, DocumentError, Problem, convert, did_you_mean, read_document
+from supervisord_py.config.documents import (
+    Document,
+    DocumentError,
+    Pointer,
+    Problem,
+    convert,
+    did_you_mean,
+    read_document,
+)
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from supervisord_py.config.documents import Pointer
-
-    Values = Mapping[str, str | int | float | None]
-
+Values = Mapping[str, str | int | float | None]  # of placeholders, by name
 BUILTIN = Path(__file__).with_name("builtin.toml")
 COMMAND = "command"
 
@@ -54,7 +57,6 @@ PLACEHOLDERS = frozenset((
     "input_cost", "output_cost", "prompt", "prompt_file", "run_dir", "agent_dir", "session_dir", "output_dir",
     "pipe_dir", "pipe", "execution_id", "socket",
 ))  # fmt: skip
-_ANYWHERE = PLACEHOLDERS - {"key", "prompt"}
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?(?:\|([^{}]*))?\}")
 
 
@@ -259,22 +261,21 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
         yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint
-    # Where which placeholders stand, and which one may stand there beside those that may anywhere: no key in an argv.
-    texts: list[tuple[Pointer, Any, str]] = [(("prompt_argv",), spec.prompt_argv, "prompt")]
-    texts += [((key,), getattr(spec, key), "") for key in ("argv", "fresh_argv", "session_argv", "extra_argv")]
+    parts = ("argv", "fresh_argv", "session_argv", "extra_argv", "prompt_argv")
+    texts: dict[Pointer, Any] = {(part,): getattr(spec, part) for part in parts}
+    conditions: dict[Pointer, tuple[str, ...]] = {}
     for name, value, when in spec.variables():
-        texts.append((("env", name), [value, *map("{{{}}}".format, when)], "key"))
+        texts["env", name], conditions["env", name] = value, when
         if not ENV_NAME.fullmatch(name) or name in MARKS:
             yield ("env", name), f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     for path, file in spec.files.items():
-        at: Pointer = ("files", path)
-        texts += [(at, [file.json, file.text], ""), (at, list(map("{{{}}}".format, (*file.when, *file.needs))), "key")]
-    for where, value, also in texts:
-        for name in placeholders_of(value):
-            if name not in PLACEHOLDERS:
-                yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
-            elif name not in _ANYWHERE and name != also:
-                yield where, f"{{{name}}} cannot stand here", _SEE
+        texts["files", path], conditions["files", path] = [file.json, file.text], (*file.when, *file.needs)
+    for where, text in texts.items():
+        names = placeholders_of(text)
+        if "key" in names and where[0] != "env":
+            yield where, "{key} cannot stand here", "a key is handed over in an environment variable alone"
+        for name in {*names, *conditions.get(where, ())} - PLACEHOLDERS:
+            yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
     for index, each in enumerate(spec.errors):
         try:
             re.compile(each.pattern)

@@ -22,7 +22,7 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import check, stdin_of, write_files
 from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import open_for_child
+from supervisord_py.pipes.output import BOTH, open_for_child
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Note, Phase, read_note
@@ -49,9 +49,9 @@ class RunDriver:
 
         def write() -> None:
             write_files(found, run.folder, prompt)
-            run.fds = open_for_child(run.folder, copied=run.terms.copied)
+            run.fds += [open_for_child(run.folder, stream, copied=run.terms.copied) for stream in BOTH]
             if takes_stdin:
-                run.fds += (stdin_of(prompt),)
+                run.fds.append(stdin_of(prompt))
 
         room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
         redact, budget = (run.definition.redact, run.definition.budget) if run.definition else ((), BudgetRules())

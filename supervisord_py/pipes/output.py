@@ -58,22 +58,11 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700)
 
 
-def open_for_child(folder: Path, *, copied: bool) -> tuple[int, ...]:
-    """Return descriptors of the files that an agent's stdout and stderr become. Blocking.
-
-    Raises OSError: they cannot be made; nothing is left open.
-    """
-    fds: list[int] = []
-    try:
-        for stream in BOTH:
-            if copied:
-                os.close(_open(folder, FILES[stream], os.O_WRONLY))
-            fds.append(_open(folder, child_file(stream, copied=copied), os.O_WRONLY | os.O_APPEND))
-    except OSError:
-        for fd in fds:
-            os.close(fd)
-        raise
-    return tuple(fds)
+def open_for_child(folder: Path, stream: OutputStream, *, copied: bool) -> int:
+    """Return a descriptor of the file that an agent's stdout or stderr becomes; it may raise OSError. Blocking."""
+    if copied:
+        os.close(_open(folder, FILES[stream], os.O_WRONLY))
+    return _open(folder, child_file(stream, copied=copied), os.O_WRONLY | os.O_APPEND)
 
 
 def _open(folder: Path, name: str, flags: int) -> int:
@@ -120,14 +109,12 @@ def texts(folder: Path, limit: int) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     head = limit // HEAD_SHARE
     for stream in BOTH:
-        whole, text = size(folder, stream) or 0, ""
+        whole = size(folder, stream) or 0
+        text = read(folder, stream, 0, limit).decode("utf-8", "replace")
         if whole > limit:
-            decoder = codecs.getincrementaldecoder("utf-8")("replace")  # no cut character
+            first = codecs.getincrementaldecoder("utf-8")("replace").decode(read(folder, stream, 0, head))
             last = decode_tail(read(folder, stream, whole - limit + head - 4, limit - head + 4), limit - head)
-            left_out = f"[... {whole - limit} bytes left out ...]"
-            text = f"{decoder.decode(read(folder, stream, 0, head))}\n{left_out}\n{last}"
-        elif whole:
-            text = read(folder, stream, 0, limit).decode("utf-8", "replace")
+            text = f"{first}\n[... {whole - limit} bytes left out ...]\n{last}"  # no cut character on either side
         facts |= {stream.value: text, f"{stream.value}_bytes": whole}
     return facts
 
@@ -146,11 +133,8 @@ def disk_is_full(folder: Path) -> bool:
 class Redactor:
     """Takes secrets out of one stream, line by line; what comes out does not depend on where its pieces were cut.
 
-    A line is held back until it is whole; one over LINE_BYTES is let go in pieces of that size.
-
-    Args:
-        values: Known secrets; of one of several lines, each line is one.
-        patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
+    `values` are known secrets (of one of several lines, each line is one), `patterns` regular expressions, matched line
+    by line against the UTF-8 bytes. A line is held back until it is whole; one over LINE_BYTES is let go in pieces.
     """
 
     def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:

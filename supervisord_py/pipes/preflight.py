@@ -9,31 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
-from supervisord_py.pipes.adapters import CannotRunError, Version, in_range, load_adapters, parse_version, sentence
+from supervisord_py.pipes.adapters import (
+    Adapters,
+    AgentSpec,
+    CannotRunError,
+    Values,
+    Version,
+    in_range,
+    load_adapters,
+    parse_version,
+    sentence,
+)
+from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.outcome import classify
-from supervisord_py.pipes.presets import load_presets
+from supervisord_py.pipes.presets import Presets, load_presets
 from supervisord_py.process import program
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.program import Completed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values
-    from supervisord_py.pipes.models import PipesConfig
-    from supervisord_py.pipes.presets import Presets
-    from supervisord_py.process.keeper_client import KeeperClient
 
 SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom: a younger file may change unseen
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
@@ -42,8 +45,6 @@ READ_SECONDS = 2.0  # a server that was reached and is silent for so long is the
 _ATTEMPTS = 3
 _MAX_TAGS_BYTES = 4 * 1024 * 1024
 T = TypeVar("T")
-ProgramRunner = Callable[..., Awaitable[Completed]]
-"""`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
 
 
 def read_again(read: Callable[[Path], T], file: Path) -> Callable[[], T]:
@@ -80,7 +81,7 @@ class AgentShelf:
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
         self.adapters_now = read_again(load_adapters, config.agents_file)
         self.presets_now = read_again(load_presets, config.presets_file)
-        self.run: ProgramRunner = partial(program.run, placement)  # runs small programs
+        self.run: Callable[..., Awaitable[Completed]] = partial(program.run, placement)  # runs small programs
         self._versions: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
 
     def problems(self) -> dict[str, list[str]]:
@@ -95,8 +96,6 @@ class AgentShelf:
             await asyncio.sleep(0.2)
             presets = self.presets_now()
         return adapters, presets
-
-    # -- versions ------------------------------------------------------------------------------------------------------
 
     async def version(
         self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str]
@@ -113,7 +112,18 @@ class AgentShelf:
         command = (executable, *rule.argv[1:])
         known = self._versions.get(command)
         if known is None or known[0] != stamp:
-            version, said = await self._asked(spec, command, cwd, env)
+            text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
+            version = None
+            try:
+                done = await self.run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
+                text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some use stderr
+                version = parse_version(text) if done.code == 0 else None
+            except TimeoutError:
+                pass
+            except PxError as error:
+                text = said = error.detail
+            if version is None and classify(text) is ErrorType.AGENT_INCOMPATIBLE:
+                raise _incompatible(spec, f"{executable} does not start under what is there to run it: {said}")
             if version is None:
                 return None, (f"the version of {spec.name} could not be found: {said}",)
             known = self._versions[command] = stamp, version
@@ -123,23 +133,6 @@ class AgentShelf:
         if rule.tested is not None and not in_range(found, rule.tested):
             return found, (f"{spec.name} is {text}; this adapter was tested with {rule.tested}",)
         return found, ()
-
-    async def _asked(
-        self, spec: AgentSpec, command: tuple[str, ...], cwd: Path, env: Mapping[str, str]
-    ) -> tuple[Version | None, str]:
-        """Run a program that prints its version; return that, and what it said else."""
-        version = None
-        try:
-            done = await self.run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
-            text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some use stderr
-            version = parse_version(text) if done.code == 0 else None
-        except TimeoutError:
-            text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
-        except PxError as error:
-            text = said = error.detail
-        if version is None and classify(text) is ErrorType.AGENT_INCOMPATIBLE:
-            raise _incompatible(spec, f"{command[0]} does not start under what is there to run it: {said}")
-        return version, said
 
 
 def _incompatible(spec: AgentSpec, detail: str) -> CannotRunError:
@@ -165,11 +158,19 @@ async def check_provider(values: Values, *, seconds: float) -> None:
             raise CannotRunError(ErrorType.PREFLIGHT_FAILED, detail, hint=hint) from error
         detail, hint = f"nothing answers at {url}: {error}", f"try: curl -i {url}"
         raise CannotRunError(ErrorType.NETWORK, detail, hint=hint) from error
-    tags = model_names(raw) if is_ollama else None
-    if tags is None or model is None or same_model(str(model), tags):
+    tags = _models(raw) if is_ollama else None
+    is_bare = ":" not in str(model).rpartition("/")[2]  # which means `:latest`
+    if tags is None or model is None or model in tags or (is_bare and f"{model}:latest" in tags):
         return
     detail = f"Ollama at {root} does not have the model {model!r}; it has {', '.join(tags) or 'none'}"
     raise CannotRunError(ErrorType.MODEL_NOT_FOUND, detail, hint=f"fetch it: ollama pull {model}")
+
+
+def _models(raw: bytes) -> list[str] | None:
+    """Read the names in Ollama's list of models; None where it is none."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        return [str(each["name"]) for each in json.loads(raw)["models"]]
+    return None
 
 
 async def _get(url: str, seconds: float) -> bytes:
@@ -207,24 +208,3 @@ async def _get(url: str, seconds: float) -> bytes:
         return b""
     except TimeoutError as error:
         raise ConnectionError(f"no connection within {seconds:g} s") from error
-
-
-class _OllamaModel(msgspec.Struct):
-    name: str
-
-
-class _OllamaTags(msgspec.Struct):
-    models: list[_OllamaModel]
-
-
-def same_model(model: str, tags: Sequence[str]) -> bool:
-    """Say whether Ollama has a model: a name without a tag means `:latest`. Pure."""
-    return model in tags or (":" not in model.rpartition("/")[2] and f"{model}:latest" in tags)
-
-
-def model_names(raw: bytes) -> list[str] | None:
-    """Read Ollama's list of models; None where it is none. Pure."""
-    try:
-        return [each.name for each in msgspec.json.decode(raw, type=_OllamaTags).models]
-    except msgspec.MsgspecError:
-        return None

@@ -115,7 +115,7 @@ class Run(Instance):
         self.done = asyncio.Event()
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.launch: LaunchSpec | None = None
-        self.fds: tuple[int, ...] = ()
+        self.fds: list[int] = []
         self._starting: asyncio.Task[Any] | None = None
         self._copier: Copier | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
@@ -161,9 +161,8 @@ class Run(Instance):
 
     def close_fds(self) -> None:
         """Close what was opened for its process: that has it, or will never have it."""
-        fds, self.fds = self.fds, ()
-        for fd in fds:
-            os.close(fd)
+        while self.fds:
+            os.close(self.fds.pop())
 
     # -- what the supervisor writes of it --------------------------------------------------------------------------
 

@@ -70,7 +70,9 @@ class House:
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
         it = self.execution(*order, **plan)
-        run: Any = SimpleNamespace(execution=it, unit=it.unit, definition=None, home=self.folder, folder=self.run_dir)
+        run: Any = SimpleNamespace(
+            execution=it, unit=it.unit, definition=None, home=self.folder, folder=self.run_dir, fds=[]
+        )
         await RunDriver(self.room).prepare(run)
         found: LaunchSpec = run.launch
         self.stdin = os.read(run.fds[2], 1000) if len(run.fds) > 2 else None

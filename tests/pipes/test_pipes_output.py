@@ -25,6 +25,11 @@ def copier(folder: Path, *, copied: bool = True, parser: str = "text") -> Copier
     return Copier(folder, parser, copied=copied, secrets=(KEY,), patterns=(r"\d{4}-\d{4}",))
 
 
+def opened(folder: Path) -> None:
+    for stream in output.BOTH:
+        os.close(output.open_for_child(folder, stream, copied=True))
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {it.name: it.read_bytes() for it in sorted(folder.iterdir()) if not it.name.startswith("raw.")}
 
@@ -41,8 +46,7 @@ def test_what_is_kept_depends_on_the_bytes_alone(
     """Not on when a look came, nor on how often another control plane began again at byte 0."""
     folder, other = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
     for each in (folder, other):
-        for fd in output.open_for_child(each, copied=True):
-            os.close(fd)
+        opened(each)
     running = copier(folder)
     for at, (stream, data) in enumerate(pieces):
         for place in (folder, other):
@@ -63,8 +67,7 @@ def test_what_is_kept_depends_on_the_bytes_alone(
 
 
 def test_records_and_text_of_a_format_go_into_files_of_their_own(tmp_path: Path) -> None:
-    for fd in output.open_for_child(tmp_path, copied=True):
-        os.close(fd)
+    opened(tmp_path)
     message = {"role": "assistant", "content": [{"type": "text", "text": f"it is {KEY}"}], "stopReason": "stop"}
     lines = [{"type": "turn_start"}, {"type": "message_end", "message": message}, {"type": "agent_settled"}]
     (tmp_path / "raw.stdout").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -80,8 +83,7 @@ def test_records_and_text_of_a_format_go_into_files_of_their_own(tmp_path: Path)
 
 
 def test_a_full_disk_loses_nothing_of_what_it_takes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for fd in output.open_for_child(tmp_path, copied=True):
-        os.close(fd)
+    opened(tmp_path)
     (tmp_path / "raw.stdout").write_bytes(b"first second")
     made, write = copier(tmp_path), os.pwrite
 

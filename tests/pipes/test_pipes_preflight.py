@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ports import free_port
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider, model_names, same_model
+from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider
 
 PATIENCE = 60.0
 CLAUDE, PI = load_adapters(None).get("claude"), load_adapters(None).get("pi")
@@ -67,24 +66,35 @@ async def test_nothing_answers_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None
         await look(url, seconds=0.05)
 
 
-@pytest.mark.parametrize("said", [b"nonsense\r\n\r\n", b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", b""])
-async def test_a_server_that_says_something_strange_or_nothing_is_the_agents_to_judge(said: bytes) -> None:
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+NAMES = ok(b'{"models": [{"name": "a:latest", "size": 1}, {"name": "b/c:8b"}], "x": 2}')
+SAID = [
+    (b"nonsense\r\n\r\n", "a", True),
+    (b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", "a", True),
+    (b"", "a", True),
+    (ok(b'{"models": 1}'), "a", True),
+    (NAMES, "a", True),
+    (NAMES, "a:8b", False),
+    (NAMES, "b/c:8b", True),
+    (NAMES, "b/c", False),
+]
+
+
+@pytest.mark.parametrize(("said", "model", "passes"), SAID)
+async def test_only_a_model_that_ollama_lacks_is_refused_what_is_strange_is_the_agents_to_judge(
+    said: bytes, model: str, passes: bool
+) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        await look(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", "ollama")
-
-
-@given(st.binary())
-def test_names_of_models(raw: bytes) -> None:
-    model_names(raw)
-    assert model_names(b'{"models": [{"name": "a", "size": 1}], "x": 2}') == ["a"]
-    assert model_names(b'{"models": 1}') is None
-    assert [same_model(*it) for it in (("a", ["a:latest"]), ("a:b/c", ["a:b/c:latest"]), ("a:8b", ["a:latest"]))] == [
-        *(True, True, False)
-    ]
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        with nullcontext() if passes else pytest.raises(CannotRunError, match="it has a:latest, b/c:8b"):
+            await look(url, "ollama", model)
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
