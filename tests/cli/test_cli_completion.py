@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -13,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import DEADLINE, REPOSITORY, House, Px, until
+from cli.px import DEADLINE, REPOSITORY, House, Px
 from pxctl.app import root
 
 NAMES = ("alpha", "alto", "beta")
@@ -72,30 +70,6 @@ def test_live_names(px: Px, daemon: FakeDaemon) -> None:
     assert offers(px, ["rho=", "rate="], "run", "alpha", "r")
     assert complete(px, "run", "alpha", "rho=") == complete(px, "run", "kernel:x", "r") == []
     assert offers(px, ["12", "9", "digest"], "pipe", "output", "''")
-
-
-def in_bash(px: Px, line: str) -> list[str]:
-    """Complete a line in a real bash, with the words cut at colons as readline cuts them."""
-    words = [word for word in re.split(r"\s+|(:|=)", line) if word] + ([""] if line.endswith(" ") else [])
-    quoted = " ".join(f"'{word}'" for word in words)
-    script = (
-        f'pxctl() {{ "{sys.executable}" -m pxctl "$@"; }}\nenv() {{ /usr/bin/env "$@"; }}\n'
-        + px("completion", "bash").text.replace('"$1" 2>/dev/null', f'"{sys.executable}" -m pxctl')
-        + f"\nCOMP_LINE='{line}'\nCOMP_POINT={len(line)}\nCOMP_WORDS=({quoted})\nCOMP_CWORD={len(words) - 1}\n"
-        + '_pxctl_complete pxctl\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    done = subprocess.run(["bash", "-c", script], env=px.environment(), capture_output=True, check=True, timeout=60)
-    assert done.stderr == b""
-    return [name for name in done.stdout.decode().splitlines() if name]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("line", "names"), [("pxctl stop tool:al", ["alpha", "alto"]), ("pxctl run alpha r", ["rho=", "rate="])]
-)
-def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon, line: str, names: list[str]) -> None:
-    with_names(daemon)
-    until(lambda: in_bash(px, line) == names, f"{line} is completed")
 
 
 # -- help -------------------------------------------------------------------------------------------------------------

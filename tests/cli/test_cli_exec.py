@@ -47,38 +47,7 @@ def done(status: str = "ok", message: str | None = None, **members: Any) -> dict
 FINE = ndjson(started(), ended(), done())
 
 
-def sent(request: Request) -> dict[str, Any]:
-    """Return the members of a body that say something: null and false are the same as absent."""
-    return {name: value for name, value in request.json().items() if value not in (None, False)}
-
-
 # -- what is asked ----------------------------------------------------------------------------------------------------
-
-
-def test_what_decides_the_interpreter_and_the_options_are_sent(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(ROUTE, FINE).on("POST /api/kernels/work/execute", FINE)
-    assert px("exec", "x = 1", VIRTUAL_ENV="/v", CONDA_PREFIX="/c", OTHER="s").code == 0
-    environ = {"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "PATH": "/usr/bin:/bin"}
-    assert sent(daemon.seen[0]) == {"code": "x = 1", "cwd": str(px.folder), "environ": environ}
-    options = ["--timeout", "-5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct"]
-    asked = [*options, "--kernelspec", "ir", "--kernel", "kernel:work", "--cwd", "sub"]
-    assert px("exec", "ls", *asked).code == 0
-    assert sent(daemon.seen[1]) == {
-        "code": "ls", "cwd": str(px.folder / "sub"), "timeout": -5.0, "reset": True, "per_call": True,
-        "interpreter": "py", "kernelspec": "ir", "backend": "direct", "environ": {"PATH": "/usr/bin:/bin"},
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "member", "language"),
-    [("x.py", "script", None), ("x.ipynb", "notebook", None), ("x.sh", "code", "bash"), ("x.R", "code", None)],
-)
-def test_a_file_is_sent_as_what_it_is(px: Px, daemon: FakeDaemon, name: str, member: str, language: str | None) -> None:
-    daemon.on(ROUTE, FINE)
-    (px.folder / name).write_text("# %% a\n")
-    assert px("exec", "-f", name).code == 0
-    body = daemon.asked(ROUTE)[0].json()
-    assert (body[member], body.get("language")) == ("# %% a\n", language)
 
 
 @pytest.mark.parametrize(

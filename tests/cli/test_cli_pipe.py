@@ -122,20 +122,6 @@ def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) 
     assert len(daemon.asked("DELETE /api/pipes/digest")) == 2
 
 
-@pytest.mark.parametrize(("verb", "words"), [("enable", "enabled; next run "), ("disable", "disabled")])
-def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
-    one, other = {"unit": "pipe:digest"}, {"unit": "pipe:daily-a"}
-    daemon.on("GET /api/units", document({"units": [one, other]}), document({"units": [one]}))
-    for name in ("digest", "daily-a"):
-        daemon.on(f"POST /api/pipes/{name}/{verb}", document(pipe(name, next_run="2030-01-01T00:00:00Z")))
-    first, second = px("pipe", verb, "digest", "d*").lines
-    assert first.startswith(f"pipe:digest {words}")
-    assert second.startswith(f"pipe:daily-a {words}")
-    assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:digest"), ("name", "pipe:d*")]
-    assert px("pipe", verb, "digest", "-q").text == "digest\n"
-    assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
-
-
 def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(ONE, document(RUNNING))
     daemon.on("POST /api/pipes/digest/executions/12/cancel", document(execution(12, "cancelled")))
@@ -157,20 +143,6 @@ def ran(daemon: FakeDaemon, *events: dict[str, Any]) -> FakeDaemon:
     """Have a run be queued and tell these events."""
     daemon.on(RUN, document(QUEUED, status="202 Accepted")).on(LIST, listed())
     return daemon.on(TAIL, ndjson(started(QUEUED), *events))
-
-
-def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: FakeDaemon) -> None:
-    over = execution()
-    running = {"event": "status", "execution": RUNNING}
-    binary = {"event": "output", "stream": "stdout", "offset": 5, "end": 7, "base64": "//4="}
-    ran(daemon, running, output("text\n"), output("warn\n", stream="stderr"), binary, done(over))
-    ended = px("pipe", "run", "pipe:digest")
-    assert (ended.code, ended.out) == (0, b"text\n\xff\xfe")
-    told = ["waiting in line: position 2", "running", "completed, 3.2s"]
-    assert ended.err == "warn\n".join([f"{NOTICE}{told[0]}\n{NOTICE}{told[1]}\n", f"{NOTICE}{told[2]}\n"])
-    daemon.on(ONE, document(over))
-    quiet = px("pipe", "run", "digest", "-q")
-    assert (quiet.code, quiet.text, quiet.err) == (0, "12\n", "")
 
 
 @pytest.mark.parametrize(
@@ -202,22 +174,6 @@ def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: Fake
     ended = px("pipe", "run", "digest")
     assert ended.code == 0
     assert "no key; execution 13 follows with the next preset\n" in ended.err
-
-
-def test_output_is_given_once_over_a_lost_connection(px: Px, daemon: FakeDaemon) -> None:
-    ran(daemon)
-    daemon.on(
-        TAIL,
-        ndjson(started(RUNNING), output("one "), output("e1 ", stream="stderr", seen="4-3"), whole=False),
-        ndjson(started(RUNNING), output("two ", 4, seen="8-3")),  # ends in order, not done
-        ndjson(started(RUNNING), {"type": "urn:px:problem:shutdown", "kind": "shutdown", "status": 503}),
-        ndjson(started(RUNNING), output("three", 8), output("e2\n", 3, stream="stderr"), done(execution())),
-    )
-    ended = px("pipe", "run", "digest")
-    assert (ended.code, ended.text) == (0, "one two three")
-    assert "".join(line for line in ended.err.splitlines(keepends=True) if NOTICE not in line) == "e1 e2\n"
-    seen = [request.headers.get("last-event-id") for request in daemon.asked(TAIL)]
-    assert seen == [None, "4-3", "8-3", "8-3"]
 
 
 def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemon) -> None:
@@ -259,16 +215,6 @@ def test_waiting_for_an_execution_exits_by_its_outcome(px: Px, daemon: FakeDaemo
     assert [request.arguments for request in daemon.seen] == [{}, {"wait": "1"}, {"wait": "1"}]
     assert px("wait", "12", "--json").json()["status"] == status
     assert px("wait", "12", "-q").text == "12\n"
-
-
-def test_waiting_for_a_pipe_is_for_its_end_and_exits_by_its_newest_execution(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document({"units": [{"unit": "pipe:digest", "kind": "pipe", "state": "queued"}]}))
-    waited = {"schema": "px.wait/1", "unit": "pipe:digest", "state": "idle", "reason": None, "ok": False}
-    daemon.on("GET /api/units/digest/wait", document(waited)).on(LIST, listed(execution(12, "timed_out")))
-    ended = px("wait", "digest")
-    assert (ended.code, ended.text) == (7, "pipe:digest idle; execution 12 timed out after 3.2s\n")
-    assert daemon.asked("GET /api/units/digest/wait")[0].arguments["for"] == "done"
-    assert px("wait", "digest", "--json").json()["execution"]["id"] == 12
 
 
 @pytest.mark.parametrize(

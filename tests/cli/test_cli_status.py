@@ -50,13 +50,6 @@ def test_a_pipe_gets_every_column_whole_and_no_colour(px: Px, daemon: FakeDaemon
         assert px(*arguments).json() == STATUS
 
 
-@pytest.mark.parametrize("state", ["failed", "cold"])
-def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
-    daemon.on(ROUTE, document(STATUS | {"units": [UNIT | {"state": state, "reason": "memory_limit"}]}))
-    ended = px("status", "lorenz")
-    assert (ended.code, "memory_limit" in ended.text) == (3, True)
-
-
 def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
     errors = [{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}]
     lists = {"candidates": ["tool:x", "pipe:x"], "survivors": [{"pid": 7, "name": "sh"}], "errors": errors}

@@ -122,35 +122,11 @@ def test_living_sessions_come_first(px: Px, daemon: FakeDaemon) -> None:
     assert ended.lines[2].endswith("it died twice"), "a sentence, not the whole problem"
 
 
-def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: FakeDaemon) -> None:
-    there = kernel("default-b", cwd="/", language="bash", state="stopped", connection_file=None)
-    daemon.on("GET /api/kernels/default", document(there)).on(STOP, results(kernel__default_b=there))
-    ended = px("kernel", "stop", "default", "--cwd", "/")
-    assert (ended.code, ended.text) == (0, "kernel:default-b stopped\n")
-    assert daemon.seen[0].arguments == {"cwd": "/"}
-    assert daemon.seen[-1].query == [("unit", "kernel:default-b")]
-    assert px("kernel", "stop", "default", "-q").text == "default-b\n"
-    assert px("kernel", "show", "tool:x").code == 2
-    ended = px("kernel", "attach", "default")
-    assert (ended.code, "there is no kernel to join: bash, direct, stopped\nhint: " in ended.err) == (3, True)
-
-
 BUILDING = {"event": "notice", "text": "building an overlay\x07"}
 
 
 def done(**members: Any) -> dict[str, Any]:
     return {"event": "done", "result": {"schema": "px.kernel/1", **kernel(**members)}}
-
-
-def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", ndjson(done(notices=["look"])))
-    ended = px("kernel", "start", "kernel:work", "--interpreter", "p", "--backend", "direct", "--timeout", "9")
-    assert (ended.code, ended.text, ended.err) == (0, f"kernel:{ID} idle (pid 17)\n", "pxctl: look\n")
-    assert daemon.seen[0].json().items() >= {
-        "name": "work", "cwd": str(px.folder), "interpreter": "p", "backend": "direct", "timeout": 9.0,
-        "environ": {"PATH": "/usr/bin:/bin"},
-    }.items()  # fmt: skip
-    assert px("kernel", "start", "-q").text == f"{ID}\n"
 
 
 def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:

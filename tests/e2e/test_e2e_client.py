@@ -11,7 +11,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,23 +97,6 @@ def test_status_has_every_promised_key(shared: House) -> None:
 
 
 # -- input ------------------------------------------------------------------------------------------------------------
-
-COERCED: list[tuple[list[str], Any]] = [
-    (["n=5", "ratio=2", "yes=true"], {"n": 5, "ratio": 2, "yes": True}),
-    (["word=5"], {"word": "5"}),
-    (["list=1,2,3"], {"list": [1, 2, 3]}),
-    (["list:=[4, 5]"], {"list": [4, 5]}),
-    (["deep.x=1.5", "deep.y=7"], {"deep": {"x": 1.5, "y": "7"}}),
-    (['any:={"a": null}'], {"any": {"a": None}}),
-    (["word=a=b"], {"word": "a=b"}),
-    (["--input", '{"n": 1, "word": "w"}', "n=2"], {"n": 2, "word": "w"}),
-]
-
-
-@pytest.mark.parametrize(("args", "expected"), COERCED)
-def test_values_are_coerced_by_the_input_schema(shared: House, args: list[str], expected: Any) -> None:
-    done = shared.pxctl("run", "echo", *args)
-    assert (done.returncode, json.loads(done.stdout)) == (0, expected), done.stderr
 
 
 def test_input_from_a_file_and_from_standard_input_and_the_answer_into_one(shared: House) -> None:
@@ -210,14 +192,6 @@ def test_names_globs_and_quiet(shared: House) -> None:
 
 
 # -- terminals, signals -----------------------------------------------------------------------------------------------
-
-
-def test_colour_only_where_wanted(shared: House) -> None:
-    shared.run("echo")
-    coloured = [shared.pxctl("--color", "always", "status").stdout, shared.on_terminal("status")[1]]
-    plain = [shared.pxctl("status").stdout, shared.on_terminal("status", env={"NO_COLOR": "1"})[1]]
-    plain.append(shared.on_terminal("--color", "never", "status")[1])
-    assert ["\x1b[" in text for text in (*coloured, *plain)] == [True] * 2 + [False] * 3
 
 
 def test_a_terminal_sees_that_it_waits_and_a_pipe_does_not(shared: House) -> None:
