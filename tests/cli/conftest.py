@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, socket_in
+from cli.fake_daemon import FakeDaemon
 from cli.px import House, Px
 
 
 @pytest.fixture
 def px(short_tmp: Path) -> Px:
     """`pxctl` in an environment of its own, its socket not yet listened at."""
-    return Px(short_tmp, socket_in(short_tmp))
+    return Px(short_tmp, str(short_tmp / "s"))
 
 
 @pytest.fixture

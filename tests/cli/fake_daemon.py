@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
 import socket
 import socketserver
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -41,29 +41,25 @@ def reply(body: bytes, *, status: str = "200 OK", content_type: str = "applicati
 
 
 def document(value: Any, **settings: Any) -> bytes:
-    """Return a JSON answer."""
     return reply(json.dumps(value).encode(), **settings)
 
 
 def problem_of(status: int, kind: str, exit_code: int = 1, **members: Any) -> dict[str, Any]:
-    """Return a problem document."""
     value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "exit_code": exit_code}
     return value | {"detail": f"it is {kind}"} | members
 
 
 def problem(status: int, kind: str, exit_code: int = 1, **members: Any) -> bytes:
-    content_type = "application/problem+json"
-    return document(problem_of(status, kind, exit_code, **members), status=f"{status} X", content_type=content_type)
+    return document(problem_of(status, kind, exit_code, **members), status=f"{status} X")
 
 
 def results(**answers: Any) -> bytes:
-    """Return the answer to a request for several units, by name (`kind__x` is `kind:x`): a document or a problem."""
+    """Return the answer to a request for several units, tools or `kind__x`: a document or a problem for each."""
     each = []
     for name, answer in answers.items():
-        unit = name.replace("__", ":").replace("_", "-") if "__" in name else f"tool:{name}"
-        is_problem = str(answer.get("type", "")).startswith("urn:px:problem:")
-        told = {"answer": None, "problem": answer} if is_problem else {"answer": answer, "problem": None}
-        each.append({"unit": unit, **told})
+        member = "problem" if "exit_code" in answer else "answer"
+        unit = name.replace("__", ":") if "__" in name else f"tool:{name}"
+        each.append({"unit": unit, "answer": None, "problem": None} | {member: answer})
     return document({"schema": "px.some-units/1", "results": each})
 
 
@@ -84,11 +80,10 @@ def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[di
     """Return an answer that tells the first events, waits until it may go on, and tells the others."""
 
     def run(_: Request, connection: socket.socket) -> None:
-        whole = ndjson(*before, *after)
-        first = len(ndjson(*before)) - len(b"0\r\n\r\n")
-        connection.sendall(whole[:first])
+        whole, first = ndjson(*before, *after), ndjson(*before, whole=False)
+        connection.sendall(first)
         assert go_on.wait(DEADLINE)
-        connection.sendall(whole[first:])
+        connection.sendall(whole[len(first) :])
 
     return run
 
@@ -111,12 +106,27 @@ class FakeDaemon:
     def start(self) -> FakeDaemon:
         fake = self
 
-        class Handler(socketserver.BaseRequestHandler):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def handle(self) -> None:
                 fake.connections.append(self.request)
                 with contextlib.suppress(OSError):
-                    while fake.answer(self.request):
-                        pass
+                    super().handle()
+
+            def serve(self) -> None:
+                parts, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                query = parse_qsl(parts.query, keep_blank_values=True)
+                request = Request(self.command, unquote(parts.path), query, headers, body)
+                answer = fake.answer_to(request)
+                self.close_connection = self.close_connection or callable(answer) or b"Content-Length" not in answer
+                if callable(answer):
+                    answer(request, self.request)
+                else:
+                    self.request.sendall(answer)
+
+            do_GET = do_POST = do_PUT = do_DELETE = serve
 
         class Server(socketserver.ThreadingUnixStreamServer):
             request_queue_size = 50
@@ -142,56 +152,21 @@ class FakeDaemon:
 
     def await_request(self, route: str, count: int = 1) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked(route)) >= count, DEADLINE), (
-                f"{route} was not asked for"
-            )
+            assert self.changed.wait_for(lambda: len(self.asked(route)) >= count, DEADLINE), f"{route} was not asked"
 
-    def answer(self, connection: socket.socket) -> bool:
-        """Answer one request; say whether the connection stays open for another."""
-        request = read_request(connection)
-        if request is None:
-            return False
+    def answer_to(self, request: Request) -> Any:
         with self.changed:
             self.seen.append(request)
             answers = self.routes.get(f"{request.method} {request.path}")
-            answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
             self.changed.notify_all()
-        if answer is None:
-            answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
-        if callable(answer):
-            answer(request, connection)
-            return False
-        connection.sendall(answer)
-        return request.headers.get("connection") == "keep-alive" and b"Content-Length" in answer
-
-
-def read_request(connection: socket.socket) -> Request | None:
-    """Read one request; None when the client only looked whether somebody is there."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        piece = connection.recv(65536)
-        if not piece:
-            return None
-        received += piece
-    head, _, body = received.partition(b"\r\n\r\n")
-    first, *fields = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in fields)}
-    while len(body) < int(headers.get("content-length", 0)):
-        body += connection.recv(65536)
-    method, target, _ = first.split(" ")
-    parts = urlsplit(target)
-    return Request(method, unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True), headers, body)
+            if not answers:
+                return problem(404, "unknown_route", detail=f"no {request.method} {request.path} here")
+            return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
 def until_client_leaves(connection: socket.socket) -> None:
     """Block until the client has closed its end."""
     connection.settimeout(DEADLINE)
-    try:
+    with contextlib.suppress(OSError):
         while connection.recv(65536):
             pass
-    except OSError:
-        pass
-
-
-def socket_in(folder: Path) -> str:
-    return str(folder / "s")
