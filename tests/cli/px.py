@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,8 +30,6 @@ ARGV = [sys.executable, "-m", "pxctl"]
 
 @dataclass
 class Ended:
-    """How a call ended."""
-
     code: int
     out: bytes
     err: str
@@ -54,22 +52,12 @@ class Px:
 
     folder: Path
     socket: str
-    env: dict[str, str] = field(default_factory=dict)
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if key.startswith(("COV", "TEST_SESSION", "LD_"))}
-        return {
-            **kept,
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(self.folder),
-            "LANG": "C.UTF-8",
-            "PYTHONPATH": str(REPOSITORY / "cli"),
-            "PX_HOME": str(self.folder / "px"),
-            "PX_SOCKET": self.socket,
-            "PX_AUTOSTART": "0",
-            **self.env,
-            **more,
-        }
+        places = {"HOME": str(self.folder), "PX_HOME": f"{self.folder}/px", "PX_SOCKET": self.socket}
+        usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY / "cli"), "PX_AUTOSTART": "0"}
+        return {**kept, **places, **usual, **more}
 
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
         done = warm_client.run(
@@ -169,10 +157,8 @@ class Terminal:
         """Read until the screen shows `wanted`."""
         deadline = time.monotonic() + DEADLINE
         while wanted.encode() not in self.screen:
-            assert time.monotonic() < deadline, f"{wanted!r} was not seen in {self.screen!r}"
-            if not self._read(1.0):
-                assert wanted.encode() in self.screen, f"{wanted!r} was not seen in {self.screen!r}"
-                return
+            is_open = self._read(1.0) and time.monotonic() < deadline
+            assert is_open or wanted.encode() in self.screen, f"{wanted!r} was not seen in {self.screen!r}"
 
     def end(self) -> int:
         """Read to the end; return the exit code."""

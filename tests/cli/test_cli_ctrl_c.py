@@ -17,7 +17,7 @@ from cli.px import DEADLINE, REPOSITORY, Px, until
 
 WAITING = {
     "tools sync a": 1, "logs a -f": 0, "run a": 1, "exec 1": 1, "exec 1 --json": 1, "wait 12": 1, "pipe tail -f 12": 1,
-    "kernel start": 1, "start tool:a tool:b": 1, "status --watch": 0, "daemon stop": 1,
+    "pipe run digest": 1, "kernel start": 1, "start tool:a tool:b": 1, "status --watch": 0, "daemon stop": 1,
 }  # fmt: skip
 
 

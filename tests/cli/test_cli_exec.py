@@ -44,9 +44,6 @@ def done(status: str = "ok", message: str | None = None, **members: Any) -> dict
     return {"event": "done", "result": {"kernel": KERNEL, "status": status, "message": message, "cells": [], **members}}
 
 
-FINE = ndjson(started(), ended(), done())
-
-
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
@@ -75,7 +72,7 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
 
 
 def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
-    error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
+    error = {"event": "error", "id": CELL, "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
     raised = {"name": "E", "value": "v", "traceback": ["x"]}
     daemon.on(ROUTE, ndjson(started(), error, ended("error", error=raised), done("error", "The cell failed (E).")))
     assert px("exec", "1").err == "E\nv�\n", "and the error is told once"
@@ -121,7 +118,7 @@ def test_a_terminal_is_not_steered_and_sees_updates_at_last(px: Px, daemon: Fake
     first = display("text/plain", "0 %", display_id="d")
     updates = [display("text/plain", f"{at} %", display_id="d", update=True) for at in (50, 100)]
     assert shown(px, daemon, started(), first, *updates) == "0 %\n100 %\n"
-    rung = {"event": "rung", "id": CELL, "action": "sigint", "after_seconds": 0.0, "detail": None}
+    rung = {"event": "rung", "id": CELL, "action": "sigint"}
     assert shown(px, daemon, started(), out("x"), rung, NO_COLOR="1") == "x\npxctl: ending the cell: sigint\n"
 
 

@@ -104,12 +104,7 @@ def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> No
 
 
 def kernel(name: str = ID, **members: Any) -> dict[str, Any]:
-    known = {
-        "id": name, "name": name.rpartition("-")[0], "unit": f"kernel:{name}", "cwd": "/w", "interpreter": "/w/py",
-        "backend": "direct", "state": "idle", "pid": 17, "queued": 0, "last_used": None, "rss_bytes": 1024,
-        "reason": None, "failure": None, "language": "python", "notices": [],
-    }  # fmt: skip
-    return known | members
+    return {"id": name, "unit": f"kernel:{name}", "state": "idle", "pid": 17, "rss_bytes": 1024} | members
 
 
 def test_living_sessions_come_first(px: Px, daemon: FakeDaemon) -> None:
@@ -126,7 +121,7 @@ BUILDING = {"event": "notice", "text": "building an overlay\x07"}
 
 
 def done(**members: Any) -> dict[str, Any]:
-    return {"event": "done", "result": {"schema": "px.kernel/1", **kernel(**members)}}
+    return {"event": "done", "result": kernel(**members)}
 
 
 def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
