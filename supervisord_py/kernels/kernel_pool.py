@@ -218,22 +218,23 @@ class KernelPool(Driver[KernelInstance]):
 
         Raises PxError: there is no interpreter for it, or no place.
         """
-        config, session, loop = self.config, instance.session, asyncio.get_running_loop()
+        config, session = self.config, instance.session
         instance.stop_seconds = config.stop_seconds
         if instance.launch is None:
             if session.choice is None:
-                asked = session.choose_request(loop.time() + config.start_seconds)
+                asked = session.choose_request(asyncio.get_running_loop().time() + config.start_seconds)
                 session.adopt(await self._resolver().resolve(asked, config))
             instance.launch = await asyncio.to_thread(instance.plan, config)
         instance.backend = await self.backends.get(session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
-        instance.give_up_at = loop.time() + config.start_seconds
         return spec
 
     async def ready(self, instance: KernelInstance) -> None:
         """Return when it answers. Raises PxError: why it does not, with evidence."""
         assert instance.launch is not None
-        start = instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.config.start_seconds
+        start = instance.backend.start(instance.launch, instance.child, deadline=give_up_at)
         starting: asyncio.Future[Any] = asyncio.ensure_future(start)
         signs = [starting]
         if instance.child is not None:
@@ -254,7 +255,7 @@ class KernelPool(Driver[KernelInstance]):
         except ReadinessTimeoutError as error:
             error.extra.setdefault("stderr_tail", await self.supervisor.tail(instance))
             raise
-        instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
+        instance.cold_start_ms = max(1, round((loop.time() - instance.asked_at) * 1000))
 
     # -- one kernel: down --------------------------------------------------------------------------------------------
 

@@ -59,14 +59,14 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
 class LiveSession(KernelSlot):
     """One session: who it is, what is asked of its next kernel, and the kernel that is there."""
 
-    def __init__(self, key: SessionKey, language: str, created: float, owner: Owner = Owner.SESSION) -> None:
+    def __init__(self, key: SessionKey, language: str, created_at: float, owner: Owner = Owner.SESSION) -> None:
         super().__init__(per_call=owner is Owner.PER_CALL)
         self.key = key
         self.id = key.id
         self.unit = f"kernel:{key.id}"
         self.keeps_variables = key.backend is not BackendName.BASH  # shell cells leave no state
         self.language = language
-        self.created = created
+        self.created_at = created_at
         self.owner = owner
         self.kernelspec: str | None = None
         self.interrupt_mode = "signal"
@@ -127,28 +127,17 @@ class LiveSession(KernelSlot):
 
     def view(self) -> SessionView:
         kernel, failure = self.kernel, self.failure
-        return SessionView(
-            id=self.id,
-            **msgspec.structs.asdict(self.key),
-            created_at=self.created,
-            state=self.state,
-            reason=kernel.wanted if kernel else self.reason,
-            pid=kernel.pid if kernel else None,
-            queued=len(self.line),
-            running=kernel.run.cell_id if kernel and kernel.run else None,
-            last_used=self.last_used,
-            started_at=kernel.started_at if kernel else None,
-            rss_bytes=kernel.rss_bytes if kernel else None,
-            instance=kernel.key if kernel else None,
-            restarts=self.restarts,
-            failure=None if failure is None else messages.hard_failure(self.deaths, failure, self.unit).problem(),
-            owner=self.owner.value,
-            kernelspec=self.kernelspec,
-            language=self.language,
-            notices=self.notices,
-            start_method=kernel.start_method if kernel and kernel.child else None,
-            cold_start_ms=kernel.cold_start_ms if kernel and kernel.ready_at is not None else None,
-        )
+        same = ("id", "created_at", "state", "reason", "last_used", "restarts", "kernelspec", "language", "notices")
+        known: dict[str, Any] = {name: getattr(self, name) for name in same}
+        if kernel is not None:
+            known |= {name: getattr(kernel, name) for name in ("pid", "started_at", "rss_bytes")}
+            known |= {"instance": kernel.key, "reason": kernel.wanted, "running": kernel.run and kernel.run.cell_id}
+            known["start_method"] = kernel.start_method if kernel.child else None
+            known["cold_start_ms"] = kernel.cold_start_ms if kernel.ready_at is not None else None
+        if failure is not None:
+            known["failure"] = messages.hard_failure(self.deaths, failure, self.unit).problem()
+        key = msgspec.structs.asdict(self.key)
+        return SessionView(**key, **known, owner=self.owner.value, queued=len(self.line))
 
 
 class KernelNote(msgspec.Struct, frozen=True):
@@ -175,7 +164,6 @@ class KernelInstance(Instance):
         self.launch: Launch | None = None  # what was asked of the backend
         self.backend: Any = None
         self.handle: KernelHandle | None = None  # what came of it
-        self.give_up_at = 0.0  # loop time by which it must answer
         self.cold_start_ms = 0  # from the decision to readiness
         self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
