@@ -19,38 +19,30 @@ PositiveSeconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
 
-TOOLS_ENV = tuple(
-    """
-    PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_* TZ TZDIR TMPDIR TEMP TMP SSL_CERT_FILE SSL_CERT_DIR
-    REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS http_proxy https_proxy no_proxy all_proxy HTTP_PROXY
-    HTTPS_PROXY NO_PROXY ALL_PROXY LD_LIBRARY_PATH DYLD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
-"""No PYTHON* variables: they would aim the daemon's interpreter settings at the tool's."""
-KERNELS_ENV = tuple(
-    """
-    PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMPDIR TEMP TMP
-    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID CONDA_PREFIX
-    CONDA_DEFAULT_ENV VIRTUAL_ENV PYTHONPATH TZ TZDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
-    http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY LD_LIBRARY_PATH
-    DYLD_LIBRARY_PATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS
-    IPYKERNEL_CELL_NAME
-    """.split()  # noqa: SIM905
-)
-KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")  # variables whose names begin so reach kernels as well
-KERNELS_ENV_DENY = tuple(
-    """
+_ALWAYS = """
+    PATH HOME USER LOGNAME SHELL LANG TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR
+    http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY
+"""
+_LIBRARIES = """
+    TZDIR TEMP TMP REQUESTS_CA_BUNDLE CURL_CA_BUNDLE all_proxy ALL_PROXY LD_LIBRARY_PATH DYLD_LIBRARY_PATH
+    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME
+"""
+_KERNELS = """
+    LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID
+    CONDA_PREFIX CONDA_DEFAULT_ENV VIRTUAL_ENV PYTHONPATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS
+    OPENBLAS_NUM_THREADS IPYKERNEL_CELL_NAME
+"""
+_KEYS = """
     OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY PERPLEXITY_API_KEY
     PERPLEXITY_COOKIES EXA_API_KEY AZURE_OPENAI_API_KEY MISTRAL_API_KEY PI_PYTHON_GATEWAY_TOKEN
-    """.split()  # noqa: SIM905
-)
-PIPES_ENV = tuple(
-    """
-    PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_* TZ TMPDIR TERM HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy
-    https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS
-    """.split()  # noqa: SIM905
-)
-"""Beside them an agent gets the keys that its adapter and preset name."""
+"""
+# No PYTHON* variables: they would aim the daemon's interpreter settings at the tool's.
+TOOLS_ENV = (*_ALWAYS.split(), *_LIBRARIES.split(), "LANGUAGE", "LC_*", "NODE_EXTRA_CA_CERTS")
+KERNELS_ENV = (*_ALWAYS.split(), *_LIBRARIES.split(), *_KERNELS.split())
+KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")  # variables whose names begin so reach kernels as well
+KERNELS_ENV_DENY = tuple(_KEYS.split())
+# Beside them an agent gets the keys that its adapter and preset name.
+PIPES_ENV = (*_ALWAYS.split(), "LANGUAGE", "LC_*", "TERM", "NODE_EXTRA_CA_CERTS")
 
 
 class DaemonSettings(Struct, frozen=True, forbid_unknown_fields=True):
