@@ -9,8 +9,8 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
@@ -120,85 +120,72 @@ _REMOVED = {
 """Settings of the first edition that are gone, by section. Each is one warning: an old file is still a good one."""
 
 
-def _removed(section: str, name: str) -> str | None:
-    if name not in _REMOVED.get(section, "").split():
-        return None
-    instead = "a constant, or a key of the unit's own file, took its place; see CHANGELOG"
-    instead = "daemon.zygotes took its place" if name == "spares" else instead
-    return f"the setting {section}.{name} no longer exists and is ignored: {instead}"
-
-
-class _Layer(NamedTuple):
-    """One source: sections and keys as written, and `origin`, `file` and `line` of a path of keys."""
-
-    tree: dict[str, Any]
-    place: Callable[[tuple[str, ...]], dict[str, Any]]
-
-    def has(self, section: str, *keys: str) -> bool:
-        """Say whether the source says something of a section, or of a key in it."""
-        values = self.tree.get(section)
-        return section in self.tree and (not keys or (isinstance(values, dict) and keys[0] in values))
-
-
 def _mistake(place: dict[str, Any], key: str, message: str, near: str | None = None) -> dict[str, Any]:
     """Return one mistake as `config check --json` has it. `place` has `origin`, and `file` and `line` of a file."""
     return {"file": None, "line": None, **place, "key": key or None, "message": message, "nearest": near}
 
 
 class _SettingsReading:
-    """The layers, weakest first; the mistakes; and what is odd but harmless."""
+    """The sources as trees, weakest first; where each key stands; the mistakes; and what is odd but harmless."""
 
     def __init__(self, sources: Sources) -> None:
-        self.layers: list[_Layer] = []
+        self.layers: list[dict[str, Any]] = []
+        self.places: dict[tuple[str, ...], dict[str, Any]] = {}
         self.problems: list[dict[str, Any]] = []
         self.warnings: list[str] = []
+        self._folders: tuple[Any, ...] = ()
         for path in sources.files():
             self._file(path)
         # Variables of an earlier program that mean settings of ours: above files, below our own names.
         values, warnings = legacy_settings(sources.environ)
         self.warnings += warnings
         for key, (value, variable) in values.items():
-            section, name = key.split(".")
-            self._text(f"env {variable}", section, name, value)
+            self._text(f"env {variable}", key, value)
         for variable in sorted(sources.environ):
             if not variable.startswith(PREFIX) or variable in NOT_SETTINGS | LEGACY_NAMES:
                 continue
-            section, nesting, name = variable.removeprefix(PREFIX).lower().partition(NESTING)
-            if nesting:
-                self._text(f"env {variable}", section, name, sources.environ[variable])
+            name = variable.removeprefix(PREFIX).lower()
+            if NESTING in name:
+                self._text(f"env {variable}", name.replace(NESTING, ".", 1), sources.environ[variable])
             else:
                 near = nearest(variable, _VARIABLES)
                 guess = f"; did you mean {near}?" if near else ""
                 self.warnings.append(f"the variable {variable} is no setting and is ignored{guess}")
         for flag in sources.flags:
             name, equals, text = flag.partition("=")
-            section, _, key = name.partition(".")
             origin = f"flag --set {name}"
-            if (section, key) in SECRETS:
+            if tuple(name.split(".")) in SECRETS:
                 message = f"{name} is a secret, which every process could read in a command line"
                 near = f"{PREFIX}{name.replace('.', NESTING)}".upper()
                 self.problems.append(_mistake({"origin": origin}, name, message, near))
-            elif equals and key:
-                self._text(origin, section, key, text)
+            elif equals and "." in name:
+                self._text(origin, name, text)
             else:
                 self.problems.append(_mistake({"origin": origin}, name, "expected section.key=value"))
 
-    def _text(self, origin: str, section: str, name: str, text: str | bool) -> None:
+    def _text(self, origin: str, key: str, text: str | bool) -> None:
         """Take one key of the environment or a flag; an empty text is none."""
-        if words := _removed(section, name):
-            self.warnings.append(f"{origin}: {words}")
+        section, _, name = key.partition(".")
+        value = _items(text, os.pathsep) if key == "tools.paths" else text
+        self.layers.append({})
+        self._take({"origin": origin}, section, name, None if text == "" else value)
+
+    def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
+        """Put a key into the newest layer."""
+        if name in _REMOVED.get(section, "").split():
+            instead = "a constant, or a key of the unit's own file, took its place; see CHANGELOG"
+            instead = "daemon.zygotes took its place" if name == "spares" else instead
+            said = f"the setting {section}.{name} no longer exists and is ignored: {instead}"
+            self.warnings.append(f"{place['origin']}: {said}")
             return
-        value = None if text == "" else text
-        if (section, name) == ("tools", "paths"):
-            value = _items(value, os.pathsep)
-        self.layers.append(_Layer({section: {name: value}}, lambda _: {"origin": origin}))
+        if (section, name) == ("tools", "paths") and isinstance(value, list | tuple):
+            value = self._folders = (*self._folders, *value)  # every source adds to these
+        self.layers[-1].setdefault(section, {})[name] = value
+        self.places[section, name] = self.places[section,] = place
 
     def _file(self, path: Path) -> None:
         def at(line: int | None) -> dict[str, Any]:
             return {"origin": str(path) if line is None else f"{path}:{line}", "file": str(path), "line": line}
-
-        def place(key: tuple[str, ...]) -> dict[str, Any]:
-            return at(document.place(key, key=True)[0])
 
         try:
             document = documents.parse_toml(documents.decode(read_bounded(path), str(path)), str(path))
@@ -208,22 +195,15 @@ class _SettingsReading:
         except DocumentError as error:
             self.problems.append(_mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
             return
-        for section, values in list(document.value.items()):
-            for name in list(values) if isinstance(values, dict) else ():
-                if words := _removed(section, name):
-                    self.warnings.append(f"{place((section, name))['origin']}: {words}")
-                    del values[name]
-            if values == {} and section not in SECTIONS:  # [ledger]
-                del document.value[section]
-        self.layers.append(_Layer(document.value, place))
-
-    def place(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Return where the strongest source says something, at a key or at its section."""
-        return next((layer.place(path) for layer in reversed(self.layers) if layer.has(*path)), DEFAULT)
+        self.layers.append({section: it for section, it in document.value.items() if not isinstance(it, dict)})
+        for section, values in document.value.items():
+            for name, value in values.items() if isinstance(values, dict) else ():
+                self._take(at(document.place((section, name), key=True)[0]), section, name, value)
+            self.places[section,] = at(document.place((section,), key=True)[0])
 
     def problem(self, details: ErrorDetails) -> dict[str, Any]:
         path = tuple(str(part) for part in details["loc"])
-        key, place = ".".join(path), self.place(path)
+        key, place = ".".join(path), self.places.get(path[:2], self.places.get(path[:1], DEFAULT))
         if details["type"] == "extra_forbidden":
             near = nearest(key, [*SECTIONS, *(".".join(known) for known in KEYS)])
             noun = "setting" if len(path) > 1 or "." in (near or "") else "section"
@@ -240,20 +220,17 @@ class _SettingsReading:
 def read_settings(sources: Sources) -> Loaded:
     """Read and validate all sources. Raises SettingsError: with every mistake of what would be in force."""
     stamp, reading = sources.stamp(), _SettingsReading(sources)
-    problems, trees = reading.problems, [layer.tree for layer in reading.layers]
-    folders = [layer.tree["tools"]["paths"] for layer in reading.layers if layer.has("tools", "paths")]
-    if folders and all(isinstance(each, list | tuple) for each in folders):
-        trees.append({"tools": {"paths": [path for each in folders for path in each]}})  # every source adds to these
+    problems, places = reading.problems, reading.places
     try:
-        settings = msgspec.convert(_Merged(layers=trees).model_dump(), Settings)
+        settings = msgspec.convert(_Merged(layers=reading.layers).model_dump(), Settings)
     except ValidationError as error:
         problems += map(reading.problem, error.errors(include_url=False))
     else:
-        problems += _contradictions(settings, reading.place)
+        problems += _contradictions(settings, places)
     if problems:
         rank = {str(path): index for index, path in enumerate(sources.files())}
         raise SettingsError(sorted(problems, key=lambda it: (rank.get(it["file"], len(rank)), it["line"] or 0)))
-    origins = {".".join(key): place["origin"] for key in KEYS if (place := reading.place(key)) is not DEFAULT}
+    origins = {".".join(key): places[key]["origin"] for key in KEYS if key in places}
     return Loaded(settings, origins, tuple(reading.warnings), stamp)
 
 
@@ -287,13 +264,12 @@ _CHECKS: dict[tuple[str, str], Callable[[Any], object]] = {
 """What is wrong beyond types and bounds is a ValueError."""
 
 
-def _contradictions(settings: Settings, place: Callable[[tuple[str, ...]], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _contradictions(settings: Settings, places: Mapping[tuple[str, ...], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield what is wrong beyond types and bounds, or only in combination: the place is one that somebody wrote."""
 
-    def blame(section: str, name: str, message: str, *others: str) -> dict[str, Any]:
-        places = [place((section, each)) for each in (name, *others)]
-        where = next((each for each in places if each != DEFAULT), DEFAULT)
-        return _mistake(where, f"{section}.{name}", f"{section}.{name} {message}")
+    def blame(section: str, name: str, message: str, other: str = "") -> dict[str, Any]:
+        place = places.get((section, name)) or places.get((section, other), DEFAULT)
+        return _mistake(place, f"{section}.{name}", f"{section}.{name} {message}")
 
     for section, low, high in _ORDERED:
         least, most = value_of(settings, section, low), value_of(settings, section, high)
