@@ -178,7 +178,7 @@ class Instance:
 
     async def annotate(self, placement: KeeperClient) -> None:
         """Have what holds it remember `note`."""
-        await placement.annotate(self.key, self.note())
+        await placement.ask("annotate", key=self.key, tag=self.note())
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
         """End its whole tree; says what survived."""

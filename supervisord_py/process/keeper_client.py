@@ -182,12 +182,6 @@ class KeeperClient:
         answer = await self.ask("stat", keys=[*keys], shared_once=shared_once)
         return _read(dict[str, TreeStat], answer.get("stats"))
 
-    async def annotate(self, key: str, tag: str) -> None:
-        """Replace the opaque note kept with the child."""
-        await self.ask("annotate", key=key, tag=tag)
-        if (child := self._children.get(key)) is not None:
-            self._children[key] = msgspec.structs.replace(child, tag=tag)
-
     def release(self, key: str) -> None:
         """Acknowledge the exit record: the key is forgotten, by the keeper before it hears what is asked next."""
         self._push({"verb": "release", "key": key})
@@ -326,8 +320,6 @@ class KeeperClient:
             # A word outside the list is somebody's stop, because an exit must not be lost over it.
             verdict = {**verdict, "reason": Reason.STOPPED}
         record = _read(ExitRecord, {**message, "identity": message, "verdict": verdict})
-        if (child := self._children.get(record.key)) is not None and child.exit is None:
-            self._children[record.key] = msgspec.structs.replace(child, exit=record)
         end = self._ends.setdefault(record.key, self._loop.create_future())
         if not end.done():
             end.set_result(record)
@@ -336,13 +328,13 @@ class KeeperClient:
         """Note a child; one whose end is known here stays ended, however late the keeper's word about it comes."""
         known = message if isinstance(message, dict) else {}
         child = _read(Child, {**known, "identity": known, "exit": None})
-        over = self._ends.get(child.key)
-        if over is not None and over.done() and not over.exception():
-            child = msgspec.structs.replace(child, exit=over.result())
-        self._children[child.key] = child
         if known.get("exit"):
             self._ended(known["exit"])
-        return self._children[child.key]
+        end = self._ends.get(child.key)
+        if end is not None and end.done() and not end.exception():
+            child = msgspec.structs.replace(child, exit=end.result())
+        self._children[child.key] = child
+        return child
 
     def _end(self, why: str) -> None:
         if self.lost:

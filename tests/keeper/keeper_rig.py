@@ -184,23 +184,16 @@ class Rig:
         self.boot = {
             "daemon_id": self.daemon_id,
             "run_dir": str(self.dir / "run"),
-            "state_dir": str(self.dir / "state"),
             "log_dir": str(self.dir / "logs"),
-            "socket_path": "",
-            "listen_fd": None,
-            "lock_fd": None,
             "control_argv": probe("bridge", self.dir / "meet"),
             "pxd_argv": [],
             "log_segment_bytes": 1 << 20,
             "log_total_bytes": 8 << 20,
             "log_spill_bytes": 64 << 10,
             "stop_seconds": 30,
-            "watchdog_seconds": 0,
             "control_hang_seconds": 60,
             "backoff_initial_seconds": 0.01,
             "backoff_max_seconds": 0.05,
-            "cgroup": "auto",
-            "platform": "auto",
             **boot,
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -168,7 +168,7 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(house:
         house.make_backend = FakeBackend().make
     else:
         await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
-        await house.rig.placement.annotate(str(result.instance), '{"v": 99}')
+        await house.rig.placement.ask("annotate", key=str(result.instance), tag='{"v": 99}')
     await house.replace()
     assert (await house.ended_row(str(result.instance))).reason == "replaced"
     await eventually(lambda: not _lives(pid), "its end")

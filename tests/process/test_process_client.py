@@ -204,15 +204,13 @@ async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_har
     assert told == [*early, {"event": "stop", "signum": 15}]
 
 
-async def test_stops_signals_and_notes(keeper: FakeKeeper, connect: Connect) -> None:
+async def test_stops_and_signals(keeper: FakeKeeper, connect: Connect) -> None:
     keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY)]}
     survivors = [{"pid": 7, "name": "stuck", "start_time": 5}]
     keeper.verbs["stop"] = lambda _m, _f: {"survivors": survivors, "killed": True}
     placement = await connect()
     report = await placement.stop(KEY, grace_seconds=1.5, reason="stopped")
     assert report == StopReport(KEY, (Survivor(7, "stuck", 5),), killed=True)
-    await placement.annotate(KEY, "new")
-    assert placement.children()[0].tag == "new"
     answers = [(refusal("dead"), ConflictError), (refusal("unknown_key"), UnknownUnitError), ({"ok": False}, PxError)]
     for answer, kind in answers:
         keeper.verbs["signal"] = lambda _m, _f, answer=answer: answer

@@ -180,7 +180,7 @@ async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(
 
 async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(house: House) -> None:
     wanted, unwanted, strange = [await house.started(digest) for digest in ("kept", "old", "kept")]
-    await house.client.annotate(strange.key, "{no note of ours")
+    await house.client.ask("annotate", key=strange.key, tag="{no note of ours")
     (adopted,) = await house.replace()
     assert (adopted.key, adopted.pid, adopted.phase) == (wanted.key, wanted.pid, Phase.READY)
     assert alive(wanted.pid or 0)
