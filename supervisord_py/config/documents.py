@@ -293,11 +293,9 @@ def convert(
 ) -> tuple[T | None, list[Problem]]:
     """Make a Struct of the object at `at`, or say what is wrong with it first.
 
-    `value` is the object where it is not simply what stands at `at`; not `strict` also takes numbers and booleans
-    written as text (YAML, query strings).
+    `value` is that object; None for the whole document. Not `strict` also takes numbers and booleans written as text
+    (YAML, query strings).
     """
-    for step in at if value is None else ():
-        value = document.value[step] if value is None else value[step]
     value = document.value if value is None else value
     if not isinstance(value, dict):
         return None, [document.problem(at, f"must be an object, not {type_name(value)}")]

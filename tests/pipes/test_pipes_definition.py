@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pipe_texts import broken, read, usable
@@ -12,13 +10,7 @@ from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.definition import name_trouble
 from supervisord_py.pipes.models import BrokenPipe, BudgetRules, EventPattern, RetryRules, problem_text
-from supervisord_py.pipes.schedule import Calendar, Cron, Manual
-
-
-def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
-    found = usable("")
-    assert (found.schedule, found.enabled, found.agent, found.body) == (Manual(), True, "pi", "Do it.")
-    assert (found.schedule_text, found.file, found.warnings) == ("manual", Path("/pipes/mine/pipe.md"), ())
+from supervisord_py.pipes.schedule import Calendar, Cron
 
 
 def test_every_field() -> None:
