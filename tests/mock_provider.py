@@ -1,15 +1,12 @@
-"""A model provider for real agents in tests: OpenAI's chat completions on loopback. It does as it is told.
+"""A model provider for real agents in tests: OpenAI's chat completions on loopback, streamed. It does as it is told.
 
 What it does with a request is chosen by the model's name:
 
     ok             a final answer                       echo           the last user message as the answer
-    tool           a call of the shell tool, then an answer          tool-loop      such calls for ever
-    401 404 429 500  that error          429-hint       with Retry-After        quota    429 insufficient_quota
-    hang           the request is taken and never answered            drop           the connection is cut
-    garbage        a stream that is no JSON         429-once       a 429 to its first request, then an answer
-    overflow       400: the prompt is longer than the model can read
-
-Who does not ask for a stream gets the answer in one piece.
+    tool           a call of the shell tool, then an answer
+    401 404 429 500  that error                         quota          429 insufficient_quota
+    hang           the request is taken and never answered
+    drop           the connection is cut                garbage        a stream that is no JSON
 """
 
 from __future__ import annotations
@@ -28,18 +25,12 @@ ERRORS = {
     "401": (401, "invalid_api_key", "Incorrect API key provided: mock****."),
     "404": (404, "model_not_found", "The model `404` does not exist or you do not have access to it."),
     "429": (429, "rate_limit_exceeded", "Rate limit reached for 429 on requests per min (RPM): Limit 3."),
-    "429-hint": (429, "rate_limit_exceeded", "Rate limit reached for 429-hint. Please try again in 7s."),
     "quota": (
         429,
         "insufficient_quota",
         "You exceeded your current quota, please check your plan and billing details.",
     ),
     "500": (500, "server_error", "The server had an error while processing your request."),
-    "overflow": (
-        400,
-        "context_length_exceeded",
-        "This model's maximum context length is 128000 tokens. However, your messages resulted in 180000 tokens.",
-    ),
 }
 
 
@@ -50,14 +41,12 @@ class MockProvider:
         requests: Bodies of the completions that were asked for.
         keys: Their bearer tokens.
         command: What the tool call runs.
-        asked: Set by the first request.
     """
 
     def __init__(self, command: str = COMMAND) -> None:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.command = command
-        self.asked = asyncio.Event()
         self._over = asyncio.Event()
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
@@ -90,11 +79,11 @@ class MockProvider:
         body = await request.json()
         self.requests.append(body)
         self.keys.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
-        self.asked.set()
         model = str(body.get("model"))
-        error = "429" if model == "429-once" and len(self.requests) == 1 else model
-        if error in ERRORS:
-            return _error(error)
+        if model in ERRORS:
+            status, code, message = ERRORS[model]
+            error = {"message": message, "type": code, "code": code, "param": None}
+            return web.json_response({"error": error}, status=status)
         match model:
             case "hang":
                 await self._over.wait()
@@ -105,14 +94,11 @@ class MockProvider:
                 return web.Response()
             case "garbage":
                 return await _stream(request, ["this is {no JSON"])
-        chunks = self._chunks(model, body)
-        if body.get("stream"):
-            return await _stream(request, [json.dumps(each) for each in chunks])
-        return web.json_response(_whole(chunks))
+        return await _stream(request, [json.dumps(each) for each in self._chunks(model, body)])
 
     def _chunks(self, model: str, body: dict[str, Any]) -> list[dict[str, Any]]:
         messages = body.get("messages") or [{}]
-        if model == "tool-loop" or (model == "tool" and messages[-1].get("role") != "tool"):
+        if model == "tool" and messages[-1].get("role") != "tool":
             call = {"name": "bash", "arguments": json.dumps({"command": self.command})}
             calls = [{"index": 0, "id": f"call{len(self.requests)}", "type": "function", "function": call}]
             return [_chunk({"role": "assistant", "tool_calls": calls}), _chunk({}, "tool_calls"), _used()]
@@ -137,28 +123,10 @@ def _used() -> dict[str, Any]:
     return {**_chunk({}), "choices": [], "usage": usage}
 
 
-def _whole(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the chunks of an answer in one piece."""
-    choices = [each["choices"][0] for each in chunks if each["choices"]]
-    deltas = [each["delta"] for each in choices]
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(each.get("content") or "" for each in deltas)}
-    calls = [call for each in deltas for call in each.get("tool_calls", ())]
-    choice = {"index": 0, "message": message | ({"tool_calls": calls} if calls else {})}
-    choice["finish_reason"] = choices[-1]["finish_reason"]
-    return {**chunks[-1], "object": "chat.completion", "choices": [choice]}
-
-
 def _text(content: object) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return str(content)
-
-
-def _error(name: str) -> web.Response:
-    status, code, message = ERRORS[name]
-    headers = {"Retry-After": "7"} if name == "429-hint" else None
-    error = {"message": message, "type": code, "code": code, "param": None}
-    return web.json_response({"error": error}, status=status, headers=headers)
 
 
 async def _stream(request: web.Request, events: list[str]) -> web.StreamResponse:

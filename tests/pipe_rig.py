@@ -147,15 +147,11 @@ class PipeRig:
         quoted = command.replace("\\", "\\\\").replace('"', '\\"')
         return self.write(name, f'agent: command\ncommand: "{quoted}"\n{front}', body)
 
-    def fake(self, name: str, *steps: str, dialect: str = "pi-new", front: str = "") -> Path:
-        agents = self.config.agents_file
-        text = agents.read_text() if agents.exists() else ""
-        if f"[agents.{name}]" not in text:
-            argv = [sys.executable, str(FAKE_AGENT), "--as", dialect]
-            parser = "text" if dialect == "text" else "pi-jsonl"
-            words = ", ".join(f'"{word}"' for word in argv)
-            agents.write_text(f'{text}\n[agents.{name}]\nargv = [{words}]\nprompt = "stdin"\nparser = "{parser}"\n')
-        return self.write(name, f"agent: {name}\n{front}", f"FAKE: {' '.join(steps)}\n")
+    def fake(self, name: str, *steps: str, front: str = "") -> Path:
+        """Write a pipe whose agent is the fake one."""
+        argv = [sys.executable, str(FAKE_AGENT)]
+        self.config.agents_file.write_text(f'[agents.fake]\nargv = {argv}\nprompt = "stdin"\nparser = "pi-jsonl"\n')
+        return self.write(name, f"agent: fake\n{front}", f"FAKE: {' '.join(steps)}\n")
 
     async def run(self, name: str, **request: Any) -> Execution:
         [queued] = await self.room.run(name, **request)

@@ -54,7 +54,7 @@ class Row:
 
 
 class PipeHouse(House):
-    """A house whose pipes may name the fake agent, which says what `pi` would (`fake`) or plain text (`fake-text`)."""
+    """A house whose pipes may name the fake agent, which says what `pi` would (`fake`)."""
 
     def adapter(self, name: str, *argv: object, parser: str = "pi-jsonl", more: str = "") -> None:
         words = json.dumps([str(word) for word in argv])
@@ -72,8 +72,8 @@ class PipeHouse(House):
         put(folder / "pipe.md", f"---\n{front.strip()}\n---\n{body}")
         return folder
 
-    def fake(self, name: str, *steps: str, agent: str = "fake", front: str = "", body: str = "") -> Path:
-        return self.write(name, f"schedule: manual\nagent: {agent}\n{front}", f"FAKE: {shlex.join(steps)}\n{body}")
+    def fake(self, name: str, *steps: str, front: str = "") -> Path:
+        return self.write(name, f"schedule: manual\nagent: fake\n{front}", f"FAKE: {shlex.join(steps)}\n")
 
     def shell(self, name: str, script: str, front: str = "schedule: manual", body: str = "Do it.\n") -> Path:
         command = json.dumps(shlex.join(["/bin/sh", "-c", script]))
@@ -170,9 +170,7 @@ class PipeHouse(House):
 @contextlib.contextmanager
 def pipes_house(*, start: bool = True, measured: bool = False, **settings: str) -> Iterator[PipeHouse]:
     with house({**SETTINGS, **settings}, PipeHouse, measured=measured) as home:
-        fake = (sys.executable, "-I", "-S", FAKE_AGENT, "--as")
-        home.adapter("fake", *fake, "pi-new")
-        home.adapter("fake-text", *fake, "text", parser="text", more='[agents.fake-text.success]\nrequire = "nothing"')
+        home.adapter("fake", sys.executable, "-I", "-S", FAKE_AGENT)
         if start:
             home.start()
         yield home

@@ -41,13 +41,12 @@ def home(shared: PipeHouse) -> Iterator[PipeHouse]:
 def test_stdin_is_complete_and_closed_whatever_the_agent_does_with_it(home: PipeHouse) -> None:
     """One that reads until the end comes to it; a prompt of any length arrives whole; who never reads is no matter."""
     body = "- @file --flag $HOME {{date}} `x`\n" * 10_000
-    home.fake("waits", "silent", "answer:heard")
-    home.fake("echoes", "echo", agent="fake-text", body=body)
-    (home.fake("deaf", body=body) / ".env").write_text('FAKE_AGENT="noread answer:deaf"\n')
-    done = {name: home.execute(name) for name in ("waits", "echoes", "deaf")}
+    home.shell("echoes", "cat", body=body)
+    home.shell("deaf", "echo deaf", body=body)
+    done = {name: home.execute(name) for name in ("echoes", "deaf")}
     assert {each.ended for each in done.values()} == {DONE}
-    assert (done["waits"].stdout, done["deaf"].stdout) == ("heard\n", "deaf\n")
-    assert home.output(done["echoes"].id) == done["echoes"].rendered_prompt.encode() + b"\n"
+    assert done["deaf"].stdout == "deaf\n"
+    assert home.output(done["echoes"].id) == done["echoes"].rendered_prompt.encode()
     assert body.strip() in done["echoes"].rendered_prompt
 
 
@@ -130,32 +129,6 @@ def test_a_flood_on_stderr_blocks_nothing_and_is_kept(home: PipeHouse) -> None:
     assert home.output(done.id, "stderr") == (b"x" * 1023 + b"\n") * 6144
 
 
-KINDS = {
-    "401": "auth_failed",
-    "403": "auth_failed",
-    "404": "model_not_found",
-    "429": "rate_limited",
-    "quota": "quota_exhausted",
-    "500": "provider_error",
-    "network": "network",
-    "overflow": "context_overflow",
-    "refusal": "safety_refusal",
-}
-
-
-@pytest.mark.parametrize("agent", ["fake", "fake-text"])
-def test_a_providers_error_is_named_at_exit_code_0_and_1(home: PipeHouse, agent: str) -> None:
-    begun = {}
-    for kind in KINDS:
-        home.fake(f"{agent}-{kind}", "say:so far", f"fail:{kind}", agent=agent)
-        begun[kind] = home.begin(f"{agent}-{kind}")
-    done = {kind: home.ended(it.id) for kind, it in begun.items()}
-    assert {kind: it.ended for kind, it in done.items()} == {kind: ("failed", it) for kind, it in KINDS.items()}
-    assert {(it.exit_code, it.stdout.strip()) for it in done.values()} == {(0 if agent == "fake" else 1, "so far")}
-    assert all(it.error_message for it in done.values())
-    assert len(home.rows(f"pipe={agent}-429")) == 1, "this house retries nothing by itself"
-
-
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 
@@ -185,8 +158,7 @@ def test_a_retry_that_succeeds_ends_the_series_and_what_cannot_pass_is_not_tried
     assert first.ended == ("failed", "rate_limited")
     assert (second.ended, second.stdout, second.retry_of) == (DONE, "better\n", first.id)
     assert home.pipe("recovers")["consecutive_failures"] == 0
-    for kind in ("401", "404", "quota", "refusal", "overflow"):
-        home.fake(f"never-{kind}", f"fail:{kind}", front="retries: 3")
-        home.execute(f"never-{kind}")
-        assert len(home.rows(f"pipe=never-{kind}")) == 1
+    home.fake("never", "fail:401", front="retries: 3")
+    home.execute("never")
+    assert len(home.rows("pipe=never")) == 1
     assert len(home.rows("pipe=recovers")) == 2
