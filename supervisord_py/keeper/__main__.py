@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
     if "--sweep" in argv:
         from supervisord_py.keeper.sweep import sweep
 
-        interrupted, survivors = sweep(boot.daemon_id, boot.run_dir)
-        journal.info("swept", interrupted=interrupted, survivors=[row.pid for row in survivors])
+        units, survivors = sweep(boot.daemon_id, boot.run_dir)
+        journal.info("swept", units=units, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
     from supervisord_py.keeper import handover, verbs
     from supervisord_py.keeper.main import Keeper

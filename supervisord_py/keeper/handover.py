@@ -114,7 +114,6 @@ def _document(keeper: Keeper) -> dict[str, Any]:
         "version": __version__,
         "started_at": keeper.birth.started_at,
         "cgroup": groups.path if groups else None,
-        "interrupted": keeper.interrupted,
         "stored": keeper.stored,
         "restarts": keeper.control.restarts + 1,  # the next control plane is one
         "children": keeper.children.hand_over(),

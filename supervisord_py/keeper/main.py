@@ -60,12 +60,9 @@ class Keeper:
             file.write(b"pxd: keeper")  # as ps and pgrep show it, where a process can say so
         birth.take_descriptors()
         if boot.handover is None:
-            self.interrupted, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
-            if self.interrupted or survivors:
-                units = [entry["unit"] for entry in self.interrupted]
+            units, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
+            if units or survivors:
                 journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
-        else:
-            self.interrupted = boot.handover["interrupted"]
         self.rungs = Rungs(boot)
         self.logs = Logs(self.loop, self.emit, boot)
         self._catch_signals()

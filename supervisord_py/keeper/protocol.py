@@ -13,10 +13,8 @@ Verbs, their members and the members of the reply (`key` is the instance id that
 that names one is idempotent by it):
 
   hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, boot_id, kill_rung, memory_rung,
-                               controllers: [str], children: [CHILD], control_restarts,
-                               interrupted: [{key, unit, pid}]}
+                               controllers: [str], children: [CHILD], control_restarts}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
-             `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   error "spawn_failed" with stage, errno. A known key: its child
   signal     {key, signum} -> {}   error "unknown_key", "dead", "not_permitted"
              To the leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its

@@ -19,25 +19,23 @@ from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNI
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
     from supervisord_py.keeper.procfs import Process
     from supervisord_py.keeper.tree import HeldChild
 
-    Found = tuple[Process, str, str]  # a process that was left, and the key and unit it belonged to
+    Found = tuple[Process, str]  # a process that was left, and the unit it belonged to ("": the control plane)
 
 SWEEP_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 RECORD_NAME = "children"
 
 
-def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Process]]:
+def sweep(daemon_id: str, run_dir: str) -> tuple[list[str], list[Process]]:
     """Kill what is left, again and again until nothing is, for at most SWEEP_SECONDS; remove the groups.
 
-    Returns:
-        `interrupted` of the protocol's hello, one entry an instance; and the processes that are still there.
+    Returns the units of which processes were found, and the processes that are still there.
     """
-    interrupted: dict[str, dict[str, Any]] = {}
+    units: set[str] = set()
     until = time.monotonic() + SWEEP_SECONDS
     spared: set[int] = set()  # ourselves and our ancestors
     pid = os.getpid()
@@ -48,12 +46,10 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Proc
     while True:
         groups = cgroup.leftovers(daemon_id)
         left = [*_marked(daemon_id, spared), *_recorded(run_dir, spared)]
-        for process, key, unit in [*left, *_grouped(groups, spared)]:
-            if key:
-                interrupted.setdefault(key, {"key": key, "unit": unit, "pid": process.pid})
         for group in groups:
             group.kill()
-        for process, _, _ in left:
+        for process, unit in left:
+            units.add(unit)
             procfs.send(process, signal.SIGKILL)
         empty = [group.remove() for group in groups]
         done = not left and all(empty)
@@ -61,35 +57,18 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Proc
             break
         select.select((), (), (), PAUSE_SECONDS)
     forget_record(run_dir)
-    return list(interrupted.values()), [process for process, _, _ in left]
-
-
-def _marks(pid: int) -> tuple[str, str, str]:
-    environment = procfs.environment(pid)
-    marks = (environment.get(name.encode(), b"") for name in (MARK_INSTANCE, MARK_UNIT, MARK_CONTROL))
-    instance, unit, daemon = (mark.decode("utf-8", "replace") for mark in marks)
-    return instance, unit, daemon
+    return sorted(filter(None, units)), [process for process, _ in left]
 
 
 def _marked(daemon_id: str, spared: set[int]) -> Iterator[Found]:
     for pid in procfs.pids():
         row = None if pid in spared else procfs.look(pid)
         if row is not None and row.alive:
-            key, unit, control_of = _marks(pid)
-            if key.startswith(f"{daemon_id}."):
-                yield row, key, unit
-            elif control_of == daemon_id:
-                yield row, "", ""
-
-
-def _grouped(groups: list[cgroup.Cgroup], spared: set[int]) -> Iterator[Found]:
-    """Name those whose environment says nothing by the group they are in."""
-    for group in groups:
-        for path in list(cgroup.walk(group.path, 1))[1:]:
-            for pid in cgroup.Cgroup(path).members():
-                row = None if pid in spared else procfs.look(pid)
-                if row is not None:
-                    yield row, os.path.basename(path), _marks(pid)[1]
+            marks = procfs.environment(pid)
+            if marks.get(MARK_INSTANCE.encode(), b"").startswith(f"{daemon_id}.".encode()):
+                yield row, marks.get(MARK_UNIT.encode(), b"").decode("utf-8", "replace")
+            elif marks.get(MARK_CONTROL.encode()) == daemon_id.encode():
+                yield row, ""
 
 
 # -- recorded identities, where neither cgroups nor environments tell (the portable rung) ----------------------------
@@ -130,4 +109,4 @@ def _recorded(run_dir: str, spared: set[int]) -> Iterator[Found]:
             row = procfs.look(int(words[0]))
             if row is not None and row.start_time == int(words[1]) and row.pid not in spared:
                 group = [one for one in procfs.table().values() if one.pgid == row.pid and one.pid not in spared]
-                yield from ((one, words[2], words[3]) for one in (group or [row]) if one.alive)
+                yield from ((one, words[3]) for one in (group or [row]) if one.alive)

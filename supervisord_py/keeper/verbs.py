@@ -88,7 +88,6 @@ def _hello(request: VerbRequest) -> Members:
             "controllers": keeper.rungs.controllers,
             "children": [child.document() for child in keeper.children.held.values()],
             "control_restarts": keeper.control.restarts,
-            "interrupted": keeper.interrupted,
         }
     )
     keeper.control.hello()

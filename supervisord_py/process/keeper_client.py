@@ -89,8 +89,7 @@ class KeeperClient:
         try:
             reply = await client.ask("hello", protocol=PROTOCOL)
             keeper = {f"keeper_{name}": value for name, value in reply.items()}
-            left = [(entry["key"], entry["unit"], entry["pid"]) for entry in reply.get("interrupted", ())]
-            client.caps = _read(Caps, {**keeper, **reply, "interrupted": left})
+            client.caps = _read(Caps, {**keeper, **reply})
             for child in reply["children"]:
                 client._hold(child)
         except BaseException:

@@ -161,7 +161,6 @@ class Caps(Struct, frozen=True):
     kill_rung: str
     memory_rung: str
     control_restarts: int
-    interrupted: tuple[tuple[str, str, int], ...] = ()  # (key, unit, pid) of what an earlier keeper left: it was swept
     keeper_revision: int = 1  # what it knows of the protocol: it may be older than the control plane
     keeper_version: str | None = None
     controllers: tuple[str, ...] = ()  # of cgroups that are ours: "cpu", "memory", "pids"

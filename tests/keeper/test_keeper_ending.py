@@ -63,14 +63,12 @@ def test_after_a_kill_9_of_the_keeper_nothing_is_left_and_what_was_interrupted_i
     if by == "a sweep":
         done = sweep(rig)
         assert done.returncode == 0
-        found = json.loads(done.stderr.splitlines()[-1])["interrupted"]
+        found = json.loads(done.stderr.splitlines()[-1])["units"]
         assert not alive(link.pid)  # it bore the mark too
     else:
-        hello = rig.up().hello
-        found = hello["interrupted"]
-        assert hello["children"] == []
-    told = [(entry["key"], entry["unit"], entry["pid"] in pids) for entry in found]
-    assert told == [(f"{rig.daemon_id}.key0001", "tool:probe", True)]
+        assert rig.up().hello["children"] == []
+        found = rig.said("swept")[-1]["units"]
+    assert found == ["tool:probe"]
     assert not any(alive(pid) for pid in pids)
 
 
@@ -88,8 +86,8 @@ def test_the_portable_rung_sweeps_by_recorded_identity(rigs: Callable[..., Rig])
     os.kill(rig.pid, signal.SIGKILL)
     rig.wait()
     assert alive(child["pid"])  # no PDEATHSIG on this rung
-    hello = rig.up().hello
-    assert [entry["key"] for entry in hello["interrupted"]] == [spec["key"]]
+    rig.up()
+    assert rig.said("swept")[-1]["units"] == ["tool:probe"]
     until(lambda: not any(alive(pid) for pid in pids), "the end of the family")
 
 

@@ -36,7 +36,7 @@ Verb = Callable[[dict[str, Any], list[int]], Reply]
 DAEMON = "0badc0de"
 HELLO: dict[str, Any] = {
     "protocol": 1, "revision": 6, "pid": 4242, "started_at": 1000.0, "boot_id": "boot", "kill_rung": "subreaper",
-    "memory_rung": "sampled", "children": [], "control_restarts": 0, "interrupted": [],
+    "memory_rung": "sampled", "children": [], "control_restarts": 0,
 }  # fmt: skip
 _BOTH = {"unit": "tool:x", "pid": 99, "start_time": 12345, "boot_id": "boot", "started_at": 2000.0, "log_position": 0}
 _CHILD = {**_BOTH, "state": "running", "tag": "", "stopping": False, "exit": None}
