@@ -70,10 +70,16 @@ class Catalog:
         A look that cannot see, because descriptors ran out, keeps what the last one saw: a tool is not removed by that.
         """
         self._refreshed_at = time.monotonic()
-        try:
-            seen = dict.fromkeys(folder for path in self.paths for folder in _folders(path))
-        except OSError:
-            return
+        seen: dict[Path, None] = {}
+        for path in self.paths:
+            try:
+                with os.scandir(path) as found:
+                    names = sorted(each.name for each in found if not each.name.startswith("."))
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE}:
+                    return
+                continue
+            seen |= dict.fromkeys(path / name for name in names if os.path.lexists(path / name / MANIFEST))
         self._readings = {folder: self._reading(folder) for folder in seen}
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
 
@@ -92,9 +98,13 @@ class Catalog:
         if found is None or found.spec is None or is_old:  # nobody is refused for what an earlier look saw
             self.refresh()
             found = self._by_name.get(name)
-        if found is None:
-            raise self._unknown(name)
-        return found
+        if found is not None:
+            return found
+        if trouble := name_trouble(name):
+            raise UnknownUnitError(f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list")
+        detail = f"there is no tool {name!r} in {', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
+        hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
+        raise UnknownUnitError(detail, hint=hint, unit=f"tool:{name}")
 
     def entries(self) -> list[Entry]:
         """Look again and return every entry, by name; a hidden one, as an error, follows the one that hides it."""
@@ -120,32 +130,10 @@ class Catalog:
             return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
         return Entry(spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :])
 
-    def _unknown(self, name: str) -> UnknownUnitError:
-        if trouble := name_trouble(name):
-            return UnknownUnitError(f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list")
-        detail = f"there is no tool {name!r} in {', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
-        hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
-        return UnknownUnitError(detail, hint=hint, unit=f"tool:{name}")
-
 
 def is_example(name: str) -> bool:
     """Say whether a tool of this name ships with the package; an impossible name is none."""
     return name_trouble(name) is None and (EXAMPLES / name / MANIFEST).is_file()
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    """Yield the folders of one directory that have a tool.json, links to folders included, by name.
-
-    Raises OSError: there was no descriptor to look with.
-    """
-    try:
-        with os.scandir(path) as found:
-            names = sorted(each.name for each in found if not each.name.startswith("."))
-    except OSError as error:
-        if error.errno in {errno.EMFILE, errno.ENFILE}:
-            raise
-        return
-    yield from (path / name for name in names if os.path.lexists(path / name / MANIFEST))
 
 
 def _folder_error(name: str, folder: Path, message: str) -> ConfigError:

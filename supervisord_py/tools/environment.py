@@ -225,8 +225,14 @@ class Builder:
             async with asyncio.timeout(BUILD_SECONDS):
                 for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, on_line)
-                    if ended.code != 0 and argv != _compilation(venv):
-                        raise _failure(spec, source, argv, ended.words, tail)
+                    if ended.code == 0 or argv == _compilation(venv):
+                        continue
+                    shown, output = " ".join([Path(argv[0]).name, *argv[1:4]]), "\n".join(tail)
+                    last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")[:300]
+                    detail = f"cannot build {final} from {source}: {shown} … {ended.words}: {last}"
+                    hint = f"mend {source} of the tool, then: pxctl tools sync {spec.name}"
+                    kept = {"output_tail": output, "stderr_tail": output}
+                    raise SyncFailedError(detail, hint=hint, unit=spec.unit, **kept)
             await asyncio.to_thread(_take_place, venv, final)
         except TimeoutError as error:
             detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."
@@ -290,15 +296,3 @@ def _take_place(venv: Path, final: Path) -> None:
     if os.path.lexists(final):
         final.rename(final.parent / OLD)
     venv.rename(final)
-
-
-def _failure(spec: ToolSpec, source: str, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
-    shown = " ".join([Path(argv[0]).name, *argv[1:4]])
-    last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")
-    return SyncFailedError(
-        f"cannot build {spec.folder / VENV} from {source}: {shown} … {words}: {last[:300]}",
-        hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
-        unit=spec.unit,
-        output_tail="\n".join(tail),
-        stderr_tail="\n".join(tail),
-    )

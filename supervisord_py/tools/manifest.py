@@ -186,7 +186,8 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     if problems:
         raise _broken(problems, name)
     sources = _sources_of(folder, fields["entrypoint"], fields["command"])
-    digest = _digest(folder, (raw, beside), sources)
+    loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
+    digest = hashlib.sha256(repr(((raw, beside), loaded)).encode()).hexdigest()
     return ToolSpec(
         **fields,
         unit=f"tool:{name}",
@@ -306,9 +307,3 @@ def _stamp(path: str) -> Stamp:
 def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
     """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
     return tuple(_stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources))
-
-
-def _digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) -> str:
-    """Hash the bytes of the declarations and the stamps of what an instance loads once."""
-    loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
-    return hashlib.sha256(repr((declarations, loaded)).encode()).hexdigest()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.tools.manifest import ToolSpec, check_input
-from supervisord_py.tools.pixie import PixieInput, PixieManifest, value_schema
+from supervisord_py.tools.pixie import PixieManifest, value_schema
 
 TEST_REQUEST = "test-request.json"
 _PICTURE = (
@@ -100,11 +100,7 @@ def _pixie(traits: PixieManifest) -> dict[str, Any]:
     for each in traits.inputs:
         hidden = each.show_if is not None and values.get(each.show_if.key) != each.show_if.equals
         if each.default is None and each.required and not hidden:
-            values[each.key] = _pixie_value(each)
+            schema = value_schema(each)
+            value = _PIXIES.get(each.type) or _plain(schema, schema)
+            values[each.key] = [value] if each.type in _PIXIES and each.multiple else value
     return values
-
-
-def _pixie_value(declared: PixieInput) -> Any:
-    if declared.type in _PIXIES:
-        return [_PIXIES[declared.type]] if declared.multiple else _PIXIES[declared.type]
-    return _plain(schema := value_schema(declared), schema)
