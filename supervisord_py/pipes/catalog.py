@@ -107,11 +107,10 @@ class PipeCatalog:
         self._readings: dict[str, _Reading] = {}
 
     def reconfigure(self, default_agent: str) -> None:
-        """Take a setting; where it is another, the next look reads everything again."""
+        """Take a setting; the next look reads everything again."""
         with self._lock:
-            if default_agent != self._default_agent:
-                self._default_agent = default_agent
-                self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
+            self._default_agent = default_agent
+            self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
 
     def declared(self, name: str) -> Declared:
         """Return a pipe, broken or not. Raises UnknownUnitError: there is none of that name; the nearest is named."""
@@ -155,9 +154,10 @@ class PipeCatalog:
         try:
             stamp = self._stamp(name)
         except FileNotFoundError:
-            since = time.monotonic() if known is None or known.missed_at is None else known.missed_at
-            is_gone = known is None or time.monotonic() - since >= SETTLE_SECONDS
-            return None if known is None or is_gone else known._replace(missed_at=since, stamp=None)
+            now = time.monotonic()
+            if known is None or now - (known.missed_at or now) >= SETTLE_SECONDS:
+                return None
+            return known._replace(missed_at=known.missed_at or now, stamp=None)
         if known is not None and stamp is not None and stamp == known.stamp:
             return known
         found = read_pipe(self.pipes_dir / name, default_agent=self._default_agent)

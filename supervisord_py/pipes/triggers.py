@@ -8,7 +8,8 @@ Events. An occurrence of an event starts a pipe once, whichever of its patterns 
 written in the transaction of the row. A pipe never starts itself, and an event does not come back to a pipe that had a
 part in causing it; what waits for a busy pipe is bounded. Ends of pipes, tools that fail and files that change
 (`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by path, time
-and size, so that one told twice starts a pipe once. What changes before the system announces it may be missed.
+and size, so that one told twice starts a pipe once. What changes before the system announces it, or while the folders
+watched become others, may be missed.
 """
 
 from __future__ import annotations
@@ -331,15 +332,17 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        tasks: dict[Root, asyncio.Task[None]] = {}
+        tasks: dict[tuple[bool, frozenset[str]], asyncio.Task[None]] = {}  # two: each wakes up all the time
         try:
             while True:
                 self._room.listener_bell.clear()
                 wanted = self._roots()
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
-                for root in [it for it in tasks if it not in present or tasks[it].done()]:
-                    tasks.pop(root).cancel()
-                tasks |= {root: asyncio.create_task(self._watch(root)) for root in present - tasks.keys()}
+                groups = {(deep, frozenset(it.path for it in present if it.deep is deep)) for deep in (False, True)}
+                for group in [it for it in tasks if it not in groups or tasks[it].done()]:
+                    tasks.pop(group).cancel()
+                fresh = [group for group in groups - tasks.keys() if group[1]]
+                tasks |= {group: asyncio.create_task(self._watch(*group)) for group in fresh}
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._room.listener_bell.wait()
@@ -348,8 +351,8 @@ class Triggers:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    async def _watch(self, root: Root) -> None:
-        """Tell of changes in a folder, until cancelled or the system has no more watches to give."""
+    async def _watch(self, deep: bool, paths: frozenset[str]) -> None:
+        """Tell of changes in folders, until cancelled or the system has no more watches to give."""
         # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
         pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()
         options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
@@ -358,14 +361,14 @@ class Triggers:
             # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
             from watchfiles import Change, watch
 
-            batches = watch(root.path, watch_filter=None, recursive=root.deep, **options)
+            batches = watch(*sorted(paths), watch_filter=None, recursive=deep, **options)
             while changes := await loop.run_in_executor(pool, next, batches, None):
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
                         await self.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
         except Exception as error:
-            _log.warning("files_not_watched", path=root.path, exc_info=error)
+            _log.warning("files_not_watched", paths=sorted(paths), exc_info=error)
         finally:
             ending.set()
             pool.shutdown(wait=False)
