@@ -31,14 +31,7 @@ from supervisord_py.kernels.choice import (
 )
 from supervisord_py.kernels.config import KernelsConfig, Offer, report
 from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
-from supervisord_py.kernels.installs import (
-    INSTALLER_SETTINGS,
-    InstallFailedError,
-    Installs,
-    find_installers,
-    is_complete,
-)
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, Interpreter, refused
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter, refused
 from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
@@ -238,7 +231,7 @@ class Resolution:
         request, setting = self._request.interpreter or None, self._config.python or None
         managed = self._config.data_dir / "python"
         if (request or setting) == MANAGED and self._install:
-            install = (await asyncio.to_thread(find_installers, self._path)).managed(managed)
+            install = (await asyncio.to_thread(interpreters.find_installers, self._path)).managed(managed)
             await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
         return interpreters.candidates(
             self._cwd,
@@ -311,16 +304,16 @@ class Resolution:
 
     async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> tuple[str, str] | None:
         """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
-        if await asyncio.to_thread(is_complete, overlay, "ipykernel"):
+        if await asyncio.to_thread(interpreters.is_complete, overlay, "ipykernel"):
             return None
-        tools = await asyncio.to_thread(find_installers, self._path)
+        tools = await asyncio.to_thread(interpreters.find_installers, self._path)
         remedy, why = tools.add_ipykernel(said.executable, has_pip=said.pip), "there is no overlay for it"
         install = tools.overlay(said.executable, overlay, has_pip=said.pip)
         if install is not None and self._install:
             try:
                 await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
                 return None
-            except InstallFailedError as error:
+            except interpreters.InstallFailedError as error:
                 why = error.detail
         else:
             self.installable |= install is not None
@@ -336,7 +329,10 @@ class Resolution:
     def _installer_env(self) -> Environment:
         """Return what installers may see: as kernels, with a person's settings of them, without Python's."""
         rules = self._rules
-        allowed, denied = (*rules.allow_prefixes, *INSTALLER_SETTINGS), (*rules.deny, "PYTHONPATH", *_ACTIVE)
+        allowed, denied = (
+            (*rules.allow_prefixes, *interpreters.INSTALLER_SETTINGS),
+            (*rules.deny, "PYTHONPATH", *_ACTIVE),
+        )
         wider = replace(rules, allow_prefixes=allowed, deny=denied)
         return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})
 

@@ -179,16 +179,6 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
     assert python in gone["detail"]
 
 
-@pytest.mark.deep
-def test_an_interpreter_without_ipykernel_names_the_exact_command(short_tmp: Path) -> None:
-    python = environment(short_tmp / "bare")
-    next((short_tmp / "bare").rglob("ours.pth")).unlink()
-    with kernels_house(PX_KERNELS__MANAGED="false") as strict:
-        problem = refused(strict.ask("bare", "1", interpreter=str(python)), 422, "invalid_input")
-        assert ("ipykernel" in problem["detail"], str(python.parent) in problem["hint"]) == (True, True), problem
-        assert "ipykernel" in problem["hint"]
-
-
 @pytest.mark.parametrize(
     ("spec", "word"),
     [

@@ -191,14 +191,6 @@ def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
 # -- prelude and modules ----------------------------------------------------------------------------------------------
 
 
-def test_the_prelude_is_there_and_imported_not_sent(calls: Calls) -> None:
-    names = ["display", "read", "write", "run", "find", "grep", "tree", "diff", "env", "output"]
-    call = calls.run("prelude", f"[name for name in {names} if not callable(globals().get(name))]")
-    assert (call.text, call.cell["execution_count"]) == ("[]", 1)
-    first = calls.run("prelude", "print('x' * 100000)").cell
-    assert calls.value("prelude", f"len(output({first['id']!r}))") == "100001"
-
-
 def test_modules_of_the_project_override_the_users_by_name_and_its_folder_is_on_the_path(
     calls: Calls, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from pathlib import Path
@@ -44,9 +43,8 @@ def test_nbclient_executes_a_notebook_and_leaves_nothing(front: Front) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("code", ["import time; time.sleep(600)", "import asyncio; await asyncio.sleep(600)"])
-def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front, code: str) -> None:
-    book = notebook("x = 1", f"print('begun')\n{code}", "print(x)")
+def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front) -> None:
+    book = notebook("x = 1", "print('begun')\nimport asyncio; await asyncio.sleep(600)", "print(x)")
     runner = client(book, front, interrupt_on_timeout=True, allow_errors=True)
     runner.timeout_func = lambda cell: 6 if "begun" in cell.source else PATIENCE  # time enough to print
     runner.execute()
@@ -102,16 +100,3 @@ def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
     assert (answer["cells"][0]["text"], answer["variables"]) == ("still here, and done\n", "kept")
     front.house.post(f"/api/kernels/{session['id']}/stop")
     assert not alive(session["pid"])
-
-
-@pytest.mark.deep
-def test_an_executed_notebook_is_equal_to_the_one_of_a_stock_kernel(front: Front) -> None:
-    """But for times and ids: our launcher takes nothing away from a front end."""
-    both = "import sys\nprint('a'); print('b', file=sys.stderr); 5"
-    front.spec("stock", [PYTHON, *LAUNCHED], metadata={})
-    told = []
-    for name in ("pxd", "stock"):
-        book = notebook(both, "display({'text/markdown': '*m*'}, raw=True)", "[].x")
-        client(book, front, name, allow_errors=True, coalesce_streams=True).execute()  # a line may come in two pieces
-        told.append(json.dumps([sorted(map(json.dumps, cell.outputs)) for cell in book.cells]))
-    assert told[0] == told[1]

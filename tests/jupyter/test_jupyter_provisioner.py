@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.house import alive, gone, until
-from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front, kernel, run, value
+from jupyter_house import LAUNCHED, PATIENCE, Front, kernel, run, value
 from supervisord_py.jupyter.provisioner import DaemonError, SupervisedProvisioner
 
 
@@ -96,18 +96,6 @@ async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both
     with pytest.raises(DaemonError, match=rf"no kernelspec '{name}'.*front end has it in {place / name}.*JUPYTER_PATH"):
         async with kernel(name):
             pass
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("language", ["python", "snake"])
-async def test_arguments_are_passed_on_to_the_kernel_and_again_after_a_restart(front: Front, language: str) -> None:
-    name = front.spec(f"with-arguments-{language}", [PYTHON, *LAUNCHED], language=language)
-    async with kernel(name, extra_arguments=["--IPKernelApp.exec_lines=given = 7"]) as (km, kc):
-        assert front.session_of(km)["interpreter"] == (PYTHON if language == "python" else f"spec:{name}")
-        assert await value(kc, "given") == 7
-        await km.restart_kernel(now=True)
-        await kc.wait_for_ready(timeout=PATIENCE)
-        assert await value(kc, "given") == 7
 
 
 @pytest.mark.deep

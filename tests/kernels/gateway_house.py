@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import KernelRig, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, KernelRig, Running, kernel_house
 from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_kernel import GatewayClient
@@ -35,7 +34,6 @@ ENTERPRISE = (
     Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
 )
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
-PATIENCE = 60.0
 TOKEN = "peer-0f3a"  # noqa: S105 - of a server that lives for one test
 _LOOSE = ("--ZMQChannelsWebsocketConnection.limit_rate=False",)
 
@@ -114,61 +112,44 @@ class Peer:
         return {**kept, **names, **places, **quiet, "EG_ENABLE_DEPRECATED": "0"}
 
 
-@dataclass(slots=True)
-class Ran:
-    """What came of a cell."""
+class House(Running):
+    """A kernel at one backend; `peer` is the server, where it is another's."""
 
-    reply: Reply
-    request: ExecuteRequest
-    out: bytes
-    records: list[dict[str, Any]] = field(repr=False)
+    def __init__(self, rig: KernelRig, kind: str, peer: Peer | None = None, url: str = "", **config: Any) -> None:
+        async def make() -> Any:
+            supervisor = await rig.supervise()
+            if kind == "direct":
+                return DirectBackend(rig.placement, rig.config)
+            if kind == "local":
+                return GatewayLocal(supervisor, rig.config)
+            changed = {"gateway_url": url, "gateway_token": TOKEN, **config}
+            return GatewayExternal(supervisor, replace(rig.config, **changed))
 
-    def kinds(self) -> list[str]:
-        """Return the kinds of its records, the streams left out: how often they change is the kernel's affair."""
-        return [each["kind"] for each in self.records if each["kind"] != "err"]
-
-
-@dataclass(slots=True)
-class House:
-    """One backend, and a kernel in it."""
-
-    rig: KernelRig
-    backend: Any
-    peer: Peer | None = None
-    handle: Any = None
-    launch: Launch = None  # type: ignore[assignment]
+        super().__init__(rig, make, rig.launch())
+        self.peer = peer
+        self.backend: Any = None
 
     async def open(self, session: str = "s-000000", **changes: Any) -> Any:
         """Start a kernel; `run` speaks with the last one that was."""
         env = {**self.rig.launch(session).env, **changes.pop("env", {}), "USER": "px"}
         self.launch = self.rig.launch(session, env=env, **changes)
+        self.backend = self.backend or await self.make()
         self.handle = await self.rig.start(self.backend, self.launch)
         return self.handle
 
-    def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
-        """Send a cell."""
-        request = self.rig.request(self.launch, code)
-        return request, asyncio.create_task(self.handle.execute(request))
-
-    async def run(self, code: str) -> Ran:
-        """Run a cell to its end."""
-        request, task = self.begin(code)
-        reply = await asyncio.wait_for(task, 60)
-        out = CellLog(request.cells_dir, request.cell_id).page(0, 1 << 30).data
-        return Ran(reply, request, out, self.rig.records(request))
-
     async def begin_and_wait(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
-        """Send a cell that first prints `on`, and return when that is on disk."""
-        request, task = self.begin(f"print('on', flush=True)\n{code}")
-        await eventually(lambda: task.done() or self.rig.out(request), "its first output")
-        assert not task.done(), task.result()
-        return request, task
+        """Send a cell that first prints `on`, and return when it has."""
+        return await super().begin_and_wait(f"print('on', flush=True)\n{code}")
 
     async def replace(self) -> None:
         """Let go, and be the next control plane."""
         await self.backend.close(stop=False)
         await self.rig.replace()
-        self.backend = await local_of(self.rig) if self.peer is None else await external_of(self.rig, self.peer.url)
+        self.backend = await self.make()
+
+    async def close(self) -> None:
+        if self.backend is not None:
+            await self.backend.close(stop=True)
 
 
 @asynccontextmanager
@@ -186,22 +167,7 @@ async def house_of(
         if peer is not None:
             stack.push_async_callback(peer.end)
             await peer.start()
-            house = House(rig, await external_of(rig, peer.url), peer)
-        else:
-            direct = DirectBackend(rig.placement, rig.config)
-            house = House(rig, direct if kind == "direct" else await local_of(rig))
-        try:
-            yield house
-        finally:
-            await house.backend.close(stop=True)
-
-
-async def external_of(rig: KernelRig, url: str, token: str | None = TOKEN, **config: Any) -> GatewayExternal:
-    """Return a backend for a server, for the present control plane."""
-    changed = replace(rig.config, gateway_url=url, gateway_token=token, **config)
-    return GatewayExternal(await rig.supervise(), changed)
-
-
-async def local_of(rig: KernelRig, **config: Any) -> GatewayLocal:
-    """Return a backend over the shared gateway, for the present control plane."""
-    return GatewayLocal(await rig.supervise(), replace(rig.config, **config))
+        house = House(rig, kind, peer, peer.url if peer is not None else "")
+        house.backend = await house.make()
+        stack.push_async_callback(house.close)
+        yield house

@@ -1,31 +1,32 @@
-"""A kernel that `inside/launch.py` started, and a client that speaks Jupyter's protocol with it over plain sockets."""
+"""A kernel that `inside/launch.py` started, and a client of Jupyter's that speaks with it."""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zmq
-from jupyter_client.session import Session
+from jupyter_client.blocking import BlockingKernelClient
 
 from supervisord_py.kernels import inside
+from supervisord_py.kernels.connection_file import PORTS
+from waiting import PATIENCE
 
 LAUNCHER = str(Path(inside.__file__).with_name("launch.py"))
 OLDER_PYTHON = Path(sys.prefix) / "peers" / "ipykernel6" / "bin" / "python"
-PATIENCE = 60.0
-PREVIEW = 65536
-CAP = 1 << 28
-PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
+KNOWN = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}
 
 
 def ours(python: str = sys.executable, *options: str) -> list[str]:
@@ -35,15 +36,6 @@ def ours(python: str = sys.executable, *options: str) -> list[str]:
 
 def stock(python: str = sys.executable) -> list[str]:
     return [python, "-m", "ipykernel_launcher"]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of `condition`."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
-        time.sleep(0.005)
-    return value
 
 
 @dataclass
@@ -61,86 +53,64 @@ class Ran:
 
 
 class InsideRig:
-    """One kernel process and its sockets."""
+    """One kernel process and its client. `options`: of Popen, see `kernel`."""
 
     def __init__(self, folder: Path, argv: Sequence[str], **options: Any) -> None:
-        self.folder = folder
-        self.cells = folder / "cells"
-        self.cwd = folder / "cwd"
+        self.cells, self.cwd, self.stderr = folder / "cells", folder / "cwd", folder / "stderr"
         for made in (self.cells, self.cwd):
             made.mkdir(exist_ok=True)
-        self.session = Session(key=b"secret")
-        self.stderr = folder / "stderr"
-        self._sockets: dict[str, Any] = {}
-        self._context = zmq.Context()
-        self._passed: dict[str, list[Any]] = {channel: [] for channel in PORTS}
-        self._connect()
-        self.process = self._start(argv, options)
-
-    def _connect(self) -> None:
-        for channel, kind in (("shell", zmq.DEALER), ("control", zmq.DEALER), ("iopub", zmq.SUB)):
-            socket = self._context.socket(kind)
-            socket.setsockopt(zmq.RCVHWM, 0)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RECONNECT_IVL, 5)
-            if kind == zmq.SUB:
-                socket.setsockopt(zmq.SUBSCRIBE, b"")
-            socket.connect(f"ipc://{self.folder}/s-{PORTS[channel]}")
-            self._sockets[channel] = socket
-
-    def _start(self, argv: Sequence[str], options: dict[str, Any]) -> subprocess.Popen[bytes]:
-        connection = self.folder / "connection.json"
+        connection = folder / "connection.json"
         ports = {f"{channel}_port": number for channel, number in PORTS.items()}
-        known = {"transport": "ipc", "ip": f"{self.folder}/s", "key": "secret", "signature_scheme": "hmac-sha256"}
-        connection.write_text(json.dumps({**known, **ports}))
-        given = options.pop("env", os.environ)
-        environ = {name: value for name, value in given.items() if name != "PYTEST_CURRENT_TEST"}
-        if options.pop("interrupted", False):
-            environ = {name: value for name, value in environ.items() if not name.startswith("COVERAGE_")}
+        about = {"transport": "ipc", "ip": f"{folder}/s", "key": "secret", "signature_scheme": "hmac-sha256"}
+        connection.write_text(json.dumps({**about, **ports}))
+        self.client = BlockingKernelClient(connection_file=str(connection))
+        self.client.load_connection_file()
+        self.client.start_channels(hb=False)
+        self._passed: dict[str, list[Any]] = {channel: [] for channel in PORTS}
+        left_out = ("COVERAGE_",) if options.pop("interrupted", False) else ()
+        given = options.pop("env", os.environ).items()
+        env = {it: text for it, text in given if it != "PYTEST_CURRENT_TEST" and not it.startswith(left_out)}
         with self.stderr.open("ab") as stderr:
             chosen: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stderr, "stderr": stderr, "cwd": self.cwd}
-            chosen |= {"env": environ, "start_new_session": True, **options}
-            return subprocess.Popen([*argv, "-f", str(connection)], **chosen)
+            chosen |= {"env": env, "start_new_session": True, **options}
+            self.process = subprocess.Popen([*argv, "-f", str(connection)], **chosen)
 
     def ready(self) -> InsideRig:
         """Wait until it has answered, its iopub socket is heard, and it is idle again."""
         deadline = time.monotonic() + PATIENCE
         while True:
             asked = self.ask("shell", "kernel_info_request", {})
-            idle = answered = False
-            until_then = time.monotonic() + 0.5
-            while time.monotonic() < until_then and not (idle and answered):
-                answered |= self._take("shell", 10, asked) is not None
-                published = self._take("iopub", 10, asked)
-                idle |= published is not None and published["content"].get("execution_state") == "idle"
-            if idle and answered:
+            wanted, until_then = {"shell", "iopub"}, time.monotonic() + 0.5
+            while time.monotonic() < until_then and wanted:
+                for channel in sorted(wanted):
+                    said = self._take(channel, 0.01)
+                    is_last = said is not None and said["content"].get("execution_state", "idle") == "idle"
+                    if is_last and said["parent_header"].get("msg_id") == asked:
+                        wanted.remove(channel)
+            if not wanted:
                 return self
             assert self.process.poll() is None, self.stderr.read_text()
             assert time.monotonic() < deadline, "the kernel does not answer"
 
     def ask(self, channel: str, kind: str, content: dict[str, Any], **parts: Any) -> str:
         """Send a request; return its id."""
-        message = self.session.msg(kind, content, metadata=parts.get("metadata"))
+        message = self.client.session.msg(kind, content, metadata=parts.get("metadata"))
         message["header"].update(parts.get("header", {}))
-        self.session.send(self._sockets[channel], message)
+        getattr(self.client, f"{channel}_channel").send(message)
         return str(message["header"]["msg_id"])
 
-    def send(self, code: str, *, px: bool = True, preview: int = PREVIEW, cap: int = CAP, **content: Any) -> str:
+    def send(self, code: str, *, px: bool = True, preview: int = 65536, cap: int = 1 << 28, **content: Any) -> str:
         """Send an execute_request, with `px` one of ours; return the cell's id."""
         cell = uuid.uuid4().hex[:16]
-        header = {"msg_id": cell}
-        known = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         metadata = {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": cap}} if px else {}
-        whole = {"code": code, "stop_on_error": True, **known, **content}
-        return self.ask("shell", "execute_request", whole, metadata=metadata, header=header)
+        whole = {"code": code, **KNOWN, **content}
+        return self.ask("shell", "execute_request", whole, metadata=metadata, header={"msg_id": cell})
 
-    def _take(self, channel: str, milliseconds: int, parent: str | None = None) -> Any:
-        socket = self._sockets[channel]
-        if not socket.poll(milliseconds):
+    def _take(self, channel: str, seconds: float) -> Any:
+        try:
+            return getattr(self.client, f"{channel}_channel").get_msg(timeout=seconds)
+        except queue.Empty:
             return None
-        _, frames = self.session.feed_identities(socket.recv_multipart())
-        message = self.session.deserialize(frames)
-        return message if parent is None or message["parent_header"].get("msg_id") == parent else None
 
     def message(self, channel: str, parent: str) -> Any:
         """Return the next message of this channel about a request; those about others are kept for whoever asks."""
@@ -152,7 +122,7 @@ class InsideRig:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self.process.poll()  # before the look: what it said last may have come since the one before
-            message = self._take(channel, 100)
+            message = self._take(channel, 0.1)
             if message is not None and message["parent_header"].get("msg_id") == parent:
                 return message
             if message is not None:
@@ -203,26 +173,26 @@ class InsideRig:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
-        for socket in self._sockets.values():
-            socket.close()
-        self._context.term()
+        self.client.stop_channels()
+        self.client.context.destroy(linger=0)
 
 
 @contextmanager
-def kernel(folder: Path, argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
-    """Give a kernel that answers; it is ended afterwards.
+def kernel(argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
+    """Give a kernel that answers, in a short folder of its own; it is ended afterwards.
 
-    Args:
-        folder: Short and private.
-        argv: Of the kernel.
-        options: Of Popen; with `interrupted` it is not measured: an exception that a signal raises in the middle of
-            coverage's tracer leaves the tracer's lock held, and every thread of the kernel waits for it for ever.
+    With `interrupted` it is not measured: an exception that a signal raises in the middle of coverage's tracer leaves
+    the tracer's lock held, and every thread of the kernel waits for it for ever.
     """
-    rig = InsideRig(folder, argv, **options)
+    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
     try:
-        yield rig.ready()
+        rig = InsideRig(folder, argv, **options)
+        try:
+            yield rig.ready()
+        finally:
+            rig.close()
     finally:
-        rig.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def refused(argv: Sequence[str]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch
+from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch, Reply
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
@@ -152,6 +154,65 @@ class KernelRig:
             await self.ledger.close()
         self._supervisor = None
         self.placement.close()
+
+
+@dataclass(slots=True)
+class Ran:
+    """What came of a cell."""
+
+    reply: Reply
+    request: ExecuteRequest
+    out: bytes
+    records: list[dict[str, Any]] = field(repr=False)
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of its records, the streams left out: how often they change is the kernel's affair."""
+        return [each["kind"] for each in self.records if each["kind"] != "err"]
+
+
+class Running:
+    """A kernel of a backend. `make` gives one for the present control plane; `start` or `attach` it first."""
+
+    def __init__(self, rig: KernelRig, make: Callable[[], Awaitable[Any]], launch: Launch) -> None:
+        self.rig = rig
+        self.make = make
+        self.launch = launch
+        self.handle: Any = None
+
+    async def start(self, **changes: Any) -> Any:
+        self.launch = replace(self.launch, **changes)
+        self.handle = await self.rig.start(await self.make(), self.launch)
+        return self.handle
+
+    async def attach(self) -> Any:
+        """Be the next control plane, and take the kernel over."""
+        await self.rig.replace()
+        self.handle = await self.rig.attach(await self.make(), self.launch)
+        return self.handle
+
+    def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
+        """Send a cell."""
+        request = self.rig.request(self.launch, code)
+        return request, asyncio.ensure_future(self.handle.execute(request))
+
+    async def begin_and_wait(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
+        """Send a cell, and return when it has printed."""
+        request, task = self.begin(code)
+        await eventually(lambda: task.done() or self.rig.out(request), "its first output")
+        assert not task.done(), task.result()
+        return request, task
+
+    async def run(self, code: str) -> Ran:
+        """Run a cell to its end."""
+        request, task = self.begin(code)
+        reply = await asyncio.wait_for(task, PATIENCE)
+        out = CellLog(request.cells_dir, request.cell_id).page(0, 1 << 30).data  # both streams, in their order
+        return Ran(reply, request, out, self.rig.records(request))
+
+    async def follow(self, request: ExecuteRequest) -> Reply:
+        """Wait for the end of a cell that an earlier control plane has sent."""
+        found: Reply = await asyncio.wait_for(self.handle.execute(request, is_sent=True), PATIENCE)
+        return found
 
 
 @asynccontextmanager

@@ -12,10 +12,10 @@ import pytest
 
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels import resolver
+from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import Choice, ChooseRequest
 from supervisord_py.kernels.inside.self_report import MARK
-from supervisord_py.kernels.installs import Installers
+from supervisord_py.kernels.interpreters import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec
@@ -120,7 +120,7 @@ class ResolverHouse:
         python = fake_python(self.folder / "managed-python", executable="")
         text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
         uv = script(self.folder / "uv", text)
-        monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+        monkeypatch.setattr(interpreters, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:
         """Return the commands that uv was given."""

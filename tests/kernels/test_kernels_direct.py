@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, KernelRig, answers, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, KernelRig, Running, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import messaging, wire
-from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
+from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.channels import open_channels
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.session import CellStatus
@@ -32,54 +32,23 @@ async def rig(short_tmp: Path) -> AsyncIterator[KernelRig]:
         yield made
 
 
-class Kernel:
-    """A kernel that runs, and what it was started from."""
+def made(rig: KernelRig, launch: Launch) -> Running:
+    async def make() -> DirectBackend:
+        return DirectBackend(rig.placement, rig.config)
 
-    def __init__(self, rig: KernelRig, launch: Launch) -> None:
-        self.rig = rig
-        self.launch = launch
-        self.handle: Any = None
+    return Running(rig, make, launch)
 
-    async def start(self) -> Kernel:
-        self.handle = await self.rig.start(DirectBackend(self.rig.placement, self.rig.config), self.launch)
-        return self
 
-    def send(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
-        request = self.rig.request(self.launch, code)
-        return request, asyncio.ensure_future(self.handle.execute(request))
-
-    async def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
-        """Send a cell that prints, and return when it does."""
-        request, running = self.send(code)
-        await eventually(lambda: self.rig.out(request) or running.done(), "the cell's begin")
-        return request, running
-
-    async def run(self, code: str) -> Reply:
-        async with asyncio.timeout(PATIENCE):
-            return await self.send(code)[1]
-
-    async def follow(self, request: ExecuteRequest) -> Reply:
-        async with asyncio.timeout(PATIENCE):
-            found: Reply = await self.handle.execute(request, is_sent=True)
-            return found
-
-    async def replace(self) -> Any:
-        """Be the next control plane."""
-        await self.rig.replace()
-        return await self.attach()
-
-    async def attach(self) -> Any:
-        self.handle = await self.rig.attach(DirectBackend(self.rig.placement, self.rig.config), self.launch)
-        return self.handle
-
-    def pid(self) -> int:
-        return int(self.handle.child.identity.pid)
+async def started(rig: KernelRig, launch: Launch) -> Running:
+    kernel = made(rig, launch)
+    await kernel.start()
+    return kernel
 
 
 @pytest.fixture(params=["ours", "stock"])
-async def kernel(request: pytest.FixtureRequest, rig: KernelRig) -> Kernel:
+async def kernel(request: pytest.FixtureRequest, rig: KernelRig) -> Running:
     """One that writes its cells' files by itself, and one that knows nothing of us."""
-    return await Kernel(rig, rig.stock() if request.param == "stock" else rig.launch()).start()
+    return await started(rig, rig.stock() if request.param == "stock" else rig.launch())
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------
@@ -96,7 +65,7 @@ def program(rig: KernelRig, script: str) -> tuple[str, ...]:
 async def failing(rig: KernelRig, launch: Launch) -> PxError:
     """Start what does not come up, check that nothing is left, and return the error."""
     with pytest.raises(PxError) as caught:
-        await Kernel(rig, launch).start()
+        await started(rig, launch)
     assert not place.folder_of(rig.config.run_dir, launch.session_id).exists()
     assert await rig.placement.attach(launch.instance) is None
     assert not any(alive(it.pid) for it in rig.started if it.pid is not None)
@@ -159,7 +128,7 @@ async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_
     rig: KernelRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It alone says that the end was wished for: the thread that reads the sockets may be late on a busy machine."""
-    kernel = await Kernel(rig, rig.stock()).start()
+    kernel = await started(rig, rig.stock())
     hear, loop = kernel.handle.hear, asyncio.get_running_loop()
 
     def late(message: wire.Message) -> None:
@@ -170,11 +139,11 @@ async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_
 
     monkeypatch.setattr(kernel.handle._sockets, "_hear", late)
     monkeypatch.setattr(messaging, "REPLY_SECONDS", PATIENCE)
-    reply = await kernel.run("exit()")
+    reply = (await kernel.run("exit()")).reply
     assert (reply.status, reply.ask_exit) == (CellStatus.OK, True)
 
 
-async def test_the_work_of_another_client_is_seen(kernel: Kernel) -> None:
+async def test_the_work_of_another_client_is_seen(kernel: Running) -> None:
     channels = await open_channels(kernel.handle.connection_file)
     channels.send(wire.make("execute_request", {**wire.EXECUTE, "code": WAITS}, "front"))
     await eventually(lambda: kernel.handle.foreign_busy, "the news of it")
@@ -186,25 +155,25 @@ async def test_the_work_of_another_client_is_seen(kernel: Kernel) -> None:
 
 async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faster than can be written, or without the word that all of it came: the reply says that it is lossy."""
-    stock = await Kernel(rig, rig.stock()).start()
+    stock = await started(rig, rig.stock())
     with monkeypatch.context() as tight:
         tight.setattr(messaging, "QUEUE_BYTES", 100)
-        reply = await stock.run("print('x' * 1000)")
+        reply = (await stock.run("print('x' * 1000)")).reply
     assert (reply.status, reply.lossy) == (CellStatus.OK, True)
     assert "missing" in str(reply.notice)
     with monkeypatch.context() as deaf:
         deaf.setattr(messaging, "IDLE_SECONDS", 0.05)
         deaf.setattr(wire.Message, "state", property(lambda it: "busy" if it.type == "status" else None))
-        reply = await stock.run("1")
+        reply = (await stock.run("1")).reply
     assert (reply.status, reply.lossy) == (CellStatus.OK, True)
     assert "was not heard" in str(reply.notice)
-    assert not (await stock.run("1")).lossy
+    assert not (await stock.run("1")).reply.lossy
 
 
 # -- interrupts: as far as one rung goes -------------------------------------------------------------------------------
 
 
-async def interrupted(kernel: Kernel, running: asyncio.Future[Reply]) -> None:
+async def interrupted(kernel: Running, running: asyncio.Future[Reply]) -> None:
     """Wait for the end of an interrupted cell.
 
     Python may take the signal just as it falls asleep, and IPython drops one that hits its callbacks (1 of 200 was seen
@@ -220,29 +189,29 @@ async def interrupted(kernel: Kernel, running: asyncio.Future[Reply]) -> None:
 
 
 async def test_an_interrupt_that_comes_before_its_cell_has_begun_waits_for_it_and_ends_it(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or messages say."""
     monkeypatch.setattr(kernel.handle, "_next_rung_seconds", PATIENCE)
-    _, running = kernel.send(SLEEPS)
+    _, running = kernel.begin(SLEEPS)
     await asyncio.sleep(0)  # sent, and not a moment later
     assert await kernel.handle.interrupt() == "sigint"
     await interrupted(kernel, running)
-    os.kill(kernel.pid(), signal.SIGSTOP)
-    _, running = kernel.send(SLEEPS)
+    os.kill(kernel.handle.child.identity.pid, signal.SIGSTOP)
+    _, running = kernel.begin(SLEEPS)
     await asyncio.sleep(0)
     interrupting = asyncio.ensure_future(kernel.handle.interrupt())
     await asyncio.wait({interrupting}, timeout=0.5)
     assert not interrupting.done(), "it would have been lost on an idle kernel"
-    os.kill(kernel.pid(), signal.SIGCONT)
+    os.kill(kernel.handle.child.identity.pid, signal.SIGCONT)
     assert await interrupting == "sigint"
     await interrupted(kernel, running)
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig) -> None:
     rig.config = replace(rig.config, ladder_again_seconds=PATIENCE)
-    kernel = await Kernel(rig, rig.stock(interrupt_mode="message")).start()
-    _, running = await kernel.begin(f"print('begun', flush=True)\n{SLEEPS}")
+    kernel = await started(rig, rig.stock(interrupt_mode="message"))
+    _, running = await kernel.begin_and_wait(f"print('begun', flush=True)\n{SLEEPS}")
     assert await kernel.handle.interrupt() == "interrupt_request"
     async with asyncio.timeout(PATIENCE):
         reply = await running
@@ -256,8 +225,8 @@ async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig)
 async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_claimed_to_be_well(
     rig: KernelRig,
 ) -> None:
-    stock = await Kernel(rig, rig.stock()).start()
-    request, running = await stock.begin(WAITS)
+    stock = await started(rig, rig.stock())
+    request, running = await stock.begin_and_wait(WAITS)
     await rig.replace()
     with pytest.raises(InterruptedRunError):
         await running
@@ -274,9 +243,9 @@ async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_c
 
 async def test_a_kernel_that_cannot_answer_is_taken_all_the_same(rig: KernelRig) -> None:
     """A loop in C holds the interpreter: nothing is said, and the user's state is not thrown away for that."""
-    ours = await Kernel(rig, rig.launch()).start()
-    request, running = await ours.begin("print('begun', flush=True)\nsum(range(10**14))")
-    assert await ours.replace() is not None
+    ours = await started(rig, rig.launch())
+    request, running = await ours.begin_and_wait("print('begun', flush=True)\nsum(range(10**14))")
+    assert await ours.attach() is not None
     with pytest.raises(InterruptedRunError):
         await running
     following = asyncio.ensure_future(ours.follow(request))
@@ -286,7 +255,7 @@ async def test_a_kernel_that_cannot_answer_is_taken_all_the_same(rig: KernelRig)
 
 
 async def test_what_is_dead_or_has_lost_its_files_is_not_attached(rig: KernelRig) -> None:
-    ours = await Kernel(rig, rig.launch()).start()
+    ours = await started(rig, rig.launch())
     attach: Callable[[Any], Any] = lambda child: DirectBackend(rig.placement, rig.config).attach(ours.launch, child)  # noqa: E731
     child = await rig.placement.attach(ours.launch.instance)
     folder = place.folder_of(rig.config.run_dir, ours.launch.session_id)
@@ -295,7 +264,7 @@ async def test_what_is_dead_or_has_lost_its_files_is_not_attached(rig: KernelRig
         (folder / place.FILE).write_text(broken)
         assert await attach(child) is None
     (folder / place.FILE).write_text(text)
-    os.kill(ours.pid(), signal.SIGKILL)
+    os.kill(ours.handle.child.identity.pid, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
         await asyncio.shield(ours.handle.died)
     dead = await rig.placement.attach(ours.launch.instance)

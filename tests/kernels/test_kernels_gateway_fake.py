@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.gateway_fake import FakeServer, fake_server
-from kernels.gateway_house import House, external_of
+from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import (
     ConfigError,
@@ -42,11 +42,12 @@ WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop s
 async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
     """Have a backend for a server that does what it is told to."""
     async with kernel_house(folder) as rig, fake_server(**how) as server:
-        house = House(rig, await external_of(rig, server.url, None, trace=True))
+        house = House(rig, "external", url=server.url, gateway_token=None, trace=True)
+        house.backend = await house.make()
         try:
             yield house, server
         finally:
-            await house.backend.close(stop=True)
+            await house.close()
 
 
 def output(text: str) -> dict[str, str]:
@@ -241,18 +242,6 @@ async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -
     return caught.value
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_server_that_wants_a_token_names_the_setting(status: int) -> None:
-    async with fake_server(answers={"GET /api/kernelspecs": (status, "")}) as server:
-        missing, wrong = await refusal(server.url, None), await refusal(server.url)
-    assert "requires a token" in missing.detail
-    assert "does not accept the token of kernels.gateway_token" in wrong.detail
-    for error in (missing, wrong):
-        assert isinstance(error, ConfigError)
-        assert "PX_KERNELS__GATEWAY_TOKEN" in str(error.hint)
-        assert error.extra["setting"] == "kernels.gateway_token"
-
-
 @pytest.mark.parametrize(("query", "token"), [("", SECRET), (f"/?token={SECRET}", None)])
 async def test_the_token_travels_in_a_header_and_in_no_address(query: str, token: str | None) -> None:
     """Also one in the address, as Jupyter prints it."""
@@ -311,7 +300,6 @@ def test_an_address_that_is_none_is_an_error_of_the_setting(url: str) -> None:
 
 URL = "http://h:1/base/?token=hidden#x"
 PLACE = GatewayClient(URL, None, "kernels.gateway_token")
-OURS = GatewayClient(URL, "hidden", "")
 
 
 @pytest.mark.parametrize(
@@ -325,14 +313,11 @@ OURS = GatewayClient(URL, "hidden", "")
         (302, "/login?next=", ConfigError, "does not accept the token"),
     ],
 )
-def test_every_status_is_told_without_a_secret_and_our_own_gateway_asks_nobody_for_a_token(
-    status: int, body: str, kind: type[PxError], words: str
-) -> None:
+def test_every_status_is_told_without_a_secret(status: int, body: str, kind: type[PxError], words: str) -> None:
     error = PLACE.refused(status, body, "start a kernel")
     assert isinstance(error, kind)
     assert words in error.detail
     assert "hidden" not in json.dumps(error.problem())
-    assert OURS.refused(401, "", "start a kernel").hint == "pxctl logs kernel:gateway"
 
 
 def test_a_listener_is_known_by_its_process() -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kernels.inside_rig import InsideRig, kernel, ours, until
+from kernels.inside_rig import InsideRig, kernel, ours
+from waiting import until
 
 
 @pytest.fixture(scope="module")
 def rig(python: str) -> Iterator[InsideRig]:
-    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
-    try:
-        with kernel(folder, ours(python), interrupted=True) as made:
-            yield made
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with kernel(ours(python), interrupted=True) as made:
+        yield made
 
 
 def started(rig: InsideRig, code: str, *, px: bool = True) -> str:
@@ -95,10 +89,10 @@ def test_whenever_an_interrupt_hits_an_asynchronous_cell_it_ends(rig: InsideRig)
     rig.good("1")
 
 
-def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str, short_tmp: Path) -> None:
+def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        made = kernel(short_tmp, ours(python))
+        made = kernel(ours(python))
         rig = made.__enter__()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kernels.inside_rig import InsideRig, kernel, ours, until
+from kernels.inside_rig import InsideRig, kernel, ours
 from supervisord_py.kernels.inside import prelude
+from waiting import until
 
 MAN = Path(__file__).parents[2] / "man" / "man7" / "px-prelude.7"
 
@@ -38,12 +37,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[InsideRig]:
-    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
-    try:
-        with kernel(folder, ours(), interrupted=True) as made:
-            yield made
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with kernel(ours(), interrupted=True) as made:
+        yield made
 
 
 def test_files_are_read_written_and_compared_and_that_is_told(here: Path, events: list[dict[str, Any]]) -> None:
