@@ -251,8 +251,7 @@ class Children:
         for child in leaderless:
             left = self.membership.members(child)
             if not child.told:
-                assert child.exit is not None
-                child.told, child.exit["orphans"] = True, len(left)
+                child.told = True
                 self._emit({"event": "exit", "record": child.exit})
                 self._changed(child)
             if not left:
@@ -267,7 +266,7 @@ class Children:
         if not child.told:
             self._settle()  # the exit is told before the end of the tree; this comes back here
             return
-        child.tree_alive = child.stopping = False
+        child.tree_alive = False
         child.members = {}
         del self._leaderless[child.key]
         for pipe in child.pipes:

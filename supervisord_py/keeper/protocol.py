@@ -16,7 +16,7 @@ that names one is idempotent by it):
                                controllers: [str], children: [CHILD], control_restarts}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   error "spawn_failed" with stage, errno. A known key: its child
-  signal     {key, signum} -> {}   error "unknown_key", "dead", "not_permitted"
+  signal     {key, signum} -> {}   error "unknown_key", "dead"
              To the leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its
              own is spared.
   stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
@@ -51,15 +51,14 @@ Events:
   stop         {signum}            SIGTERM/SIGINT arrived: stop all children in order, then verb shutdown
   reload       {} (SIGHUP) / dump {} (SIGUSR1)
 
-CHILD: {key, unit, pid, start_time, boot_id, started_at, state: "running" | "exited", tag, log_position,
-        stopping: bool, exit: EXIT | null}
+CHILD: {key, unit, pid, start_time, boot_id, started_at, tag, log_position, tree_alive: bool, exit: EXIT | null}
         start_time: clock ticks since boot (field 22 of /proc/PID/stat); started_at: unix seconds;
         log_position: the unit's cumulative output position at the spawn.
 EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | null, signal: int | null,
         user_seconds, system_seconds, max_rss_bytes, memory_peak_bytes: int | null, log_position, log_end,
-        verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
-        orphans: int}            `verdict` is what the killer wrote down before it signalled. memory_peak_bytes: of the
-                                 tree, while the leader lived, where its group counts it (revision 6).
+        verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null}
+        `verdict` is what the killer wrote down before it signalled; memory_peak_bytes: of the tree, while the leader
+        lived, where its group counts it (revision 6).
 SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity.
                                          The group holds "nproc" where it can, and it alone "cpu_percent", of one

@@ -51,7 +51,7 @@ RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_ma
 WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
 """What CHILD and EXIT of the protocol both begin with."""
 KEPT = (
-    *(*WHO, "tag", "report", "log_position", "tree_alive", "stopping", "verdict", "exit"),
+    *(*WHO, "tag", "report", "log_position", "tree_alive", "verdict", "exit"),
     *("max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
 )
 """What goes to the next version of the keeper as it stands (handover.py)."""
@@ -76,7 +76,6 @@ class HeldChild:
         self.ends: list[list[int]] = []  # (descriptor, stream, instance) of the pipes that an earlier version read
         self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
         self.tree_alive = True  # False once the last process of the tree is gone
-        self.stopping = False  # a stop is under way, or ended with survivors
         self.verdict: dict[str, Any] | None = None  # what the killer wrote down before it signalled
         self.exit: dict[str, Any] | None = None  # the exit record, once the leader is reaped
         self.told = False  # to the control plane of that time; the next one is told again
@@ -111,8 +110,7 @@ class HeldChild:
         return (self.pid, self.start_time)
 
     def document(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
-        return {**facts, "state": "exited" if self.exit else "running"}
+        return {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "tree_alive", "exit")}
 
     def condemn(
         self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
@@ -154,7 +152,6 @@ class HeldChild:
             "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
             "memory_peak_bytes": peak,
             "log_end": self.log.position if self.log is not None else self.log_position,
-            "orphans": 0,
         }
 
 
@@ -308,7 +305,6 @@ class KillLadder:
             return
         until = self._loop.now() + grace
         stop = self._stops.setdefault(child.key, TreeStop(child, until, kill_seconds))
-        child.stopping = True
         stop.term_until = min(stop.term_until, until)
         stop.waiters.append(done)
         self.hurry()
@@ -381,7 +377,6 @@ class KillLadder:
 
     def _finish(self, stop: TreeStop, survivors: list[Process]) -> None:
         del self._stops[stop.child.key]
-        stop.child.stopping = bool(survivors)
         for done in stop.waiters:
             done(survivors, stop.killed)
 

@@ -6,6 +6,7 @@ A function returns the members of its reply (None: there are none), or LATER whe
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from functools import partial
@@ -106,13 +107,11 @@ def _signal(request: VerbRequest) -> None:
     child = request.child()
     try:
         if child.exit is not None:
-            raise ProcessLookupError
+            raise ProcessLookupError(errno.ESRCH, "its leader has ended")
         # Not reaped yet, so its number, and with it that of the group that setsid(2) gave it, is nobody else's.
         os.killpg(child.pid, request.message["signum"])
-    except ProcessLookupError:
-        raise RefusedError("dead", f"the leader of {child.unit} has ended") from None
     except OSError as error:
-        raise RefusedError("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
+        raise RefusedError("dead", f"{child.unit} cannot be signalled: {error.strerror}") from None
 
 
 def _stop(request: VerbRequest) -> Members:

@@ -121,7 +121,7 @@ def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung
     link = linux_rung.links[0]
     spec = linux_rung.spawn(["/bin/sh", "-c", "sleep 1000 & echo done"])
     record = link.exit(spec["key"])
-    assert (record["code"], record["orphans"], record["log_end"]) == (0, 1, 5)
+    assert (record["code"], record["log_end"]) == (0, 5)
     link.stop(spec["key"], 5)
 
 
@@ -174,7 +174,7 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     assert degraded["errno"] == errno.ENOSPC
     kept = rig.spawn(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
     assert link.exit(kept["key"])["code"] == 0
-    until(lambda: link.call("list", prefix="tool:probe")["children"][0]["state"] == "running")
+    until(lambda: link.call("list", prefix="tool:probe")["children"][0]["exit"] is None)
     until(lambda: written(pid) > DISK + spill + 2 * PIPE, "more than disk, memory and pipes can hold")
     filler.unlink()
     recovered = link.event("log_recovered", unit="tool:probe")

@@ -39,10 +39,10 @@ HELLO: dict[str, Any] = {
     "memory_rung": "sampled", "children": [], "control_restarts": 0,
 }  # fmt: skip
 _BOTH = {"unit": "tool:x", "pid": 99, "start_time": 12345, "boot_id": "boot", "started_at": 2000.0, "log_position": 0}
-_CHILD = {**_BOTH, "state": "running", "tag": "", "stopping": False, "exit": None}
+_CHILD = {**_BOTH, "tag": "", "tree_alive": True, "exit": None}
 _EXIT = {
     **_BOTH, "ended_at": 2007.0, "code": 0, "signal": None, "user_seconds": 0.5, "system_seconds": 0.25,
-    "max_rss_bytes": 1 << 20, "log_end": 10, "verdict": None, "orphans": 0,
+    "max_rss_bytes": 1 << 20, "log_end": 10, "verdict": None,
 }  # fmt: skip
 
 
