@@ -107,10 +107,11 @@ class PipeCatalog:
         self._readings: dict[str, _Reading] = {}
 
     def reconfigure(self, default_agent: str) -> None:
-        """Take a setting; the next look reads everything again."""
+        """Take a setting; where it is another, the next look reads everything again."""
         with self._lock:
-            self._default_agent = default_agent
-            self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
+            if default_agent != self._default_agent:
+                self._default_agent = default_agent
+                self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
 
     def declared(self, name: str) -> Declared:
         """Return a pipe, broken or not. Raises UnknownUnitError: there is none of that name; the nearest is named."""
