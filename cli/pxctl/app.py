@@ -96,12 +96,23 @@ def timeout_option(about: str = "Give up after S seconds (exit 7).", default: fl
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
-no_autostart_option = click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
 
 
-def waking_client(invocation: Invocation, no_autostart: bool) -> Client:
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Have the invocation, not the command, know the value of an option."""
+    invocation: Invocation | None = context.find_root().obj
+    if invocation is not None and value is not None and value is not False:
+        setattr(invocation, str(parameter.name).removeprefix("px_"), value)
+
+
+no_autostart_option = click.option(
+    "--no-autostart", is_flag=True, expose_value=False, callback=_keep, help="Do not start the daemon."
+)
+
+
+def waking_client(invocation: Invocation) -> Client:
     """Return a client that starts the daemon where nobody answers, unless that is turned off."""
-    if no_autostart or invocation.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
+    if invocation.no_autostart or invocation.env.get("PX_AUTOSTART", "1").lower() in {"0", "false", "no", "off"}:
         return invocation.client()
 
     def wake() -> None:
@@ -123,12 +134,7 @@ def _globals(*, hidden: bool) -> list[click.Option]:
     """Return the options that are taken anywhere on the line; `pxctl --help` alone explains them."""
 
     def option(*names: str, attribute: str, **settings: Any) -> click.Option:
-        def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
-            invocation: Invocation | None = context.find_root().obj
-            if invocation is not None and value is not None and value is not False:
-                setattr(invocation, attribute, value)
-
-        return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=keep, hidden=hidden, **settings)
+        return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=_keep, hidden=hidden, **settings)
 
     return [
         option("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),

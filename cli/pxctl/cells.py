@@ -30,9 +30,6 @@ _SIGNS = {
 }  # fmt: skip
 
 
-# -- what a bundle of a result holds ----------------------------------------------------------------------------------
-
-
 def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
     """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
     for mime in filter(bundle.__contains__, _PICTURES):
@@ -83,9 +80,6 @@ def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
     pieces = [encoded[at : at + 4096] for at in range(0, len(encoded), 4096)]
     more = [f"m={int(piece is not pieces[-1])};{piece}\x1b\\" for piece in pieces]
     return "\x1b_Ga=T,f=100," + "\x1b_G".join(more) + "\n"
-
-
-# -- a call -----------------------------------------------------------------------------------------------------------
 
 
 class CellScreen(Screen):

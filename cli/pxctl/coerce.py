@@ -148,9 +148,6 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     return [coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])]
 
 
-# -- schemas ----------------------------------------------------------------------------------------------------------
-
-
 def _variants(schema: Any, root: Schema) -> list[Schema]:
     """Return the schema and what its $ref, anyOf, oneOf and allOf say, flat, each once, in the order of reading."""
     found: dict[int, Schema] = {}

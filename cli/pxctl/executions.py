@@ -73,9 +73,6 @@ def route_of(execution: Document, verb: str) -> str:
     return route("pipe", f"pipe:{execution.get('pipe_name')}", f"executions/{execution.get('id')}/{verb}")
 
 
-# -- in words ---------------------------------------------------------------------------------------------------------
-
-
 def is_final(execution: Document) -> bool:
     return execution.get("status") in STATUSES[2:]
 
@@ -130,9 +127,6 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
         after = successor.get("id")
         detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
     return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=f"pipe:{name}", execution=execution.get("id"))
-
-
-# -- followed to the end ----------------------------------------------------------------------------------------------
 
 
 def execution_events(client: Client, execution: Document) -> Iterator[Document]:

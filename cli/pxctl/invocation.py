@@ -28,7 +28,7 @@ class Invocation:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.socket: str | None = None
-        self.system = self.json = self.quiet = False
+        self.system = self.json = self.quiet = self.no_autostart = False
         self.colour = "auto"
         self.action: str | None = None
         self.in_is_terminal, self.out_is_terminal, self.err_is_terminal = map(os.isatty, range(3))

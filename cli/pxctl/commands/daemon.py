@@ -137,8 +137,6 @@ def show_daemon(invocation: Invocation) -> None:
     invocation.print_members({**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded)
 
 
-# -- as a service -----------------------------------------------------------------------------------------------------
-
 _kinds = click.Choice([service.SYSTEMD, service.LAUNCHD])
 _platform = click.option("--platform", type=_kinds, default=service.HERE, help="Service manager; else this system's.")
 
@@ -194,9 +192,6 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     kept = paths.find_data(invocation.env, system=invocation.system)
     removed = f"pxd is uninstalled: {', '.join(map(str, there))} removed"
     invocation.print_done(removed, *(f"kept: {folder}" for folder in kept))
-
-
-# -- what works without a daemon, too ---------------------------------------------------------------------------------
 
 
 @declare(root, "doctor", "check the daemon")

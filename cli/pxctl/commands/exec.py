@@ -164,7 +164,7 @@ def run_cells(
     $ pxctl exec 'x + 1'                          # the same session: 43
     $ pxctl exec -f analysis.py --kernel work     # cells begin at # %%
     """
-    name, target, no_autostart = bare_name("kernel", kernel), asked.pop("target"), asked.pop("no_autostart")
+    name, target = bare_name("kernel", kernel), asked.pop("target")
     invocation.action = f"run kernel:{name}"
     member, text, is_shell = _read_source(invocation, code, file, bash)
     if target and member != "notebook":
@@ -172,7 +172,7 @@ def run_cells(
         raise usage("--output saves an executed notebook, and none is run", hint)
     if is_shell and (asked["interpreter"] or asked["kernelspec"]):
         raise usage("--interpreter and --kernelspec name what runs Python cells, and shell cells run in bash")
-    client = waking_client(invocation, no_autostart)
+    client = waking_client(invocation)
     body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **asked}
     body["language"] = "bash" if is_shell else None
 

@@ -45,9 +45,6 @@ def callers_environment(invocation: Invocation) -> dict[str, str]:
     return {key: value for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH") if (value := invocation.env.get(key))}
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
 def _find(client: Client, name: str, cwd: str | None = None) -> Document:
     """Return the session (px.kernel/1) that a name means; where it means several, that of the folder."""
     target = route("kernel", name)
@@ -65,9 +62,6 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
         is_glob = cwd is None and any(sign in name for sign in "*?[")
         found += units_of(client, "kernel", [name]) if is_glob else [str(_find(client, name, cwd)["unit"])]
     return list(dict.fromkeys(found))
-
-
-# -- list, show, start ------------------------------------------------------------------------------------------------
 
 
 def _reason(document: Document) -> str:
@@ -114,9 +108,7 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
 @click.option("--explain", is_flag=True, help="Start nothing; say which Python is taken, and why not the others.")
 @timeout_option()
 @no_autostart_option
-def start_kernel(
-    invocation: Invocation, name: str, cwd: str | None, explain: bool, no_autostart: bool, **asked: Any
-) -> None:
+def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bool, **asked: Any) -> None:
     """Start a session's kernel, or explain the choice of its Python; returns when it is ready.
 
     A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
@@ -127,7 +119,7 @@ def start_kernel(
     invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
     place = {"cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
     content = {"name": name, "explain": explain, **place, **asked}
-    client = waking_client(invocation, no_autostart)
+    client = waking_client(invocation)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
         if not invocation.print_result(answer, ()):
@@ -162,9 +154,6 @@ def _explain(invocation: Invocation, document: Document) -> None:
     for one in environment.get("dropped") or []:
         dropped.setdefault(str(one.get("why")), []).append(str(one.get("name")))
     invocation.print(*(f"dropped, {why}: {', '.join(names)}" for why, names in dropped.items()))
-
-
-# -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
 @declare(kernel, "stop", "stop {units}")
@@ -220,9 +209,6 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str |
     return change_each(invocation, "interrupt", _units(client, units, cwd), interrupt, words, bare_id)
 
 
-# -- attach -----------------------------------------------------------------------------------------------------------
-
-
 @declare(kernel, "attach", "attach to {name}")
 @_name
 @_which
@@ -250,9 +236,6 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
     invocation.print(shlex.join(argv))
     if opens:
         raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
-
-
-# -- what it ran ------------------------------------------------------------------------------------------------------
 
 
 @declare(kernel, "export", "export {name}")

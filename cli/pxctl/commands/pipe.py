@@ -18,9 +18,6 @@ _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
 _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=pipe_names)
 
 
-# -- list, show -------------------------------------------------------------------------------------------------------
-
-
 def _remark(pipe: Document) -> Cell:
     if pipe.get("config_error"):
         # The row says which pipe it is; a narrow terminal has no room to say it again.
@@ -74,9 +71,6 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
         (shown,) = with_broken([document])
         invocation.print_members(shown, last_decision=last, cost=executions.cost_of(document))
-
-
-# -- validate, new, add, remove, enable, disable, next ----------------------------------------------------------------
 
 
 @declare(pipe, "validate", "validate {names}")

@@ -81,9 +81,7 @@ def _follow(invocation: Invocation, client: Client, execution: Document) -> Docu
 @app.timeout_option("Of this execution; else the pipe's own (exit 7).")
 @click.option("--context", metavar="JSON|@FILE|-", help="An object for the prompt; of an array one execution for each.")
 @app.no_autostart_option
-def run_pipe(
-    invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
-) -> int:
+def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | None, **asked: Any) -> int:
     """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
 
     The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
@@ -94,7 +92,7 @@ def run_pipe(
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
     asked["context"] = None if context is None else read_json(read_argument(context), "--context")
-    client = app.waking_client(invocation, no_autostart)
+    client = app.waking_client(invocation)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
         execution = client.ask("POST", route("pipe", name, "run"), content=asked, timeout=None)
     if "executions" in execution:
@@ -143,9 +141,6 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     return change_each(
         invocation, "cancel", units, cancel, words, lambda _, found: [one.get("id") for one in found["executions"]]
     )
-
-
-# -- queue, runs, output, tail ----------------------------------------------------------------------------------------
 
 
 _QUEUE_COLUMNS = [

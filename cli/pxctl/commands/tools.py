@@ -42,9 +42,6 @@ _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
 _MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")  # how PNG, JPEG, GIF and PDF begin in base64
 
 
-# -- run --------------------------------------------------------------------------------------------------------------
-
-
 @declare(root, "run")
 @click.argument("tool", metavar="TOOL", shell_complete=tool_names)
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=app.assignments)
@@ -73,7 +70,7 @@ def run_tool(
     invocation.action = f"run tool:{name}"
     if file is not None and not os.access(os.path.dirname(file) or ".", os.W_OK):  # else the answer would be lost
         raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {file}")
-    client, given = app.waking_client(invocation, asked.pop("no_autostart")), asked.pop("given")
+    client, given = app.waking_client(invocation), asked.pop("given")
     verb, accept = ("stream", NDJSON) if streams else ("run", "*/*")
     place, fields = query(route("tool", name, verb), asked.items()), {"Content-Type": _JSON, "Accept": accept}
     limit = None if asked["timeout"] is None else asked["timeout"] + SLACK_SECONDS
@@ -165,9 +162,6 @@ def _embedded(value: Any) -> bytes | None:
         return None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next((found for one in inner if (found := _embedded(one)) is not None), None)
-
-
-# -- the catalog ------------------------------------------------------------------------------------------------------
 
 
 _tool = click.argument(

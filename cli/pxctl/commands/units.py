@@ -24,9 +24,6 @@ _GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
 _LOOK_SECONDS = 2.0
 
 
-# -- status -----------------------------------------------------------------------------------------------------------
-
-
 def _reason(unit: Document) -> output.Cell:
     """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one ended badly."""
     if error := unit.get("config_error"):
@@ -100,9 +97,6 @@ def _watch(invocation: Invocation, target: str) -> int:
             time.sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
         return Exit.OK
-
-
-# -- several units at once --------------------------------------------------------------------------------------------
 
 
 Outcome = tuple[str, Document | Failure]
