@@ -23,6 +23,7 @@ from pxctl.client import Client, Document, Exit, Failure, query, route, usage
 from pxctl.invocation import Invocation
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
+_SAMPLE = "lorenz-ode-solver"
 Decorator = Callable[[Any], Any]
 
 
@@ -152,10 +153,14 @@ _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, 
 class PxGroup(click.Group):
     """A group of commands; the module of one in `modules` is imported when it is called. `sample`: a unit of its."""
 
-    def __init__(self, name: str, about: str, sample: str, modules: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, name: str, about: str, sample: str = _SAMPLE, modules: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
         super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=[*options])
         self._modules, self.sample = modules, sample
+        if not modules:
+            root.add_command(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules or self.commands)
@@ -186,7 +191,7 @@ _MODULES = {
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
 _ABOUT = "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes."
-root = PxGroup("pxctl", _ABOUT, "lorenz-ode-solver", _MODULES)
+root = PxGroup("pxctl", _ABOUT, modules=_MODULES)
 click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 
@@ -227,12 +232,6 @@ def declare(
     return wrap
 
 
-def declare_group(name: str, about: str, sample: str = "lorenz-ode-solver") -> PxGroup:
-    made = PxGroup(name, about, sample)
-    root.add_command(made)
-    return made
-
-
 # -- live names for the shell's completion -----------------------------------------------------------------------------
 
 
@@ -254,8 +253,6 @@ def _offer(names: Iterable[object], incomplete: str) -> list[str]:
 
 
 def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
-    """Return what offers members of the objects that the daemon lists, with their kind once it was typed."""
-
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         listed = _ask(context, target).get(key, [])
         names = [(one.get("kind", kind), one.get(member)) for member in members for one in listed]

@@ -40,7 +40,6 @@ def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
 
 
 def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """Return the text that stands for a bundle; empty where it has none, as a picture."""
     if "application/json" in bundle:
         return json.dumps(bundle["application/json"], ensure_ascii=False, indent=indent)
     order = ("text/markdown", "text/plain", "text/html", "text/latex")

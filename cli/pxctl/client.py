@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 READ_SECONDS = 30.0
@@ -95,10 +95,7 @@ def problem(status: int, members: Document) -> Failure:
 
 
 class Exchange:
-    """A connection with a request and its answer at a time. A context manager, or `close()`.
-
-    Closing it before the answer is at its end is taken by the daemon for a wish to cancel.
-    """
+    """A connection with a request and its answer at a time. To close it before its end means a wish to cancel."""
 
     def __init__(self, path: str) -> None:
         self._path, self._timeout = path, 0.0
@@ -226,19 +223,16 @@ def _connect(path: str) -> socket.socket:
 # -- the daemon -------------------------------------------------------------------------------------------------------
 
 
-class Client:
-    """Asks the daemon at the socket `path`.
+Waiting = Callable[[], AbstractContextManager[object]]
 
-    `wake` is called once when nobody answers there, then it is asked again; None: that is a failure at once. `waiting`
-    returns what tells a person, while it lasts, that an answer is waited for.
+
+class Client:
+    """Asks the daemon at the socket `path`, under `waiting`, which tells a person that an answer is waited for.
+
+    `wake` is called once when nobody answers there, then it is asked again; None: that is a failure at once.
     """
 
-    def __init__(
-        self,
-        path: str,
-        wake: Callable[[], None] | None = None,
-        waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, path: str, wake: Callable[[], None] | None = None, waiting: Waiting = nullcontext) -> None:
         self.path, self._wake, self._waiting = path, wake, waiting
         self._kept: Exchange | None = None  # its connection takes one more request
 
@@ -271,7 +265,6 @@ class Client:
         return exchange
 
     def ask(self, method: str, target: str, *, keep: bool = False, **request: Any) -> Document:
-        """Send a request, as `open` does, and return the document that is answered."""
         for is_last in (method != "GET", True):
             try:
                 with self._waiting(), self.open(method, target, keep=keep, **request) as exchange:

@@ -187,7 +187,6 @@ def _properties(schema: Any, root: Schema) -> dict[str, Any]:
 
 
 def _schema_at(root: Schema, path: tuple[str, ...]) -> Any:
-    """Return the schema of a nested property; None where the schema says nothing about it."""
     schema: Any = root
     for name in path:
         schema = _properties(schema, root).get(name)

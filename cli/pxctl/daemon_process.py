@@ -165,9 +165,7 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
 def stop_daemon(client: Client, timeout: float) -> int:
     """Ask for the orderly stop, and return when the daemon's own processes and those of its units are gone.
 
-    Returns how many executions of pipes waited in line: the next daemon runs them.
-
-    Raises Unreachable: no daemon answers; Failure: names what outlived the stop.
+    Returns how many executions of pipes waited in line: the next daemon runs them. Raises Failure: something is left.
     """
     document = client.get("/api/status", timeout=_READ_SECONDS)
     daemon: Document = document.get("daemon") or {}

@@ -59,7 +59,6 @@ def await_execution(client: Client, execution: Document, timeout: float | None =
 
 
 def successor_of(client: Client, execution: Document) -> Document | None:
-    """Return the retry that was queued after an execution; None where none is known."""
     if execution.get("status") not in {"failed", "timed_out"}:
         return None
     target = query(route("pipe", str(execution.get("pipe_name")), "executions"), [("limit", 20)])

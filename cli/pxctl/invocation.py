@@ -72,7 +72,6 @@ class Invocation:
         return self.json or self.quiet
 
     def show(self, result: Document, ids: Iterable[object], *lines: object) -> None:
-        """Write a result as `--json` or `-q` want it, else these lines."""
         if not self.print_result(result, ids):
             self.print(*lines)
 

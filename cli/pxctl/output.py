@@ -160,7 +160,6 @@ def size(count: float | None) -> str:
 
 
 def epoch(text: object) -> float | None:
-    """Return the Unix time of an RFC 3339 timestamp of the daemon's, None where there is none."""
     return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
 
 
@@ -195,7 +194,6 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` cells, with an ellipsis where something is missing."""
     if width_of(text) <= width:
         return text
     while text and width_of(text) >= width:

@@ -145,11 +145,7 @@ def pages(
 
 
 def since_when(text: str | None) -> str | None:
-    """Return the time of `--since` as the daemon reads it: RFC 3339, or an age ("10m").
-
-    Understands "2 hours ago", and by the clock here "today", "yesterday", "16:00" (the last one that was) and a date
-    and time without a zone.
-    """
+    """Return a time as the daemon reads it, RFC 3339 or an age; "today" and times without a zone are of here."""
     if text is None:
         return None
     from datetime import UTC, datetime, timedelta
@@ -236,10 +232,7 @@ class Outlet:
 
 
 class Screen:
-    """Both streams of what runs elsewhere, what is said about it, and a spinner while nothing comes.
-
-    Use as a context manager, which ends what is begun.
-    """
+    """Both streams of what runs elsewhere, what is said about it, and a spinner; as a context manager it ends lines."""
 
     def __init__(self, invocation: Invocation, unit: str) -> None:
         self.invocation, self.phase = invocation, "…"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 import click
 
 from pxctl import daemon_process, output, paths, service
-from pxctl.app import declare, declare_group, root, timeout_option
+from pxctl.app import PxGroup, declare, root, timeout_option
 from pxctl.client import AWAY, Client, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.invocation import Invocation
-from pxctl.service import finding
+from pxctl.service import Service, finding
 
-daemon = declare_group("daemon", "Start, stop, restart, reload, install the daemon.")
-config = declare_group("config", "Show and check the settings.")
+daemon = PxGroup("daemon", "Start, stop, restart, reload, install the daemon.")
+config = PxGroup("config", "Show and check the settings.")
 
 _END_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
@@ -49,7 +49,7 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
 
     What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
     """
-    on_demand, waiting = service.is_waiting(invocation), 0
+    on_demand, waiting = Service(invocation).is_waiting(), 0
     try:
         if on_demand:  # to ask would start it
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
@@ -156,20 +156,21 @@ def install_service(
 
     $ pxctl daemon install --on-demand
     """
-    texts = service.unit_texts(invocation, platform, on_demand=on_demand)
+    pxd = Service(invocation, platform)
+    texts = pxd.texts(on_demand=on_demand)
     if only_print:
         heads = [f"# {path}\n" if len(texts) > 1 else "" for path in texts]
         output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
         return
-    service.check_place(invocation, platform, texts, force=force)
-    runs_there = service.is_active(invocation, platform, texts)
+    pxd.check_place(texts, force=force)
+    runs_there = pxd.is_active(texts)
     runs = runs_there or service.is_listened_at(invocation.socket_path)
     with invocation.spinner("pxd", "installing…"):
-        written = service.install(invocation, platform, texts, start=start and not runs)
+        written = pxd.install(texts, start=start and not runs)
     if runs and (written or not runs_there):
         command = "pxctl daemon stop && pxctl daemon start"
         invocation.notice(f"pxd runs already; for the service manager to take over: {command}")
-    if linger := service.lingers(invocation, platform):
+    if linger := pxd.lingers():
         invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
     invocation.print_done(f"pxd is installed: {', '.join(map(str, texts))}")
 
@@ -181,14 +182,14 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
 
     Settings, tools, pipes, ledger and logs stay; it says where.
     """
-    there = service.own_files(invocation, platform)
+    pxd = Service(invocation, platform)
+    there = pxd.own_files()
     if not there:
         invocation.notice("no unit is installed; nothing to do")
         return
-    _, variables = service.read_file(service.text_of(there[0]))
-    invocation.env = {**invocation.env, **variables}  # whose daemon it is
+    invocation.env = {**invocation.env, **service.read_unit(there[0])[1]}  # whose daemon it is
     with invocation.spinner("pxd", "stopping…"):
-        service.uninstall(invocation, platform, there)
+        pxd.uninstall(there)
     kept = paths.find_data(invocation.env, system=invocation.system)
     removed = f"pxd is uninstalled: {', '.join(map(str, there))} removed"
     invocation.print_done(removed, *(f"kept: {folder}" for folder in kept))
@@ -202,7 +203,7 @@ def check_all(invocation: Invocation) -> int:
     """
     looks: dict[str, Callable[[], Iterable[Document]]] = {
         "pxd": lambda: [finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}")],
-        "service_unit": lambda: service.check(invocation, service.HERE),
+        "service_unit": lambda: Service(invocation).check(),
         "daemon": lambda: [
             finding("daemon", "ok", f"it answers at {invocation.socket_path}"),
             *invocation.client().get("/api/doctor").get("checks", []),

@@ -69,11 +69,7 @@ class CellCall:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def events(self) -> Iterator[Document]:
-        """Yield what happens up to `done`.
-
-        Raises Failure: the call never ran, or was cut off before its first cell; KeyboardInterrupt: it was
-        cancelled before its first cell, or its end is not waited for any more.
-        """
+        """Yield what happens up to `done`. Raises Failure: the call never ran, or was cut off before its first cell."""
         target = route("kernel", self._name, "execute")
         try:
             for _, event in stream(self._client, "POST", target, content=self._body, timeout=None):
@@ -209,7 +205,6 @@ def run_cells(
 
 
 def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure | None:
-    """Return the failure that a call ended with, None when all is well. Its sentence is the daemon's."""
     status = str(result.get("status"))
     if status == "ok":
         return None

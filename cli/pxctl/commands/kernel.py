@@ -14,15 +14,15 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, kernel_names, no_autostart_option, timeout_option, waking_client
+from pxctl.app import PxGroup, declare, kernel_names, no_autostart_option, timeout_option, waking_client
 from pxctl.cells import CellScreen
 from pxctl.client import Client, Document, Failure, bare_name, query, route, units_of
-from pxctl.commands.units import bare_id, change_each, steer, steering
+from pxctl.commands.units import change_each, steer, steering
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
 from pxctl.streams import stream
 
-kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
+kernel = PxGroup("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
@@ -166,7 +166,7 @@ def stop_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None
 
     $ pxctl kernel stop 'work*'
     """
-    return steer(invocation, "stop", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
+    return steer(invocation, "stop", _units(invocation.client(), units, cwd), **waiting, bare=True)
 
 
 @declare(kernel, "restart", "restart {units}")
@@ -177,7 +177,7 @@ def restart_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | N
 
     A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
     """
-    return steer(invocation, "restart", _units(invocation.client(), units, cwd), **waiting, ids=bare_id)
+    return steer(invocation, "restart", _units(invocation.client(), units, cwd), **waiting, bare=True)
 
 
 @declare(kernel, "interrupt", "interrupt {units}")
@@ -206,7 +206,7 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str |
         steps = ", ".join(str(step.get("action")) for step in taken)
         return f"{unit} cell {document['running']}: {steps or 'asked to end'}"
 
-    return change_each(invocation, "interrupt", _units(client, units, cwd), interrupt, words, bare_id)
+    return change_each(invocation, "interrupt", _units(client, units, cwd), interrupt, words, bare=True)
 
 
 @declare(kernel, "attach", "attach to {name}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from pxctl import executions, output
-from pxctl.app import declare, declare_group, execution_names, pipe_names, source_of
+from pxctl.app import PxGroup, declare, execution_names, pipe_names, source_of
 from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
 from pxctl.coerce import read_json
-from pxctl.commands.units import bare_id, change_each
+from pxctl.commands.units import change_each
 from pxctl.invocation import Invocation
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
 from pxctl.streams import harmless
 
-pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand.", "disk-digest")
+pipe = PxGroup("pipe", "Pipes: agents that run on a schedule, on events or by hand.", "disk-digest")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
 _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=pipe_names)
 
@@ -172,7 +172,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         when = ago(pipe.get("next_run"))
         return f"{unit} enabled" + ("; it runs now" if when.endswith("ago") else f"; next run {when}" * (when != "-"))
 
-    return change_each(invocation, verb, units_of(client, "pipe", names), change, words, bare_id)
+    return change_each(invocation, verb, units_of(client, "pipe", names), change, words, bare=True)
 
 
 @declare(pipe, "enable", "enable {names}")

@@ -124,13 +124,13 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     $ pxctl pipe cancel 12 disk-digest    # of a pipe what runs and waits
     """
     client = invocation.client()
-    numbers = [f"execution {target}" for target in targets if target.isdecimal()]
+    numbers = [f"execution:{target}" for target in targets if target.isdecimal()]
     names = [target for target in targets if not target.isdecimal()]
 
     def cancel(unit: str) -> Document:
         if unit.startswith("pipe:"):
             return client.ask("POST", route("pipe", unit, "cancel"), content={}, timeout=None)
-        found = executions.find_execution(client, unit.removeprefix("execution "))
+        found = executions.find_execution(client, unit.removeprefix("execution:"))
         return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None)]}
 
     def words(unit: str, document: Document) -> str:
@@ -138,9 +138,7 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
         return "\n".join(lines) or f"{unit}: nothing runs and nothing waits"
 
     units = numbers + (units_of(client, "pipe", names) if names else [])
-    return change_each(
-        invocation, "cancel", units, cancel, words, lambda _, found: [one.get("id") for one in found["executions"]]
-    )
+    return change_each(invocation, "cancel", units, cancel, words, bare=True)
 
 
 _QUEUE_COLUMNS = [

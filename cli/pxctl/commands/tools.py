@@ -35,7 +35,7 @@ from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
 from pxctl.streams import NDJSON, stream
 
-tools = app.declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
+tools = app.PxGroup("tools", "The catalog of tools: list, show, validate, add and more.")
 _JSON = "application/json"
 _JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
 _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
@@ -118,31 +118,26 @@ def _is_json(exchange: Exchange) -> bool:
 
 
 def _answer(exchange: Exchange, *, is_terminal: bool) -> Iterable[bytes]:
-    """Yield JSON, indented on a terminal, else as it comes, with a newline at its end; anything else as it comes."""
-    kind, last = exchange.content_type, b"\n"
-    if not _is_json(exchange):
-        if is_terminal and not (kind.startswith("text/") or kind in {*_JSON_LINES, "application/xml"}):
-            what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
-            raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
-        yield from exchange.chunks()
+    """Yield JSON, indented on a terminal, with a newline at its end; anything else as it comes."""
+    kind, is_json, last = exchange.content_type, _is_json(exchange), b"\n"
+    if is_json and is_terminal:
+        raw = exchange.read()
+        try:
+            text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
+        except (ValueError, RecursionError):  # it is none in spite of its type
+            text = "\n".join(clean(line) for line in raw.decode("utf-8", "replace").splitlines())
+        yield text.encode("utf-8", "backslashreplace") + b"\n"
         return
-    for last in [_pretty(exchange.read())] if is_terminal else exchange.chunks():
+    if is_terminal and not (kind.startswith("text/") or kind in {*_JSON_LINES, "application/xml"}):
+        what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
+        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
+    for last in exchange.chunks():
         yield last
-    if not last.endswith(b"\n"):
+    if is_json and not last.endswith(b"\n"):
         yield b"\n"
 
 
-def _pretty(raw: bytes) -> bytes:
-    """Return JSON indented for people; what is not JSON in spite of its type stays as it is, without control codes."""
-    try:
-        text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
-    except (ValueError, RecursionError):
-        text = "\n".join(clean(line) for line in raw.decode("utf-8", "replace").splitlines())
-    return text.encode("utf-8", "backslashreplace")
-
-
 def _to_be_saved(exchange: Exchange) -> Iterable[bytes]:
-    """Return an answer, or the file that its JSON holds."""
     if not _is_json(exchange):
         return exchange.chunks()
     raw = exchange.read()
@@ -183,11 +178,6 @@ _INPUT_COLUMNS = [
     Column("TYPE", "types", 1),
     Column("DEFAULT", "shown_default", 2),
     Column("MEANING", lambda declared: declared.get("description") or declared.get("title"), 3, minimum=16),
-]
-_CHECK_COLUMNS = [
-    Column("CHECK", "name", minimum=10),
-    state_column("status", "RESULT", 0),
-    Column("MESSAGE", "message", 1, minimum=20),
 ]
 
 
@@ -233,11 +223,9 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
         document = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
     overall, checks = str(document.get("overall")), document.get("checks") or []
     if not invocation.print_result(document, [document.get("tool_id")]):
-        invocation.print(*invocation.table(_CHECK_COLUMNS, checks))
         for check in checks:
-            if check.get("status") not in {"pass", "skip"}:
-                details = str(check.get("details") or "").splitlines()
-                invocation.print(*(clean(f"  {check.get('name')}: {line}") for line in details))
+            details = None if check["status"] in {"pass", "skip"} else check.get("details")
+            invocation.print_check(check["status"], f"{check['name']}: {check['message']}", details)
         invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
     return Exit.FAILED if overall == "fail" else Exit.OK
 

@@ -100,16 +100,6 @@ def _watch(invocation: Invocation, target: str) -> int:
 
 
 Outcome = tuple[str, Document | Failure]
-Ids = Callable[[str, Document], list[object]]  # what `-q` prints of a unit, and of what the daemon answered
-
-
-def full_id(unit: str, _: Document) -> list[object]:
-    return [unit]
-
-
-def bare_id(unit: str, _: Document) -> list[object]:
-    """Return what commands of one noun call a unit under `-q`."""
-    return [unit.partition(":")[2]]
 
 
 def change_each(
@@ -118,9 +108,12 @@ def change_each(
     units: Iterable[str],
     change: Callable[[str], Document],
     words: Callable[[str, Document], str],
-    ids: Ids = full_id,
+    bare: bool = False,
 ) -> int:
-    """Do to one unit after the other what is over at once; print what became of each, return the exit code."""
+    """Do to one unit after the other what is over at once; print what became of each, return the exit code.
+
+    `bare`: under `-q` a unit is called by its name alone, as in the commands of one noun.
+    """
     outcomes: list[Outcome] = []
     for unit in units:
         try:
@@ -128,11 +121,11 @@ def change_each(
                 outcomes.append((unit, change(unit)))
         except Failure as failure:
             outcomes.append((unit, failure))
-    return _print_outcomes(invocation, verb, outcomes, words, ids)
+    return _print_outcomes(invocation, verb, outcomes, words, bare)
 
 
 def _print_outcomes(
-    invocation: Invocation, verb: str, outcomes: list[Outcome], words: Callable[[str, Document], str], ids: Ids
+    invocation: Invocation, verb: str, outcomes: list[Outcome], words: Callable[[str, Document], str], bare: bool
 ) -> int:
     """Print what became of each in words, as one document (of a single unit the daemon's own), or as ids."""
     found = [(unit, one) for unit, one in outcomes if not isinstance(one, Failure)]
@@ -145,7 +138,7 @@ def _print_outcomes(
     results = [{"unit": unit, "answer": one, "problem": None} for unit, one in found]
     results += [{"unit": one.unit, "answer": None, "problem": one.document()} for one in failures]
     whole = found[0][1] if len(outcomes) == 1 else {"schema": "px.some-units/1", "results": results}
-    if not invocation.print_result(whole, [each for unit, one in found for each in ids(unit, one)]):
+    if not invocation.print_result(whole, [unit.partition(":")[2] if bare else unit for unit, _ in found]):
         invocation.print(*(words(unit, one) for unit, one in found))
     for failure in [] if invocation.json else failures:
         report(invocation, failure)
@@ -153,7 +146,7 @@ def _print_outcomes(
 
 
 def steer(
-    invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool, ids: Ids = full_id
+    invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool, bare: bool = False
 ) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
@@ -176,7 +169,7 @@ def steer(
             return f"{unit} {found.get('status')} (execution {found.get('id')})"
         return f"{unit} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
 
-    return _print_outcomes(invocation, verb, [_outcome(verb, result) for result in results], words, ids)
+    return _print_outcomes(invocation, verb, [_outcome(verb, result) for result in results], words, bare)
 
 
 def _outcome(verb: str, result: Document) -> Outcome:
@@ -191,7 +184,6 @@ def _outcome(verb: str, result: Document) -> Outcome:
 
 
 def steering(metavar: str, complete: Any) -> Callable[[Any], Any]:
-    """Declare the arguments of a command that steers units."""
     units = click.argument("units", nargs=-1, required=True, metavar=f"{metavar}...", shell_complete=complete)
     return lambda function: units(timeout_option()(no_wait_option(function)))
 
