@@ -1,4 +1,4 @@
-"""From an execution to everything that a spawn needs; and the refusals on the way, which leave nothing behind."""
+"""From an execution to everything that a spawn needs: its key, environment, program and files; and the refusals."""
 
 from __future__ import annotations
 
@@ -15,24 +15,16 @@ import pytest
 from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
+from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
 from supervisord_py.pipes.context import Clocks
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.launch import (
-    ARGUMENT_BYTES,
-    HAS_KEY,
-    LaunchSpec,
-    build_environment,
-    cleanup,
-    command_line,
-    file_texts,
-    placeholder_values,
-    recall_secrets,
-)
+from supervisord_py.pipes.launch import LaunchSpec, command_line
 from supervisord_py.pipes.preflight import AgentShelf, Completed
 
 BUILTIN = load_adapters(None)
 NO_PRESET = Preset()
+KEY = "sk-very-secret"
 CUSTOM = Preset("x", "custom", "m", "http://127.0.0.1:1/v1", "openai-completions", "$K")
 MINE = '[agents.mine]\nargv = ["mine"]\n'
 
@@ -45,7 +37,7 @@ class House:
         self.stdin: bytes | None = None
         self.answers: dict[str, Completed | Exception] = {}
         config = pipes_config(root, preflight_seconds=0.0, env_allow=("PATH", "HOME"))
-        environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
+        environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": KEY}
         nobody: Any = None
         self.shelf = AgentShelf(config, nobody, environ)
         self.shelf.run = self.run
@@ -108,14 +100,14 @@ async def test_pi_is_made_ready(house: House) -> None:
     private = [house.run_dir, *house.run_dir.rglob("*"), Path(sessions)]
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700, 0o600}
     output = house.folder / "output" / "7"
-    expected = {"PX_KEY": "sk-very-secret", "PI_CODING_AGENT_DIR": str(house.run_dir / "agent")}
+    expected = {"PX_KEY": KEY, "PI_CODING_AGENT_DIR": str(house.run_dir / "agent")}
     expected |= {"PX_OUTPUT_DIR": str(output), "PX_EXECUTION_ID": "7", "PX_SOCKET": f"{house.root}/pxd.sock"}
     assert {name: found.env[name] for name in expected} == expected
     assert output.is_dir()
     assert (found.version, found.warnings, found.session_path) == ("0.74.2", (), sessions)
-    assert list(found.secrets) == ["sk-very-secret"]
+    assert list(found.secrets) == [KEY]
     everything = repr(found) + "".join(path.read_text() for path in house.run_dir.rglob("*") if path.is_file())
-    assert "sk-very-secret" not in everything + "".join(found.argv)
+    assert KEY not in everything + "".join(found.argv)
 
 
 async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> None:
@@ -130,8 +122,8 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
         assert not (house.run_dir / "agent" / "left").exists()
         (house.run_dir / "agent" / "left").write_text("over")
     assert (found.env["MINE_KEY"], "line 2" in found.warnings[0]) == ("sk-from-dotenv", True)
-    cleanup(house.run_dir)
-    cleanup(house.run_dir)
+    launch.cleanup(house.run_dir)
+    launch.cleanup(house.run_dir)
     assert {name.removeprefix("raw.") for name in os.listdir(house.run_dir)} == {"stderr", "stdout"}
 
 
@@ -156,8 +148,60 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
     known = ("of-the-env", "sk-ant")
     for reference, more in (("cmd:pass show acme", ("from-the-store",)), ("$NOT_THERE", ()), ("cmd:gone", ())):
         it = house.execution("claude", Preset(provider="acme", api_key=reference))
-        assert await recall_secrets(house.shelf, it, house.folder) == (*known, *more)
-    assert await recall_secrets(house.shelf, house.execution("nobody"), house.folder) == ()
+        assert await launch.recall_secrets(house.shelf, it, house.folder) == (*known, *more)
+    assert await launch.recall_secrets(house.shelf, house.execution("nobody"), house.folder) == ()
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+async def key(house: House, reference: str, **environ: str) -> str:
+    try:
+        return await launch.resolve_key(house.shelf, reference, environ)
+    except CannotRunError as error:
+        assert KEY not in error.message
+        return f"{error.error_type}: {error.message}"
+
+
+@pytest.mark.parametrize("text", ["", KEY, "$", "$A-B", "${A", "file:", "file: ", "cmd:", "cmd: ", "cmd:'a"])
+async def test_what_is_no_reference_is_refused_and_not_quoted(house: House, text: str) -> None:
+    found = await key(house, text)
+    assert found.startswith("config_error: an api_key is no reference")
+    assert "$ACME_API_KEY" in found
+
+
+async def test_a_key_of_a_variable_or_of_a_file_that_is_its_owners_alone(house: House) -> None:
+    assert [await key(house, it, V=f" {KEY}\n") for it in ("$V", "${V}")] == [KEY, KEY]
+    assert "auth_failed: the variable V is not set; set V in the .env beside pipe.md" in await key(house, "$V", V=" ")
+    file = house.root / "key"
+    file.write_text(f"{KEY}\n")
+    file.chmod(0o600)
+    assert {await key(house, it) for it in (f"file: {file}", "file:key", "file:~/key")} == {KEY}
+    file.chmod(0o640)
+    assert f"(mode 640); chmod 600 {file}" in await key(house, f"file:{file}")
+    file.chmod(0o600)
+    assert "cannot be read: No such file" in await key(house, "file:nowhere")
+    for content, words in ((b"", "is empty"), (b"\xff\xfe", "it is no text")):
+        file.write_bytes(content)
+        assert words in await key(house, f"file:{file}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Completed(0, None, f"{KEY}\n", "a hint"), KEY),
+        (Completed(2, None, KEY, KEY), "(pass) exits with 2; run the command by hand"),
+        (Completed(None, 9), "was killed by signal 9"),
+        (Completed(0, None, f"{KEY}\n{KEY}"), "must print one line"),
+        (TimeoutError(), "did not end within 30 s"),
+        (StartFailedError("no such file"), "cannot be started: no such file"),
+    ],
+)
+async def test_a_command_prints_the_key_or_the_reason_is_told(
+    house: House, answer: Completed | Exception, words: str
+) -> None:
+    house.answers = {"pass": answer}
+    assert words in await key(house, "cmd:pass show 'a b'")
 
 
 # -- what adapters are filled with -------------------------------------------------------------------------------------
@@ -166,7 +210,7 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
 def values(name: str, preset: Preset) -> Any:
     it = Execution(id=7, pipe_name="p", output_dir="/p/output/7", plan=Plan(name), preset=preset)
     has_key = preset.api_key is not None
-    return placeholder_values(BUILTIN.get(name), it, Path("/p"), pipes_config(Path("/")), has_key=has_key)
+    return launch.placeholder_values(BUILTIN.get(name), it, Path("/p"), pipes_config(Path("/")), has_key=has_key)
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILTIN.agents) - {"command"}))
@@ -175,13 +219,13 @@ def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset:
     spec, known = BUILTIN.get(name), values(name, preset)
     words = command_line(spec, known, "what to do", history=False)
     assert "what to do" not in words
-    assert not any(HAS_KEY in word or "{" in word for word in words)
-    assert HAS_KEY not in json.dumps(file_texts(spec, known | ({"model": "m"} if preset is CUSTOM else {})))
+    assert not any(launch.HAS_KEY in word or "{" in word for word in words)
+    assert launch.HAS_KEY not in json.dumps(launch.file_texts(spec, known))
 
 
 def test_a_prompt_that_cannot_be_an_argument_is_refused() -> None:
     spec = AgentSpec(name="x", argv=("a",), prompt=PromptBy.ARG, prompt_argv=("{prompt}",))
-    for prompt in ("-x", "@file", "a\0b", "é" * ARGUMENT_BYTES):
+    for prompt in ("-x", "@file", "a\0b", "é" * launch.ARGUMENT_BYTES):
         with pytest.raises(CannotRunError, match="takes its prompt as an argument"):
             command_line(spec, {}, prompt, history=False)
     guarded = msgspec.structs.replace(spec, prompt_argv=("--", "{prompt}"))
@@ -196,7 +240,7 @@ DAEMON = {
 
 def environment(name: str, preset: Preset = NO_PRESET) -> tuple[dict[str, str], set[str]]:
     key = "sk-preset" if preset.api_key else None
-    env, secrets = build_environment(BUILTIN.get(name), values(name, preset), DAEMON, ("PATH", "HOME"), {}, key)
+    env, secrets = launch.build_environment(BUILTIN.get(name), values(name, preset), DAEMON, ("PATH", "HOME"), {}, key)
     return env, set(secrets)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from pipe_rig import eventually, pipe_house
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes import output
-from supervisord_py.pipes.output import Copier, OutputStream
+from supervisord_py.pipes.output import MARK, Copier, OutputStream, Redactor, redact
 
 OUT, ERR, EVENTS = OutputStream.STDOUT, OutputStream.STDERR, OutputStream.EVENTS
 KEY = "sk-very-secret"
@@ -127,3 +130,51 @@ async def test_whoever_reads_an_output_whose_files_are_gone_is_told(short_tmp: P
         page = await rig.room.output(done.id, OUT, 0, 1_000_000)
         assert (page.data, page.complete, page.truncated) == (b"", False, True)
         assert (await rig.room.execution(done.id, blobs=True)).stdout == done.stdout
+
+
+# -- redaction ---------------------------------------------------------------------------------------------------------
+
+VALUES = st.lists(st.text("ab", min_size=6, max_size=9) | st.text('ab"\\é', min_size=6, max_size=8), max_size=4)
+TEXTS = st.lists(st.sampled_from("ab\n") | st.sampled_from(["ababab", 'é"', "\\"]), max_size=60).map("".join)
+CUTS = st.lists(st.integers(0, 300), max_size=8)
+PATTERNS = st.sampled_from([(), ("a+b",), ("b*", "^a.b$")])
+
+
+def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    return [data[one:other] for one, other in pairwise(places)]
+
+
+def streamed(redactor: Redactor, parts: Iterable[bytes]) -> bytes:
+    return b"".join([*(redactor.feed(part) for part in parts), redactor.end()])
+
+
+@given(values=VALUES, text=TEXTS, cuts=CUTS, patterns=PATTERNS)
+@example(values=["bababa"], text="bbbababab\naab", cuts=[4, 6, 12], patterns=("a+b",))
+def test_no_value_comes_through_and_the_cuts_make_no_difference(
+    values: list[str], text: str, cuts: list[int], patterns: tuple[str, ...]
+) -> None:
+    whole = redact(text, values, patterns).encode()
+    parts = pieces(text.encode(), cuts)
+    assert streamed(Redactor(values, patterns), parts) == whole
+    for value in values:
+        assert len(value.strip()) < 6 or value.strip().encode() not in whole
+
+
+def test_what_is_held_and_what_is_a_secret() -> None:
+    redactor = Redactor(["secret", "secret-and-more"], [r"\d{4}-\d{4}$"])
+    assert redactor.feed(b"secret-and-more secret. 1234-5678") == b"", "lines are looked at when they are whole"
+    assert (redactor.feed(b"\nrest"), redactor.end()) == (MARK + b" " + MARK + b". " + MARK + b"\n", b"rest")
+    assert Redactor([]).feed(b"any") == b"any", "who knows no secret holds nothing back"
+    assert redact(r'{"k": "pa\"ss\u00e9word"}', ['pa"sséword']) == '{"k": "[redacted]"}', "as JSON writes it"
+    assert redact("a short abc", ["", "short", "  abc  "]) == "a short abc", "short values are left alone"
+    assert redact("one: first-line\nsecond-line", ["first-line\nsecond-line"]) == "one: [redacted]\n[redacted]"
+    with pytest.raises(re.error):
+        Redactor([], ["[a"])
+
+
+def test_a_line_without_end_is_let_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "LINE_BYTES", 10)
+    redactor = Redactor([], ["x[0-9]+x"])
+    assert redactor.feed(b"x7x" + b"." * 10) == MARK + b"." * 7
+    assert redactor.end() == b"..."

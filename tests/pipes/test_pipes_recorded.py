@@ -1,39 +1,78 @@
-"""What real agents printed (tests/pipes/recorded) comes to the right end, however it is cut into pieces."""
+"""What real agents printed (tests/pipes/recorded, see the README there) comes to the right end, however it is cut."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordings import RECORDED, VERSION, read, recordings
-from supervisord_py.ledger.pipe_executions import ErrorType, Status
-from supervisord_py.pipes.adapters import in_range, parse_version
+from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Status
+from supervisord_py.pipes.adapters import AgentSpec, in_range, load_adapters, parse_version
 from supervisord_py.pipes.launch import command_line
+from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
+from supervisord_py.pipes.streams import PARSERS, Summary
+
+RECORDED = Path(__file__).parent / "recorded"
+VERSION = "version"
+"""The case that is no run: the answer to `--version`."""
+AGENTS = load_adapters(None)
+
+
+class Recording(NamedTuple):
+    """One run of a program: its output, how it ended, and how it was started (`told`, the JSON file beside it).
+
+    `program` is the folder: `codex`, or `pi-1.5.2` where several versions are kept.
+    """
+
+    program: str
+    case: str
+    stdout: bytes
+    stderr: str
+    told: dict[str, Any]
+
+    @property
+    def spec(self) -> AgentSpec:
+        return AGENTS.get(self.told["program"])
+
+
+def recordings(program: str) -> dict[str, Recording]:
+    found = {}
+    for path in sorted((RECORDED / program).glob("*.json")):
+        stdout, stderr = path.with_suffix(".stdout").read_bytes(), path.with_suffix(".stderr").read_text()
+        found[path.stem] = Recording(program, path.stem, stdout, stderr, json.loads(path.read_text()))
+    return found
+
+
+def read(recording: Recording, cuts: Iterable[int] = ()) -> tuple[Outcome, Summary, bytes, bytes]:
+    """Return what our parser and our judge made of a recording read in pieces: also the text, and the records kept."""
+    spec, raw, told = recording.spec, recording.stdout, recording.told
+    parser = PARSERS[spec.parser]()
+    places = itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)])
+    parts = [*(parser.feed(raw[start:end]) for start, end in places), parser.end()]
+    ended = ExitInfo(Cause.NOBODY, told["code"], told["signal"], None, raw.decode(), recording.stderr)
+    outcome = judge(ended, parser.summary, spec.success, spec.errors, allow_empty=False)
+    text, records = map(b"".join, zip(*parts, strict=True))
+    return outcome, parser.summary, text, records
+
 
 ANSWER = "Hello from the mock provider."
 NODE20 = "node20"
 """A pi that needs node 22, under node 20: it asks no provider."""
 
 
-@dataclass(frozen=True)
-class End:
-    """What a recording must come to.
+class End(NamedTuple):
+    """What a recording must come to."""
 
-    Attributes:
-        error: None where it completes.
-        usage: Total tokens, turns, cost in US dollars.
-        wait: How long the provider asks to wait.
-        text: On the execution's stdout; None where it only has to hold the answer.
-    """
-
-    error: ErrorType | None = None
-    usage: tuple[int, int, float] = (0, 0, 0.0)
-    wait: float | None = None
-    text: str | None = None
+    error: ErrorType | None = None  # None where it completes
+    usage: tuple[int, int, float] = (0, 0, 0.0)  # total tokens, turns, cost in US dollars
+    wait: float | None = None  # how long the provider asks to wait
+    text: str | None = None  # on the execution's stdout; None where it only has to hold the answer
 
 
 E = ErrorType
@@ -122,8 +161,8 @@ def test_every_recording_has_an_expectation() -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_recorded_run_comes_to_its_right_end(name: str) -> None:
     recording = RUNS[name]
-    expected, found = EXPECTED[recording.program][recording.case], read(recording)
-    outcome, summary = found.outcome, found.summary
+    expected = EXPECTED[recording.program][recording.case]
+    outcome, summary, text, _records = read(recording)
     assert outcome.error_type == expected.error, outcome.error_message
     assert outcome.status is (Status.COMPLETED if expected.error is None else Status.FAILED)
     assert (summary.usage.total_tokens, summary.usage.turns) == expected.usage[:2]
@@ -131,9 +170,9 @@ def test_a_recorded_run_comes_to_its_right_end(name: str) -> None:
     assert outcome.retry_after_seconds == expected.wait
     assert summary.garbage_lines == 0
     if expected.text is not None and name in JSON_RUNS:
-        assert found.text.decode() == expected.text
+        assert text.decode() == expected.text
     if expected.error is None:
-        assert ANSWER in found.text.decode()
+        assert ANSWER in text.decode()
         assert ANSWER in summary.final_text
 
 
@@ -145,7 +184,7 @@ def test_pieces_and_new_control_planes_change_nothing(name: str, cuts: list[int]
 @pytest.mark.parametrize("program", ["pi-1.5.2", "claude", "codex", "gemini", "opencode", "qwen"])
 def test_tokens_are_told_apart(program: str) -> None:
     """Of a run of two answers; gemini counts its thoughts in the total alone."""
-    usage = read(ALL[f"{program}/tool"]).summary.usage
+    usage = read(ALL[f"{program}/tool"])[1].usage
     caches = 0 if program in {"pi-1.5.2", "opencode"} else 800
     assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (2000, caches, 0)
     assert usage.output_tokens == (80 if program == "gemini" else 100)
@@ -155,7 +194,7 @@ def test_tokens_are_told_apart(program: str) -> None:
 def test_no_update_and_no_copy_of_a_stream_of_pi_is_kept(program: str) -> None:
     """Before 0.84 each update carries the whole message, and `agent_end` the whole conversation always did."""
     assert b'"message_update"' in RUNS[f"{program}/tool"].stdout
-    kept = [json.loads(line) for line in read(RUNS[f"{program}/tool"]).records.splitlines()]
+    kept = [json.loads(line) for line in read(RUNS[f"{program}/tool"])[3].splitlines()]
     assert not [each for each in kept if each["type"] in {"message_update", "message_start"} or "messages" in each]
     roles = [each["message"]["role"] for each in kept if "message" in each]
     assert roles == ["user", "assistant", "toolResult", "assistant"]
