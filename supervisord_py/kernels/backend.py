@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -136,21 +136,12 @@ class KernelBackend(Protocol):
 
 
 class Backends:
-    """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long.
+    """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long."""
 
-    `make` makes one; tests put their own here.
-    """
-
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        config: KernelsConfig,
-        make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
         self.made: dict[BackendName, Any] = {}
         self._supervisor = supervisor
         self._config = config
-        self._make = make or self._import
         self._making = asyncio.Lock()
 
     async def get(self, name: BackendName) -> Any:
@@ -170,7 +161,7 @@ class Backends:
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
         self.made.clear()
 
-    async def _import(self, name: BackendName, config: KernelsConfig) -> Any:
+    async def _make(self, name: BackendName, config: KernelsConfig) -> Any:
         file, kind = _MODULES[name]
         make: Any = getattr(await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}"), kind)
         if name is BackendName.BASH:

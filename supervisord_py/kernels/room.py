@@ -6,14 +6,14 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels.backend import Backends, KernelBackend, KernelHandle
+from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
 from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, Choice, ChooseRequest
 from supervisord_py.kernels.config import KernelsConfig
@@ -41,8 +41,7 @@ LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to s
 class Kernels:
     """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or `detach`.
 
-    `environ` is the daemon's environment, to pick from; `own` are harmless variables of ours that every kernel gets;
-    `make_backend` makes a backend: tests put their own here.
+    `environ` is the daemon's environment, to pick from; `own` are harmless variables of ours that every kernel gets.
     """
 
     def __init__(
@@ -52,14 +51,13 @@ class Kernels:
         config: KernelsConfig,
         events: EventStream,
         *,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str],
         own: Mapping[str, str] | None = None,
-        make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
-        self._placement, self._environ, self._own = placement, os.environ if environ is None else environ, own
+        self._placement, self._environ, self._own = placement, environ, own
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
-        backends = Backends(self.supervisor, config, make_backend)
+        backends = Backends(self.supervisor, config)
         self.pool = KernelPool(Supervisor(placement, ledger, events), ledger, backends, config, lambda: self.resolver)
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: dict[asyncio.Task[CallResult], KernelCall] = {}  # those that run
@@ -136,13 +134,9 @@ class Kernels:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
-        """Return every session, or one: living ones, and those that are remembered.
-
-        Raises UnknownUnitError: there is no session of that id.
-        """
-        chosen = self.register.sessions if session_id is None else (session_id,)
-        return tuple(self.register.known(each).view() for each in sorted(chosen))
+    def snapshot(self) -> tuple[SessionView, ...]:
+        """Return every session: living ones, and those that are remembered."""
+        return tuple(session.view() for _, session in sorted(self.register.sessions.items()))
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
@@ -181,7 +175,7 @@ class Kernels:
 
         return await kernelspecs.documents()
 
-    async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    async def capabilities(self, cwd: str | None = None) -> dict[str, Any]:
         async def ask_gateway() -> str | None:
             try:
                 await self.specs()
@@ -189,8 +183,7 @@ class Kernels:
                 return error.detail
             return None
 
-        asked = ChooseRequest(cwd=cwd, environ=environ or {})
-        return await self.resolver.capabilities(self.config, ask_gateway, asked)
+        return await self.resolver.capabilities(self.config, ask_gateway, ChooseRequest(cwd=cwd))
 
     async def explain(self, request: StartRequest) -> Choice:
         """Say which interpreter and environment would be taken, and why not others; nothing is started."""

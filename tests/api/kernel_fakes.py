@@ -80,8 +80,8 @@ class FakeKernels:
         self.views[view.id] = view
         return view
 
-    def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
-        return tuple(view for view in self.views.values() if session_id in {None, view.id})
+    def snapshot(self) -> tuple[SessionView, ...]:
+        return tuple(self.views.values())
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         for view in self.views.values():

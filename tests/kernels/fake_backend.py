@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
-from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.session import BackendName, CellError, CellStatus
+from supervisord_py.kernels.session import CellError, CellStatus
 from supervisord_py.process.model import Child, ExitRecord, Identity
 
 
@@ -100,9 +99,6 @@ class FakeBackend:
         self.gate = asyncio.Event()
         self.gate.set()
         self.held = asyncio.Event()
-
-    async def make(self, name: BackendName, config: KernelsConfig) -> FakeBackend:
-        return self
 
     @property
     def handle(self) -> FakeHandle:

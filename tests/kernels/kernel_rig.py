@@ -19,7 +19,6 @@ from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
-from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -96,11 +95,9 @@ class KernelRig:
     async def start(self, backend: KernelBackend, launch: Launch) -> Any:
         """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
 
-        async def make(_name: BackendName, _config: KernelsConfig) -> KernelBackend:
-            return backend
-
         supervisor, nobody = await self.supervise(), cast("Any", None)
-        backends = Backends(supervisor, self.config, make)
+        backends = Backends(supervisor, self.config)
+        backends.made = dict.fromkeys(BackendName, backend)
         pool = KernelPool(supervisor, cast("Ledger", self.ledger), backends, self.config, nobody)
         session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
         kernel = KernelInstance(launch.instance, session, unit=f"kernel:{launch.session_id}")

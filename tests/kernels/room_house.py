@@ -17,7 +17,7 @@ from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, Cell
+from supervisord_py.kernels.session import BackendName, CallEvent, CallRequest, CallResult, Cell
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Ledger
@@ -31,12 +31,12 @@ PATIENT = {"ladder_again_seconds": 60.0, "ladder_terminate_seconds": 120.0, "lad
 class RoomHouse:
     """One room, and what it told."""
 
-    def __init__(self, rig: KernelRig, make_backend: Any = None) -> None:
+    def __init__(self, rig: KernelRig, backend: Any = None) -> None:
         self.rig = rig
         self.config = replace(rig.config, python=sys.executable, managed=False)
         self.cwd = rig.folder / "work"
         self.cwd.mkdir()
-        self.make_backend = make_backend
+        self.backend = backend
         self.ledger: Ledger
         self.events: EventStream
         self.room: Kernels
@@ -53,8 +53,9 @@ class RoomHouse:
             self.config,
             self.events,
             environ=self.environ,
-            make_backend=self.make_backend,
         )
+        if self.backend is not None:
+            self.room.pool.backends.made = dict.fromkeys(BackendName, self.backend)
         await self.room.open()
 
     async def close(self) -> None:
@@ -124,13 +125,13 @@ class RoomHouse:
 
 
 @asynccontextmanager
-async def room_house(folder: Path, make_backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
+async def room_house(folder: Path, backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
     """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
     keeper = RealKeeper(folder)
     rig = KernelRig(folder, keeper)
     try:
         await rig.connect()
-        house = RoomHouse(rig, make_backend)
+        house = RoomHouse(rig, backend)
         house.config = replace(house.config, **changes)
         await house.open()
         try:

@@ -39,7 +39,7 @@ from supervisord_py.process.model import Reason
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    async with room_house(short_tmp, backend.make, **PATIENT, stop_seconds=0.5) as made:
+    async with room_house(short_tmp, backend, **PATIENT, stop_seconds=0.5) as made:
         yield made
 
 
@@ -56,7 +56,7 @@ async def start(house: RoomHouse, name: str, owner: Owner) -> str:
 
 
 def is_stopped(house: RoomHouse, session: str) -> bool:
-    return house.room.snapshot(session)[0].state is SessionState.STOPPED
+    return house.room.find(session).state is SessionState.STOPPED
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
     await house.replace()
     if how == "by its front end":
         with pytest.raises(UnknownUnitError):
-            house.room.snapshot(session)
+            house.room.find(session)
     else:
         assert is_stopped(house, session)
 
@@ -180,7 +180,7 @@ async def test_a_session_that_was_alive_when_last_written_and_is_not_is_remember
     session = (await house.run("ok")).session_id
     await house.replace()
     await house.ledger.flush()
-    view = house.room.snapshot(session)[0]
+    view = house.room.find(session)
     assert (view.state, view.reason) == (SessionState.STOPPED, Reason.INTERRUPTED)
     row = await kernel_rows.SESSIONS.get(house.ledger, session)
     assert row is not None

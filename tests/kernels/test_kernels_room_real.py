@@ -165,7 +165,7 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(house:
     result = await house.run("x = 1")
     pid = house.room.snapshot()[0].pid
     if why == "no backend takes it":
-        house.make_backend = FakeBackend().make
+        house.backend = FakeBackend()
     else:
         await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
         await house.rig.placement.ask("annotate", key=str(result.instance), tag='{"v": 99}')

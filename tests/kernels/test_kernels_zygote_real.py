@@ -224,12 +224,12 @@ async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(short_tmp:
         await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "a zygote")
         second = await house.run("1 + 1", name="other")
         assert second.cold_start_ms is not None
-        seen = house.room.snapshot(second.session_id)[0]
+        seen = house.room.find(second.session_id)
         assert (seen.start_method, seen.cold_start_ms) == ("zygote", second.cold_start_ms)
         assert [(cell.status, cell.text, cell.lossy) for cell in second.cells] == [("ok", "2\n", False)]
         await house.replace()
-        assert house.room.snapshot(second.session_id)[0].start_method == "zygote"
-        assert house.room.snapshot(first.session_id)[0].start_method == "spawn"
+        assert house.room.find(second.session_id).start_method == "zygote"
+        assert house.room.find(first.session_id).start_method == "spawn"
         async with asyncio.timeout(60):
             while await house.rig.placement.list("zygote:"):
                 await asyncio.sleep(0.01)  # the one of the earlier control plane is ended
