@@ -92,7 +92,7 @@ class MemoryWatch:
     def _look_at(self, one: Watched) -> None:
         child = one.child
         limit = round((child.max_rss_bytes or 0) * (FURTHER if one.asked else 1.0))
-        pids = self._membership.member_pids(child)
+        pids = [row.pid for row in self._membership.members(child)]
         used = sum(procfs.resident(pid) for pid in pids)
         if used > limit and len(pids) > 1:
             used = self._confirmed(one, pids, used, limit)

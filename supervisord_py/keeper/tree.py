@@ -200,12 +200,6 @@ class Membership:
             rows = [now for row in rows if (now := procfs.look(row.pid)) and now.identity == row.identity]
         return [row for row in rows if row.alive]
 
-    def member_pids(self, child: HeldChild) -> list[int]:
-        """Return the pids of an instance's tree, without looking at each."""
-        if child.group is not None:
-            return child.group.members()
-        return [row.pid for row in self.members(child)]
-
     def descendants(self) -> list[Process]:
         """Return every live descendant of this process but the strangers, in a new snapshot; the keeper's last look."""
         self.take()

@@ -24,16 +24,7 @@ RESERVE = 16  # a start needs this many free descriptors, or it is refused
 SHORT = frozenset({errno.EMFILE, errno.ENFILE})  # what the system says when there are none left
 
 
-@cache
-def boot_id() -> str:
-    """Return the kernel's id of this boot; "" where the platform has none, as the keeper says it."""
-    return procfs.boot_id()
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None when it cannot be seen or is a zombie."""
-    row = procfs.look(pid) if pid > 0 else None
-    return row.start_time if row is not None and row.alive else None
+boot_id = cache(procfs.boot_id)
 
 
 def is_dead(identity: Identity) -> bool:
@@ -44,12 +35,10 @@ def is_dead(identity: Identity) -> bool:
     if row is not None:
         return not row.alive or row.start_time != identity.start_time
     try:
-        os.kill(identity.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False  # with hidepid (proc(5)) a process has no entry although it lives
+        os.kill(identity.pid, 0)  # with hidepid (proc(5)) a process has no entry although it lives
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False
 
 
 def new_key(daemon: str) -> str:

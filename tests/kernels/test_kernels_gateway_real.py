@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, House, house_of
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
+from supervisord_py.keeper import procfs
 from supervisord_py.kernels import gateway, gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.kernels.session import CellStatus
-from supervisord_py.process import host
 from supervisord_py.process.model import Child, ChildSpec
 
 Require = Callable[[object, str], None]
@@ -63,7 +63,8 @@ TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flus
 
 
 def lives(pid: int) -> bool:
-    return host.start_time(pid) is not None
+    row = procfs.look(pid)
+    return row is not None and row.alive
 
 
 # -- the same results --------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from supervisord_py.keeper import procfs
 from supervisord_py.process import clock, host
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import describe, outcome
@@ -73,18 +74,18 @@ def test_describe_says_how_by_whom_and_why(changes: dict[str, Any], reason: Reas
 
 
 def identity_of(pid: int) -> Identity:
-    return Identity(pid, host.start_time(pid) or 0, host.boot_id())
+    row = procfs.look(pid)
+    assert row is not None
+    return Identity(pid, row.start_time, host.boot_id())
 
 
 def test_this_process_lives_and_neither_its_pid_s_next_owner_nor_an_earlier_boot_does() -> None:
     found = identity_of(os.getpid())
-    assert (found.pid, found.start_time) == (os.getpid(), host.start_time(os.getpid()))
     assert not host.is_dead(found)
     assert not host.is_dead(replace(found, boot_id=""))  # recorded where boots have no names
     assert host.is_dead(replace(found, start_time=found.start_time + 1))
     assert host.is_dead(replace(found, boot_id="an earlier one"))
     assert host.is_dead(Identity(-1, 5, ""))
-    assert host.start_time(0) is None
 
 
 def test_a_zombie_is_dead_and_so_is_what_was_reaped() -> None:
