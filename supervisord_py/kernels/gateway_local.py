@@ -32,7 +32,7 @@ from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
 from supervisord_py.kernels.gateway_kernel import OUR_LOG, EndedEarlyError, GatewayClient, GatewayKernel, RemoteKernel
 from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, command
-from supervisord_py.kernels.messages import early_exit
+from supervisord_py.kernels.messages import early_exit, how_it_ended
 from supervisord_py.process.instance import End, Instance, Note, Phase
 from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
@@ -66,11 +66,11 @@ _OPTIONS = {
 
 
 class GatewayRecord(msgspec.Struct, frozen=True):
-    """A running gateway, as `gateway.json` has it; the token lies in a file of its own, 0600."""
+    """A running gateway, as `gateway.json` (0600) has it."""
 
     url: str  # http://127.0.0.1:PORT
     pid: int
-    token_file: str
+    token: str
     instance: str  # its key with the keeper
 
 
@@ -80,6 +80,7 @@ class GatewayInstance(Instance):
     def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
         super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
         self.launch = launch
+        self.token = secrets.token_urlsafe(32)
         self.client: GatewayClient | None = None
 
     async def answers(self) -> bool:
@@ -116,7 +117,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         self.gateway: GatewayInstance | None = None
         self._one_at_a_time = asyncio.Lock()
         self._home = config.gateway_dir
-        self._record, self._token = self._home / "gateway.json", self._home / "token"
+        self._record = self._home / "gateway.json"
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
@@ -185,9 +186,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
                 continue
             instance = self.revive(child, None)
             if record is not None and record.instance == child.key and child.exit is None:
-                with suppress(OSError):
-                    token = await asyncio.to_thread(self._token.read_text)
-                    instance.client = GatewayClient(record.url, token, "")
+                instance.client = GatewayClient(record.url, record.token, "")
             if await instance.answers():
                 self._watch(instance)
             else:
@@ -204,7 +203,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         try:
             await self.supervisor.start(self, instance)
             url = f"http://127.0.0.1:{instance.port}"
-            record = GatewayRecord(url, instance.pid or 0, str(self._token), instance.key)
+            record = GatewayRecord(url, instance.pid or 0, instance.token, instance.key)
             await asyncio.to_thread(write_private, self._record, msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
@@ -236,21 +235,20 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         and what nobody uses is culled. Of the environment of the kernel for which it is started it gets a few names.
         """
         assert instance.launch is not None
-        runtime, token = self.config.run_dir / "gw", secrets.token_urlsafe(32)
+        runtime = self.config.run_dir / "gw"
 
         def make_places() -> None:
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.rmtree(runtime, ignore_errors=True)  # of a gateway that has ended
             runtime.mkdir(mode=0o700, parents=True)
-            write_private(self._token, token.encode())
 
         await asyncio.to_thread(make_places)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
-        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "")
+        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", instance.token, "")
         env = {name: value for name, value in instance.launch.env.items() if _KEPT.match(name)} | {
-            "KG_AUTH_TOKEN": token,
+            "KG_AUTH_TOKEN": instance.token,
             "JUPYTER_PATH": str(self._home / "kernelspecs"),
             "JUPYTER_RUNTIME_DIR": str(runtime),
             "JUPYTER_CONFIG_DIR": str(runtime / "no-settings"),
@@ -279,8 +277,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         finally:
             ended.cancel()
         end = End(Reason.EARLY_EXIT, ended.result(), await self.supervisor.last_words(instance))
-        how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
-        detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
+        detail, hint = f"The shared gateway {how_it_ended(end)} before it answered.", OUR_LOG
         if "No module named" in end.stderr_tail and "kernel_gateway" in end.stderr_tail:
             python = gateway_python(instance.launch)
             detail = f"{python} cannot run the shared gateway: it has no kernel_gateway."
@@ -300,8 +297,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         if instance.client is not None:
             await instance.client.close()
         if (record := self._read()) is None or record.instance == instance.key:
-            for file in (self._record, self._token):
-                file.unlink(missing_ok=True)
+            self._record.unlink(missing_ok=True)
 
     def gone(self, instance: GatewayInstance) -> None:
         if self.gateway is instance:

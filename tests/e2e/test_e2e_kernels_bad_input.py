@@ -225,15 +225,14 @@ def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(calls: 
     calls.run("d2", "1", backend=GATEWAY)
     folder = calls.house.home / "state" / "gateway"
     told = json.loads((folder / "gateway.json").read_text())
-    port, token = int(told["url"].rpartition(":")[2]), Path(told["token_file"]).read_text().strip()
+    port, token = int(told["url"].rpartition(":")[2]), told["token"]
     wrong: tuple[dict[str, str], ...] = ({}, {"Origin": FOREIGN}, {"Authorization": "token wrong"})
     assert {ask(port, method, **headers)[0] for method in ("GET", "POST") for headers in wrong} <= {401, 403}
     status, headers = ask(port, "GET", Authorization=f"token {token}")
     assert (status, headers.get("Access-Control-Allow-Origin") != "*") == (200, True)
     _, headers = ask(port, "OPTIONS", Origin=FOREIGN, Access_Control_Request_Method="POST")
     assert headers.get("Access-Control-Allow-Origin") not in {"*", FOREIGN}
-    for stored in ("gateway.json", os.path.basename(told["token_file"])):
-        assert stat.S_IMODE((folder / stored).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "gateway.json").stat().st_mode) == 0o600
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(calls.house.daemon_id)]
     assert not [line for line in lines if token.encode() in line], "a token is in nobody's command line"
     code = f"any({token!r} in value for value in __import__('os').environ.values())"

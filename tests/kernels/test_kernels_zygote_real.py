@@ -17,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from kernels.room_house import room_house
 from supervisord_py.kernels.backend import Launch
@@ -157,7 +156,7 @@ async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) ->
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
 
 
-@pytest.mark.parametrize("trouble", ["deaf", "dead", "old", "changed"])
+@pytest.mark.parametrize("trouble", ["dead", "old", "changed"])
 async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         library = rig.folder / "library"
@@ -165,8 +164,6 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_t
         launch = rig.launch(env={**rig.launch().env, "PYTHONPATH": str(library)})
         pid = await zygote_of(backend, launch)
         match trouble:
-            case "deaf":
-                await asyncio.to_thread(deafen, pid, backend.zygotes._zygotes[recipe_of(launch)].key)
             case "dead":
                 os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
                 await rig.placement.ask("drop_fd", name=f"zygote:{backend.zygotes._zygotes[recipe_of(launch)].key}")
@@ -179,25 +176,8 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_t
             await rig.start(backend, launch)
         assert rig.started[-1].start_method == "spawn"
         told = [it["log_level"] for it in logs if it["event"] == "zygote_does_not_fork"]
-        assert told == (["warning"] if trouble in {"deaf", "dead"} else [])
+        assert told == (["warning"] if trouble == "dead" else [])
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
-
-
-async def test_an_import_that_leaves_a_thread_is_refused_and_said(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        library = rig.folder / "library"
-        library.mkdir()
-        (library / "sitecustomize.py").write_text(
-            "import sys, threading\n"
-            "if '--px-zygote' in sys.orig_argv: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        )
-        launch = rig.launch(env={**rig.launch().env, "PYTHONPATH": str(library)})
-        backend.expect(launch)
-        (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.refused], "the refusal")
-        assert (view.refused, view.ready) == ("importing left 1 threads running", False)
-        await rig.start(backend, launch)
-        assert rig.started[-1].start_method == "spawn"
-        assert backend.zygotes.views() == (view,), "nobody tries again"
 
 
 async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
