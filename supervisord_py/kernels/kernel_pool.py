@@ -221,13 +221,16 @@ class KernelPool(Driver[KernelInstance]):
         config, session = self.config, instance.session
         instance.stop_seconds = config.stop_seconds
         if instance.launch is None:
-            if session.choice is None:
-                asked = session.choose_request(asyncio.get_running_loop().time() + config.start_seconds)
-                session.adopt(await self._resolver().resolve(asked, config))
+            await self._choose(session)
             instance.launch = await asyncio.to_thread(instance.plan, config)
         instance.backend = await self.backends.get(session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
         return spec
+
+    async def _choose(self, session: LiveSession) -> None:
+        if session.choice is None:
+            asked = session.choose_request(asyncio.get_running_loop().time() + self.config.start_seconds)
+            session.adopt(await self._resolver().resolve(asked, self.config))
 
     async def ready(self, instance: KernelInstance) -> None:
         """Return when it answers. Raises PxError: why it does not, with evidence."""
@@ -363,6 +366,8 @@ class KernelPool(Driver[KernelInstance]):
         session, child = instance.session, instance.child
         session.interrupt_mode, instance.is_ours = own.interrupt_mode, session.key.backend is BackendName.DIRECT
         try:
+            if not session.keeps_variables:  # a shell's next cells are spawned from this launch
+                await self._choose(session)
             instance.launch = await asyncio.to_thread(instance.plan, self.config)
             instance.backend = await self.backends.get(session.key.backend)
             instance.handle = await instance.backend.attach(instance.launch, child)

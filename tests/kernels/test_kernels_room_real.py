@@ -102,7 +102,8 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
     view = house.room.snapshot()[0]
     assert view.running is not None
     (house.cwd / "go").touch()
-    assert (await house.run("echo next", language="bash")).status is CellStatus.OK
+    following = await house.run('[ "$HOME" ] && echo next', language="bash")
+    assert following.status is CellStatus.OK, "in the session's environment"
     await house.ledger.flush()
     rows = await house.room.cells(view.id)
     assert [row.status for row in rows] == ["ok", "ok"]
