@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from aiohttp import web
 from msgspec import Meta
@@ -43,14 +43,22 @@ async def unit_logs(
     cursor: s.Position | None = None,
 ) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    moment, unit = s.moment_of("since", since, time.time()), _unit_of(call)
-    place = lines, moment, s.last_id(call.request.headers) if cursor is None else cursor
+    unit, cursor = _unit_of(call), s.last_id(call.request.headers) if cursor is None else cursor
+    asked = _Asked(stream, follow, lines, s.moment_of("since", since, time.time()), cursor)
     if unit.startswith("pipe:"):
-        source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), stream, follow, *place)
+        source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), asked)
     else:
-        source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), stream, follow, *place)
+        source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), asked)
     media = choose(call, RAW, NDJSON, SSE)
     return await feed(call, media, _frames(media, source))
+
+
+class _Asked(NamedTuple):
+    stream: str | None
+    follow: bool
+    lines: int | None
+    since: float | None
+    cursor: int | None
 
 
 def _unit_of(call: ApiCall) -> str:
@@ -65,21 +73,19 @@ def _unit_of(call: ApiCall) -> str:
         raise
 
 
-async def _of_unit(
-    reader: LogReader, stream: str | None, follow: bool, lines: int | None, since: float | None, cursor: int | None
-) -> AsyncGenerator[Output, None]:
+async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, None]:
     """Yield what is stored at the moment of the request, a bounded piece at a time, and then what comes."""
-    only = _STREAMS.get(stream or "")
+    only, since, cursor = _STREAMS.get(asked.stream or ""), asked.since, asked.cursor
     end = await asyncio.to_thread(reader.end)
     if cursor is None:
         cursor = await asyncio.to_thread(reader.start if since is None else lambda: reader.since(since))
-    if lines is not None:
-        items = await asyncio.to_thread(reader.tail_lines, lines, only) if lines else []
+    if asked.lines is not None:
+        items = await asyncio.to_thread(reader.tail_lines, asked.lines, only) if asked.lines else []
         for item in items:
             if item.end > cursor:
                 yield item
         cursor = max([end, *(item.end for item in items[-1:])])
-    if follow:
+    if asked.follow:
         async for item in reader.follow(cursor, only):
             yield item
     at, before = Cursor(cursor), None
@@ -90,26 +96,18 @@ async def _of_unit(
             yield item
 
 
-async def _of_pipe(
-    pipes: Pipes,
-    pipe: str,
-    stream: str | None,
-    follow: bool,
-    lines: int | None,
-    since: float | None,
-    start: int | None,
-) -> AsyncGenerator[Output, None]:
+async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Output, None]:
     """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
 
     It lies in files of the execution: positions are offsets in those.
     """
-    known, streams = 0, [OutputStream(name) for name in _STREAMS if stream in {None, name}]
+    known, streams = 0, [OutputStream(name) for name in _STREAMS if asked.stream in {None, name}]
     while True:
-        found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=since, limit=1))).executions
+        found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=asked.since, limit=1))).executions
         for newest in found if found and found[0].id != known else ():
-            begins = [0 if known else await _begin(pipes, newest.id, each, lines, start) for each in streams]
+            begins = [0 if known else await _begin(pipes, newest.id, each, asked) for each in streams]
             known = newest.id
-            if follow and not newest.status.is_final:
+            if asked.follow and not newest.status.is_final:
                 async with aclosing(pipes.follow(known, streams, *begins)) as items:
                     async for item in items:
                         if isinstance(item, FollowOutput):
@@ -120,19 +118,19 @@ async def _of_pipe(
                 while (page := await pipes.output(known, each, at)).data:
                     yield Chunk(newest.finished_at or time.time(), _STREAMS[each], at, page.data, known)
                     at += len(page.data)
-        if not follow:
+        if not asked.follow:
             return
         await asyncio.sleep(_NEXT_SECONDS)
 
 
-async def _begin(pipes: Pipes, number: int, stream: OutputStream, lines: int | None, cursor: int | None) -> int:
+async def _begin(pipes: Pipes, number: int, stream: OutputStream, asked: _Asked) -> int:
     """Return where what was asked for begins in a stream of an execution."""
-    if lines is None:
-        return cursor or 0
+    if asked.lines is None:
+        return asked.cursor or 0
     end = (await pipes.output(number, stream, 0, 0)).total_bytes
     begin = max(0, end - _LINES_BYTES)
     last = (await pipes.output(number, stream, begin, _LINES_BYTES)).data.splitlines(keepends=True)
-    return end - sum(map(len, last[-lines:] if lines else []))
+    return end - sum(map(len, last[-asked.lines :] if asked.lines else []))
 
 
 async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:

@@ -8,6 +8,7 @@ symbolic link or somebody else's is refused, never followed and never repaired: 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -163,20 +164,15 @@ def guard_directory(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make `path` and what is missing above it; each is made private, none that exists is changed."""
-    missing = []
-    while not os.path.lexists(path):
-        missing.append(path)
-        path = path.parent
-    for each in reversed(missing):
-        try:
-            os.mkdir(each, PRIVATE)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise _refusal(each, error) from error
-        # A umask like 0277 takes the owner's own bits; nobody else ever had any, so this opens nothing.
-        each.chmod(PRIVATE)
+    """Make `path` and what is missing above it, all of it private; none that exists is changed."""
+    before = os.umask(0o077)
+    try:
+        with contextlib.suppress(FileExistsError):  # a link that leads nowhere
+            path.mkdir(PRIVATE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(path, error) from error
+    finally:
+        os.umask(before)
 
 
 def _refusal(path: Path, error: OSError) -> ForbiddenError | PlaceError:
