@@ -125,12 +125,6 @@ def waking_client(invocation: Invocation) -> Client:
     return invocation.client(wake)
 
 
-def source_of(text: str) -> str:
-    """Return what is to be installed as the daemon takes it: an example, an address, or a path in full."""
-    is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", text)
-    return os.path.abspath(os.path.expanduser(text)) if is_path else text
-
-
 def _globals(*, hidden: bool) -> list[click.Option]:
     """Return the options that are taken anywhere on the line; `pxctl --help` alone explains them."""
 

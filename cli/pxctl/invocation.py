@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -156,6 +157,8 @@ class Invocation:
 
     def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
         """Have a unit made or installed and say where; return its document where the next step is to be told."""
+        if "source" in content and not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", content["source"]):
+            content["source"] = os.path.abspath(os.path.expanduser(content["source"]))  # the daemon runs elsewhere
         with self.spinner(kind, "adding…"):
             made = self.client().ask("POST", target, content=content, timeout=None)
         if self.print_result(made, [made["name"]]):

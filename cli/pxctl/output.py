@@ -30,24 +30,20 @@ def screen(env: Mapping[str, str]) -> tuple[int, int]:
     return (int(wanted) if wanted.isdigit() else 0) or columns or 80, lines or 24
 
 
-def write(piece: str | bytes) -> None:
-    _write_all(STDOUT, piece)
+def write(piece: str | bytes, fd: int = STDOUT) -> None:
+    view = memoryview(piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def write_error(piece: str | bytes) -> None:
     """Write to stderr as it is; nobody reading it is no reason to fail."""
     with contextlib.suppress(OSError):
-        _write_all(STDERR, piece)
+        write(piece, STDERR)
 
 
 def notice(text: str) -> None:
     write_error(text.encode(sys.stderr.encoding if sys.stderr else "utf-8", "backslashreplace") + b"\n")
-
-
-def _write_all(fd: int, piece: str | bytes) -> None:
-    view = memoryview(piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:

@@ -134,8 +134,8 @@ def explain(invocation: Invocation, unit: str) -> None:
 def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
 
-    An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
-    cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
+    An execution, and what runs and waits of a pipe, is waited for until it is over; a restart of the control plane
+    meanwhile does not end the waiting.
 
     $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
     """

@@ -186,8 +186,7 @@ def restart_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | N
 def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None) -> int:
     """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
 
-    Where it does not yield, the next steps follow by themselves, or at once when asked again: a second interrupt,
-    then the kernel is terminated, then killed, and its variables are lost.
+    Where one does not yield, or when asked again: a second interrupt, then the kernel is terminated, then killed.
     """
     client = invocation.client()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pxctl import executions, output
-from pxctl.app import PxGroup, declare, execution_names, pipe_names, source_of
+from pxctl.app import PxGroup, declare, execution_names, pipe_names
 from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
 from pxctl.coerce import read_json
 from pxctl.commands.units import change_each
@@ -115,11 +115,10 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add example:disk-digest
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    content = {"source": source_of(source), "name": name}
-    if invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
-        invocation.notice(
-            "look at it: pxctl pipe show; try it: pxctl pipe run; let its schedule start it: pxctl pipe enable"
-        )
+    content = {"source": source, "name": name}
+    if found := invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
+        steps = ("look at it", "show"), ("try it", "run"), ("let its schedule start it", "enable")
+        invocation.notice(*(f"{words}: pxctl pipe {verb} {found['name']}" for words, verb in steps))
 
 
 @declare(pipe, "remove", "remove {name}")
@@ -192,10 +191,7 @@ def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 @declare(pipe, "next", "look ahead for {name}")
 @_pipe
 def next_of_pipe(invocation: Invocation, name: str) -> None:
-    """Say when a pipe is due next and why, or why it is not; and what was last decided about it.
-
-    That it waits is no decision: a start, a skip, a run that was missed is one, and stays to be seen.
-    """
+    """Say when a pipe is due next and why, or why it is not; and what was last decided about it."""
     report = invocation.client().get(route("pipe", name, "next"))
     if invocation.print_result(report, report.get("upcoming") or []):
         return

@@ -60,7 +60,6 @@ def run_tool(
     KEY=@FILE gives a file. Ctrl-C cancels the run.
 
     $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
-    $ pxctl run lorenz-ode-solver rho=28 --stream
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
     """
     kind, _, rest = tool.partition(":")
@@ -267,7 +266,7 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
 
     $ pxctl tools add example:compound-interest
     """
-    added = invocation.add("tool", "/api/tools/add", {"source": app.source_of(source), "name": name})
+    added = invocation.add("tool", "/api/tools/add", {"source": source, "name": name})
     if added and added.get("needs_sync"):
         invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added['name']}")
 
@@ -275,9 +274,8 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
 @declare(tools, "sync", "sync {tool}")
 @_tool
 def sync_tool(invocation: Invocation, tool: str) -> None:
-    """Build a tool's virtual environment.
+    """Build a tool's virtual environment: .venv of its folder, out of requirements.txt or pyproject.toml.
 
-    It becomes .venv of its folder, out of requirements.txt or pyproject.toml.
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
     """
     last: Document = {}

@@ -206,8 +206,7 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
     """Stop units, and name what survived; returns when nothing of them is left.
 
     The unit's whole process tree is ended (TERM, its grace, KILL); of a pipe, what runs and waits is cancelled. What is
-    left in spite of that is named, and the exit code is 8. Stopping what does not run is fine. Ctrl-C ends the waiting
-    only: the stop goes on.
+    left is named, and the exit code is 8. Stopping what does not run is fine. Ctrl-C ends the waiting only.
 
     $ pxctl stop 'tool:*'
     """
