@@ -14,8 +14,6 @@ from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, House, Px
 from pxctl.app import root
 
-NAMES = ("alpha", "alto", "beta")
-TOOL = document({"name": "alpha", "state": "cold", "input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}})
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 PROMISED = {
     "": "status run pin unpin start stop restart logs wait events why doctor exec completion version",
@@ -46,13 +44,6 @@ def offers(px: Px, wanted: list[str], *words: str) -> bool:
     return found == wanted
 
 
-def with_names(daemon: FakeDaemon) -> None:
-    tools = [{"kind": "tool", "name": name} for name in NAMES]
-    daemon.on("GET /api/units", document({"units": tools})).on("GET /api/tools", document({"tools": tools}))
-    daemon.on("GET /api/tools/alpha", TOOL).on("GET /api/pipes", document({"pipes": [{"name": "digest"}]}))
-    daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
-
-
 def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px) -> None:
     assert complete(px, "st") == ["status", "start", "stop"]
     assert complete(px, "tools", "s") == ["show", "sync"]
@@ -63,7 +54,11 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
 
 
 def test_live_names(px: Px, daemon: FakeDaemon) -> None:
-    with_names(daemon)
+    tools = [{"kind": "tool", "name": name} for name in ("alpha", "alto", "beta")]
+    daemon.on("GET /api/units", document({"units": tools})).on("GET /api/tools", document({"tools": tools}))
+    daemon.on("GET /api/tools/alpha", document({"input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}}))
+    daemon.on("GET /api/pipes", document({"pipes": [{"name": "digest"}]}))
+    daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
     assert offers(px, ["alpha", "alto"], "stop", "al")
     assert offers(px, ["tool:alpha", "tool:alto"], "stop", "tool:al")
     assert offers(px, ["beta"], "events", "--unit", "be")

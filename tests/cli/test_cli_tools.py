@@ -1,20 +1,111 @@
-"""`pxctl tools …`, `doctor`, `version`: the catalog and the checks."""
+"""`pxctl run`, `tools …`, `doctor`, `version`: input, answers, streams, files; the catalog and the checks."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import threading
 from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, ndjson, problem_of
+from cli.fake_daemon import FakeDaemon, chunked, document, ndjson, pausing, problem_of, reply
 from cli.px import Px
+
+RUN, STREAM, TOOL = "POST /api/tools/lorenz/run", "POST /api/tools/lorenz/stream", "GET /api/tools/lorenz"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+
+
+def test_the_answer_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
+    raw = b'{"b":1.50 ,\n "a":"\xc3\xa9"}'
+    daemon.on(RUN, chunked(raw[:7], raw[7:]))
+    assert px("run", "lorenz").out == raw + b"\n"
+    assert px("run", "tool:lorenz", "--json").out == raw + b"\n"
+    assert daemon.seen[0].body == b"{}"
+    assert all(one.path.endswith("/run") for one in daemon.seen), "no schema where there is nothing to coerce"
+    with px.terminal("run", "lorenz") as screen:
+        assert screen.end() == 0
+        assert json.loads(screen.text) == {"b": 1.5, "a": "é"}
+        assert '  "b": 1.5,' in screen.text
+
+
+def test_a_lost_connection_is_retryable_and_not_retried(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, b"")
+    ended = px("run", "lorenz", "--json")
+    assert (ended.code, ended.json()["kind"], ended.json()["retryable"]) == (1, "interrupted", True)
+    assert len(daemon.asked(RUN)) == 1
+
+
+def test_items_come_out_one_a_line_as_they_come(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    daemon.on(STREAM, pausing(go_on, [{"n": 1}], [{"n": 2}]))
+    process = px.popen("run", "lorenz", "--stream")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b'{"n": 1}\n'
+    go_on.set()
+    rest, err = process.communicate(timeout=60)
+    assert (process.returncode, rest, err) == (0, b'{"n": 2}\n', b"")
+    assert daemon.seen[0].headers["accept"] == "application/x-ndjson"
+
+
+def test_a_stream_that_ends_in_a_problem_fails_with_it(px: Px, daemon: FakeDaemon) -> None:
+    problem = json.dumps(problem_of(503, "limit_exceeded", 9, detail="memory"))
+    daemon.on(STREAM, chunked(f"1\n{problem}\n".encode(), content_type="application/x-ndjson"))
+    ended = px("run", "lorenz", "--stream")
+    assert (ended.code, ended.out, "memory" in ended.err) == (9, b"1\n", True)
+
+
+def test_binary_is_never_dumped_on_a_terminal(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, reply(PNG, content_type="image/png"))
+    with px.terminal("run", "lorenz") as screen:
+        assert screen.end() == 2
+        assert ("PNG" in screen.text, "-o FILE" in screen.text) == (False, True)
+
+
+def test_an_image_is_saved_wherever_it_is(px: Px, daemon: FakeDaemon) -> None:
+    encoded = base64.b64encode(PNG).decode()
+    raw = reply(PNG, content_type="image/png")
+    for answer in (raw, document({"a": [1, {"x/y": encoded}]}), document({"plot": f"data:image/png;base64,{encoded}"})):
+        daemon.on(RUN, answer)
+        ended = px("run", "lorenz", "-o", "out.png")
+        assert (ended.out, ended.err) == (b"", "saved out.png (264B)\n")
+        assert (px.folder / "out.png").read_bytes() == PNG
+        (px.folder / "out.png").unlink()
+
+
+def test_a_file_is_there_whole_or_not_at_all_and_its_place_is_looked_at_before(px: Px, daemon: FakeDaemon) -> None:
+    ended = px("run", "lorenz", "-o", f"{px.folder}/nowhere/x")
+    assert (ended.code, ended.out, daemon.seen, "no such folder" in ended.err) == (1, b"", [], True)
+    (px.folder / "out").write_bytes(b"old")
+    daemon.on(RUN, chunked(b"new", content_type="application/octet-stream", ended=False))
+    assert px("run", "lorenz", "-o", "out").code == 1
+    assert (px.folder / "out").read_bytes() == b"old"
+    assert [name for name in os.listdir(px.folder) if "part" in name] == []
+
+
+@pytest.mark.parametrize(("unit", "command"), [("pipe:x", "pxctl pipe run x"), ("kernel:x", "pxctl exec --kernel x")])
+def test_a_unit_of_another_kind_is_answered_with_its_command(px: Px, unit: str, command: str) -> None:
+    ended = px("run", unit)
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, f"hint: {command}")
+
+
+def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:
+    schema = {"properties": {"n": {"type": "integer"}}}
+    daemon.on(TOOL, document({"state": "ready", "input_schema": schema})).on(RUN, document({"ok": True}))
+    assert px("run", "lorenz", "n=5", "--timeout", "30", "--keep-alive=-1").json() == {"ok": True}
+    asked = [(one.method, one.headers["connection"]) for one in daemon.seen]
+    assert asked == [("GET", "keep-alive"), ("POST", "close")]
+    assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30", "keep_alive": "-1"})
+    assert len(daemon.connections) == 1
+
+
+# -- the catalog and the checks ----------------------------------------------------------------------------------------
 
 SYNC = "POST /api/tools/a/sync"
 GOOD: dict[str, Any] = {
-    "name": "a", "title": "a", "version": "1", "description": "does a", "dialect": "plain", "state": "ready",
-    "pinned": True, "config_error": None, "warnings": ["odd schema"],
+    "name": "a", "version": "1", "description": "does a", "dialect": "plain", "state": "ready", "pinned": True,
+    "config_error": None, "warnings": ["odd schema"],
 }  # fmt: skip
 BROKEN = GOOD | {"name": "b", "state": "cold", "pinned": False, "config_error": "tool.json:3: no key", "warnings": []}
 
@@ -39,15 +130,8 @@ def test_one_tool_is_shown_with_its_inputs(px: Px, daemon: FakeDaemon) -> None:
     facts = {"input_schema": {"required": ["n"], "properties": properties}, "limits": {"memory_mb": 5, "seconds": None}}
     daemon.on("GET /api/tools/a", document(GOOD | facts))
     words = " ".join(px("tools", "show", "tool:a").text.split())
-    for wanted in (
-        "memory_mb 5",
-        "n integer required how many",
-        "xs array [1]",
-        "k p | 1",
-        "m string | null",
-        "free any",
-    ):
-        assert wanted in words
+    shown = ["memory_mb 5", "n integer required how many", "xs array [1]", "k p | 1", "m string | null", "free any"]
+    assert [wanted for wanted in shown if wanted not in words] == []
 
 
 @pytest.mark.parametrize(("overall", "code"), [("pass", 0), ("warn", 0), ("fail", 1)])
@@ -74,16 +158,12 @@ def test_debugging_shows_what_was_found_and_the_next_step(px: Px, daemon: FakeDa
     assert px("tools", "debug", "a", "-q").lines == ["never_ready"]
 
 
-def test_new_and_add_name_what_they_made_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
-    made = document({"schema": "px.tool/1", "name": "a", "folder": "/t/a", "warnings": ["hm"], "needs_sync": True})
-    daemon.on("POST /api/tools/new", made).on("POST /api/tools/add", made)
-    assert px("tools", "new", "tool:a").text == "tool:a written to /t/a\n"
-    assert px("tools", "new", "a", "-q").text == "a\n"
+def test_what_was_added_is_named_with_the_next_step(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/tools/add", document({"name": "a", "folder": "/t/a", "warnings": ["hm"], "needs_sync": True}))
     ended = px("tools", "add", "some/where", "--name", "a")
     assert (ended.text, ended.err.splitlines()[0]) == ("tool:a added in /t/a\n", "warning: hm")
     assert "pxctl tools sync a" in ended.err
-    source = f"{os.path.realpath(px.folder)}/some/where"
-    assert [one.json() for one in daemon.seen] == [{"name": "a"}, {"name": "a"}, {"source": source, "name": "a"}]
+    assert daemon.seen[0].json() == {"source": f"{os.path.realpath(px.folder)}/some/where", "name": "a"}
 
 
 def test_a_build_shows_its_progress_and_ends_as_it_did(px: Px, daemon: FakeDaemon) -> None:
@@ -92,12 +172,8 @@ def test_a_build_shows_its_progress_and_ends_as_it_did(px: Px, daemon: FakeDaemo
     assert (ended.code, ended.text, ended.err) == (0, "tool:a synced\n", "creating .venv\nin�[2Jstalling\n")
     assert [json.loads(line) for line in px("tools", "sync", "a", "--json").lines][-1] == {"done": True}
     assert px("tools", "sync", "a", "-q").text == "a\n"
-    failed = problem_of(500, "sync_failed", 1, detail="no such package")
-    for events, words in (
-        ([{"progress": "x"}, failed], "no such package"),
-        ([{"progress": "x"}], "before the build was"),
-    ):
-        daemon.on(SYNC, ndjson(*events))
+    daemon.on(SYNC, ndjson(problem_of(500, "sync_failed", detail="no such package")), ndjson({"progress": "x"}))
+    for words in ("no such package", "before the build was"):
         ended = px("tools", "sync", "a")
         assert (ended.code, words in ended.err) == (1, True)
 
