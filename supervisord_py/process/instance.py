@@ -90,20 +90,11 @@ class Instance:
     words: ClassVar[Mapping[str, str]] = {}  # what events of the mechanism are called; "" for those that are not told
     logged: ClassVar[bool] = True  # its output is in its unit's log
 
-    def __init__(
-        self,
-        key: str,
-        unit: str,
-        *,
-        digest: str = "",
-        stop_seconds: float = 5.0,
-        cpu_limit_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, key: str, unit: str, *, digest: str = "", stop_seconds: float = 5.0) -> None:
         self.key = key  # its id, fresh from `KeeperClient.new_key`
         self.unit = unit  # `kind:name`
         self.digest = digest  # of the declaration it is started from
         self.stop_seconds = stop_seconds  # between SIGTERM and SIGKILL
-        self.cpu_limit_seconds = cpu_limit_seconds  # the kernel enforces it and writes no verdict
         self.phase = Phase.STARTING
         self.started_at = time.time()
         self.asked_at = asyncio.get_running_loop().time()  # when the start was decided
@@ -196,7 +187,7 @@ class Instance:
             elif self.record is None:
                 reason = self.wanted or (Reason.INTERRUPTED if self.is_ours else Reason.EXIT)
             else:
-                reason = outcome(self.record, self.wanted, self.ready_at is not None, self.cpu_limit_seconds)
+                reason = outcome(self.record, self.wanted, self.ready_at is not None)
             self.end = End(reason, self.record, stderr_tail)
             self.over.set()
         return self.end
@@ -212,24 +203,19 @@ def reason_of(error: PxError) -> Reason:
 
 # -- why it ended, from its exit record: pure --------------------------------------------------------------------------
 
-_CPU_SLACK_SECONDS = 1.0  # RLIMIT_CPU is whole seconds, and the kernel rounds: getrlimit(2)
 _LIMITS = {
     Reason.MEMORY_LIMIT: "over its memory limit",
     Reason.OOM_KILL: "out of memory",
     Reason.CPU_LIMIT: "CPU limit reached",
 }
-_KILLERS = {"control": "", "keeper": "", "watchdog": " by pxd's memory watchdog", "cgroup": " by the kernel"}
+_KILLERS = {"control": "", "keeper": "", "watchdog": " by pxd's memory watchdog"}
+_KILLERS |= dict.fromkeys(("cgroup", "rlimit"), " by the kernel")
 """Who wrote a verdict down; the daemon itself need not be named where the reason tells that it was the daemon."""
 
 
-def outcome(record: ExitRecord, wanted: Reason | None, ready: bool, cpu_limit_seconds: float | None = None) -> Reason:
-    """Decide why an instance ended. The kernel writes no verdict on a CPU limit: measured seconds are the evidence."""
+def outcome(record: ExitRecord, wanted: Reason | None, ready: bool) -> Reason:
     if record.verdict is not None:
         return record.verdict.reason
-    limit = float("inf") if cpu_limit_seconds is None else cpu_limit_seconds - _CPU_SLACK_SECONDS
-    killed = record.signal in {signal.SIGXCPU, signal.SIGKILL}
-    if killed and record.user_seconds + record.system_seconds >= limit:
-        return Reason.CPU_LIMIT
     if wanted is not None:
         return wanted
     if not ready:
@@ -245,8 +231,8 @@ def describe(record: ExitRecord, reason: Reason) -> str:
         sizes = [f"{size / 1048576:.0f} MiB {what}" for size, what in ((verdict.rss_bytes, "resident"),) if size]
         sizes += [f"limit {verdict.limit_bytes / 1048576:.0f} MiB"] if verdict.limit_bytes else []
         why += f": {', '.join(sizes)}" if sizes else ""
-    elif reason is Reason.CPU_LIMIT:
-        by, why = " by the kernel", f"{why}, {record.user_seconds + record.system_seconds:.1f} s used"
+    if reason is Reason.CPU_LIMIT:
+        why += f", {record.user_seconds + record.system_seconds:.1f} s used"
     how = f"exited with code {record.code}"
     if record.signal is not None:
         known = record.signal in signal.valid_signals()

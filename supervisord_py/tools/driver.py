@@ -95,7 +95,6 @@ class ToolInstance(Instance):
             self.spec = spec
             self.digest = spec.digest
             self.stop_seconds = spec.stop_timeout_seconds
-            self.cpu_limit_seconds = spec.limits.cpu_seconds
 
     def note(self) -> str:
         """Return the note for the keeper; one that is not in the pool is never adopted."""
@@ -219,7 +218,7 @@ class ToolDriver:
             words = await supervisor.last_words(instance)
             if spec.listen == "port" and failures.IN_USE.search(words):
                 raise failures.port_taken(spec, port)
-            reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
+            reason = outcome(record, instance.wanted, ready=False)
             raise failures.early_exit(spec, End(reason, record, words))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
