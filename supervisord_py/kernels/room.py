@@ -60,11 +60,10 @@ class Kernels:
         backends = Backends(self.supervisor, config)
         self.pool = KernelPool(Supervisor(placement, ledger, events), ledger, backends, config, lambda: self.resolver)
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
-        self._calls: dict[asyncio.Task[CallResult], KernelCall] = {}  # those that run
+        self._calls: set[asyncio.Task[CallResult]] = set()  # those that run
         self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
         self._recent: dict[tuple[object, ...], tuple[LiveSession, object]] = {}  # where calls went, and what decided it
         self._ending: PxError | None = None
-        self._is_over = False
 
     @property
     def config(self) -> KernelsConfig:
@@ -94,9 +93,7 @@ class Kernels:
         self.pool.supervisor.task(self.cell_store.keep_small(self.pool.running, self.register.sessions))
 
     async def close(self) -> None:
-        """Stop every kernel, all at once; calls in flight hear of the shutdown. Does nothing after an end."""
-        if self._is_over:
-            return
+        """Stop every kernel, all at once; calls in flight hear of the shutdown."""
         self._ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
         await self.pool.stop_all()
         if self._calls:
@@ -105,17 +102,12 @@ class Kernels:
 
     async def detach(self) -> None:
         """End without stopping anything: another control plane will adopt the kernels, cells in flight go on."""
-        if self._is_over:
-            return
-        self._ending = InterruptedRunError(
-            "The control plane is being replaced; kernels, their variables and cells in flight go on.",
-            hint="Look at the session's cells: `pxctl kernel list`, then ask again.",
-        )
+        told = "The control plane is being replaced; kernels, their variables and cells in flight go on."
+        self._ending = InterruptedRunError(told, hint="`pxctl kernel list` shows sessions; then ask again.")
         self._replaced.set_result(None)
         await self._let_go(stop=False)
 
     async def _let_go(self, *, stop: bool) -> None:
-        self._is_over = True
         handles = [it.handle for it in self.pool.kernels if it.handle is not None]
         self.register.write_used()
         await self.pool.let_go()
@@ -274,10 +266,10 @@ class Kernels:
         """
         session = await self._session_to_call(request, tell)
         if self._ending is not None:
-            self._refuse_at_the_end()
+            raise self._ending.fresh()
         call = KernelCall(self.pool, session, request, tell)
-        self._calls[call.task] = call
-        call.task.add_done_callback(self._calls.pop)
+        self._calls.add(call.task)
+        call.task.add_done_callback(self._calls.discard)
         signs: set[asyncio.Future[Any]] = {call.task, self._replaced}
         try:
             await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
@@ -359,4 +351,4 @@ class Kernels:
 
     def _refuse_at_the_end(self) -> None:
         if self._ending is not None:
-            raise type(self._ending)(self._ending.detail, hint=self._ending.hint)
+            raise self._ending.fresh()
