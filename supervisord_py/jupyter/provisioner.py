@@ -124,7 +124,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
     @property
     def has_process(self) -> bool:
-        """Say whether a kernel life is ours to watch."""
         return self._instance is not None
 
     async def poll(self) -> int | None:
@@ -139,7 +138,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         return None if is_ours else ENDED
 
     async def wait(self) -> int | None:
-        """Wait for the end of our life."""
         while (code := await self.poll()) is None:  # noqa: ASYNC110 - the event is in another process
             await asyncio.sleep(_POLL_SECONDS)  # bounded by the caller, as the base demands
         self._instance = None
@@ -187,17 +185,14 @@ class SupervisedProvisioner(KernelProvisionerBase):
     # -- carried over to another process -----------------------------------------------------------------------------
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """Return what another process needs to go on with this kernel."""
         told = await super().get_provisioner_info()
         return told | {"session": self._session, "instance": self._instance, "cwd": self._cwd}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Go on with a kernel that another process had started."""
         await super().load_provisioner_info(provisioner_info)
         self._session, self._instance, self._cwd = (provisioner_info[name] for name in ("session", "instance", "cwd"))
 
     def resolve_path(self, path: str) -> str | None:
-        """Return a path as the kernel sees it, where there is something."""
         found = Path(self._cwd or ".", Path(path).expanduser())
         return found.resolve().as_posix() if found.exists() else None
 

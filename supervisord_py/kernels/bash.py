@@ -58,8 +58,6 @@ class ShellInstance(Instance):
 
 
 class BashBackend(Driver[ShellInstance]):
-    """Runs shell cells, and is the `Driver` of their processes."""
-
     kind = "kernel"
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -70,7 +68,6 @@ class BashBackend(Driver[ShellInstance]):
         """Nothing is spawned before its first cell."""
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> BashHandle:
-        """Return a session that may take cells."""
         handle = self._sessions[launch.instance] = BashHandle(self, launch, child)
         handle.died.add_done_callback(lambda _: self._sessions.pop(launch.instance, None))
         return handle
@@ -132,7 +129,6 @@ class BashHandle:
 
     @property
     def child(self) -> Child | None:
-        """The process of the running cell, if one runs."""
         return self.shell.child if self.shell is not None else None
 
     # -- cells -------------------------------------------------------------------------------------------------------

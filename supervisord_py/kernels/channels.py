@@ -97,7 +97,6 @@ class KernelSockets:
                 await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Close the sockets; what was not yet sent is dropped. Any number of times."""
         readers, self._readers = self._readers, []
         for reader in readers:
             reader.cancel()
@@ -188,7 +187,6 @@ class Channels:
         self._news.set()
 
     async def close(self) -> None:
-        """Close the sockets and end the iteration. Any number of times."""
         self._closed = True
         self._news.set()
         await self._sockets.close()

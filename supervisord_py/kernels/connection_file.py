@@ -77,7 +77,6 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
 
 
 def _secret(file: Path) -> bytes:
-    """Return the secret of this runtime directory, made where there is none, or a broken one."""
     with _ONE_AT_A_TIME:
         if not file.exists() or file.stat().st_size != SECRET_BYTES:
             write_private(file, secrets.token_bytes(SECRET_BYTES))

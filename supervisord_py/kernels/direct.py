@@ -64,8 +64,6 @@ def recipe_of(launch: Launch) -> Recipe | None:
 
 
 class DirectBackend:
-    """`KernelBackend` over the placement."""
-
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
@@ -159,8 +157,6 @@ class DirectBackend:
 
 
 class DirectKernel(MessagingKernel):
-    """`KernelHandle` of the direct backend. Made by it, closed by `shutdown` or `close`."""
-
     def __init__(
         self,
         placement: KeeperClient,

@@ -229,7 +229,6 @@ class GatewayExternal(RemoteKernels):
         return await self.start_at(client, launch, body, deadline=deadline, wanted=str(uuid.uuid4()))
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""
         code = init_code(launch.cwd, launch.env, launch.instance, launch.unit)
         cwd = await kernel.evaluate(code, "__import__('os').getcwd()", remaining(deadline))
         where = kernel.held.url

@@ -75,8 +75,6 @@ class GatewayRecord(msgspec.Struct, frozen=True):
 
 
 class GatewayInstance(Instance):
-    """The gateway that this daemon runs, started for the kernel of a launch."""
-
     def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
         super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
         self.launch = launch
@@ -158,7 +156,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         return None
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end the gateway, whatever runs in it."""
         await super().close(stop=stop)
         if self.gateway is not None and stop:
             await self._stop(self.gateway)
@@ -260,7 +257,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         return ChildSpec(UNIT, (gateway_python(instance.launch), "-c", _GATEWAY, *words), "/", env)
 
     async def ready(self, instance: GatewayInstance) -> None:
-        """Return when its own process listens on the port that was chosen for it, and answers to its token."""
         assert instance.pid is not None
         assert instance.launch is not None
         seconds, ended = self.config.gateway_start_seconds, asyncio.create_task(self.supervisor.wait(instance))

@@ -205,7 +205,6 @@ class IPythonKernel(ipkernel.IPythonKernel):
             self.saved_sigint_handler = INTERRUPTS.arm()
 
     def post_handler_hook(self) -> None:
-        """After it was handled: SIGINT does what it did before."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nobody would catch it
             super().post_handler_hook()

@@ -45,14 +45,12 @@ LATER = (
 
 
 def refuse(detail: str, hint: str) -> NoReturn:
-    """Say in one line why there is no kernel, and exit."""
     sys.stderr.write("px-launch: " + json.dumps({"detail": detail, "hint": hint}) + "\n")
     sys.stderr.flush()
     raise SystemExit(EX_CONFIG)
 
 
 def read_options() -> Any:
-    """Return our options, and take them out of `sys.argv`."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--px-overlay")
     parser.add_argument("--px-modules", action="append", default=[])

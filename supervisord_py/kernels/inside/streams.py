@@ -122,8 +122,6 @@ CELLS = Cells()
 
 
 class OutStream(Stock):
-    """Takes what Python code prints."""
-
     flush_interval = 0.05
 
     def __init__(self, session: Any, pub_thread: Any, name: str, *args: Any, **kwargs: Any) -> None:
