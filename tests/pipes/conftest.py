@@ -20,3 +20,10 @@ async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
         house.config = replace(house.config, slots_manual=32, slots_event=8, stop_seconds=0.1)
         house.room.reconfigure(house.config)
         yield house
+
+
+@pytest_asyncio.fixture
+async def own_rig(short_tmp: Path) -> AsyncIterator[PipeRig]:
+    """Return a room for one test alone."""
+    async with pipe_house(short_tmp) as house:
+        yield house

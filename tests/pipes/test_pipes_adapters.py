@@ -128,9 +128,8 @@ def test_a_broken_file_takes_no_adapter_of_ours_away(tmp_path: Path, text: str |
 def test_a_broken_override_takes_ours_away_and_the_nearest_agent_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError, match="must be an object"):
         loaded(tmp_path, "[agents]\npi = 1\n").get("pi")
-    with pytest.raises(CannotRunError, match=r"did you mean 'claude'\?") as caught:
+    with pytest.raises(CannotRunError, match=r"did you mean 'claude'\?"):
         load_adapters(None).get("cladue")
-    assert "known are aider, claude" in str(caught.value.hint)
 
 
 def test_every_key_and_every_placeholder_is_documented() -> None:
@@ -163,9 +162,8 @@ def test_placeholders_are_filled_and_a_missing_one_takes_its_member_along(templa
 
 
 def test_a_version_is_found_in_what_programs_print() -> None:
-    printed = {"0.74.2\n": (0, 74, 2), "v20.20.2": (20, 20, 2), "codex-cli 0.169.0": (0, 169, 0), "llm, 0.36": (0, 36)}
+    printed = {"0.74.2\n": (0, 74, 2), "v20.20.2": (20, 20, 2), "llm, 0.36": (0, 36), "12 o'clock": None, "x1.2": None}
     assert {text: parse_version(text) for text in printed} == printed
-    assert [parse_version(text) for text in ("nothing at 12 o'clock", "x1.2")] == [None, None]
 
 
 def test_a_range_has_all_of_its_bounds() -> None:

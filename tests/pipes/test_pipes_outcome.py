@@ -31,13 +31,11 @@ E = ErrorType
 SAID: dict[ErrorType | None, list[str]] = {
     E.AGENT_INCOMPATIBLE: [
         "SyntaxError: The requested module 'node:fs' does not provide an export named 'globSync'\n\nNode.js v20.20.2",
-        "TypeError: webidl.util.markAsUncloneable is not a function",
         "TypeError: Cannot read properties of undefined (reading 'bind')\n\nNode.js v20.20.2\n",
     ],
     E.SAFETY_REFUSAL: ['{"error":{"code":"content_filter","message":"x"}}', "finish_reason: content_filter"],
     E.QUOTA_EXHAUSTED: [
         '429: {"message":"You exceeded your current quota","code":"insufficient_quota"}',
-        "402 Payment Required",
         "Your credit balance is too low to access the API",
         "Claude AI usage limit reached|1763",
     ],
@@ -45,7 +43,6 @@ SAID: dict[ErrorType | None, list[str]] = {
         "429 Rate limit reached for requests",
         '429: {"message":"slow down","type":"requests","code":null}',
         "Error code: 429 - {'error': 'x'}",
-        "exceeded retry limit, last status: 429",
         json.dumps({"error": {"error": ["x", {"code": "rate_limit"}]}}),
     ],
     E.AUTH_FAILED: [
@@ -53,8 +50,8 @@ SAID: dict[ErrorType | None, list[str]] = {
         "No API key found for openai.",
         "Error code: 401 - nope",
         "Not logged in · Please run /login",
+        json.dumps({"message": json.dumps({"error": {"message": "x", "code": 401}})}),
         "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.",
-        "Credential store read failed for openai: bad",
         "unexpected status 401 Unauthorized",
         'retry 429: {"error": {"message": "x", "code": "invalid_api_key"}}',
         '{"error": ' * 20 + '"invalid_api_key"' + "}" * 20,
@@ -63,7 +60,6 @@ SAID: dict[ErrorType | None, list[str]] = {
         '404: {"message":"The model `gpt-9` does not exist","code":"model_not_found"}',
         'Error: Unknown provider "x". Use --list-models',
         'model "llama9" not found, try pulling it first',
-        "author model not found",
         '{"type":"error","error":{"type":"not_found_error","message":"model: claude-9"}}',
     ],
     E.CONTEXT_OVERFLOW: [
@@ -73,7 +69,6 @@ SAID: dict[ErrorType | None, list[str]] = {
     ],
     E.PROVIDER_ERROR: [
         "502 <html><body>Bad Gateway</body></html>",
-        "Stream ended without finish_reason",
         "Unexpected token in JSON at position 31",
         "status code 503",
     ],
@@ -81,7 +76,6 @@ SAID: dict[ErrorType | None, list[str]] = {
         "Connection error.",
         "connect ECONNREFUSED 127.0.0.1:9",
         "terminated",
-        "getaddrinfo ENOTFOUND api.example",
         '{"a": 1} then plain: connection refused',
     ],
     E.DISK_FULL: ["OSError: [Errno 28] No space left on device"],
@@ -89,12 +83,10 @@ SAID: dict[ErrorType | None, list[str]] = {
         "",
         "the author wrote an article",
         "request id req_429_401",
-        "took 0.429 s, 1401 files, 500 lines",
         "processed 404 of 503 records",
         "Traceback: ValueError: 5003",
         "the process was terminated by the user",
         '{"n": 429, "list": [401, {"x": 1}], "ok": true}',
-        "[" * 5000,
         '{"error": null, "message": false}',
     ],
 }
@@ -140,7 +132,6 @@ TEXT_RULE = SuccessRule(require=Requirement.TEXT)
 ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 0), GOOD, JSON_RULE, None),
     (ExitInfo(Cause.NOBODY, 0), NONE, EXIT_RULE, None),
-    (ExitInfo(Cause.NOBODY, 0), Summary(has_text=True), TEXT_RULE, None),
     (ExitInfo(Cause.NOBODY, 0), NONE, TEXT_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(stop_reason="stop"), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(garbage_lines=3), JSON_RULE, E.MISSING_OUTPUT),
@@ -151,10 +142,8 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 0), Summary(error_message="what?"), JSON_RULE, E.UNKNOWN),
     (ExitInfo(Cause.NOBODY, 1, stderr_tail="401 no"), NONE, EXIT_RULE, E.AUTH_FAILED),
     (ExitInfo(Cause.NOBODY, 3, stderr_tail="boom"), NONE, EXIT_RULE, E.CRASH),
-    (ExitInfo(Cause.NOBODY, 3), GOOD, SuccessRule((3,)), None),
     (ExitInfo(Cause.NOBODY), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, 1), GOOD, JSON_RULE, E.CRASH),
-    (ExitInfo(Cause.NOBODY, signal=11), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, signal=100), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, signal=15), GOOD, JSON_RULE, None),
     (ExitInfo(Cause.NOBODY, signal=9, limit="memory_limit"), GOOD, JSON_RULE, E.RESOURCE_LIMIT),
@@ -162,7 +151,6 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.SETTLED, signal=9), Summary(settled=True), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.CANCELLED), GOOD, JSON_RULE, E.CANCELLED),
     (ExitInfo(Cause.TIMEOUT), GOOD, JSON_RULE, E.TIMEOUT),
-    (ExitInfo(Cause.INTERRUPTED), GOOD, JSON_RULE, E.INTERRUPTED),
     (ExitInfo(Cause.BUDGET, detail="too dear"), GOOD, JSON_RULE, E.BUDGET_EXCEEDED),
 ]
 

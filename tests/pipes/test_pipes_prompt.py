@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
 from pipe_texts import pipes_config
@@ -44,16 +43,9 @@ def test_the_five_facts_stand_first_then_the_presets_words() -> None:
     assert api(api_host="::1").startswith("http://[::1]:7860 (")
 
 
-@pytest.mark.parametrize(
-    ("moment", "zone", "date", "offset"),
-    [
-        ("2026-11-21T20:00:00Z", "Asia/Kolkata", "2026-11-22", "+05:30"),
-        ("2026-11-21T20:00:00Z", "America/St_Johns", "2026-11-21", "-03:30"),
-    ],
-)
-def test_date_and_offset_are_those_of_the_zone_at_that_moment(moment: str, zone: str, date: str, offset: str) -> None:
-    lines = rendered("", end=datetime.fromisoformat(moment).timestamp(), zone=zone).splitlines()
-    assert lines[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
+def test_date_and_offset_are_those_of_the_zone_at_that_moment() -> None:
+    for zone, date, offset in (("Asia/Kolkata", "2026-11-22", "+05:30"), ("America/St_Johns", "2026-11-21", "-03:30")):
+        assert rendered("", zone=zone).splitlines()[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
 
 
 def test_the_machines_zone(tmp_path: Path) -> None:

@@ -34,26 +34,25 @@ from supervisord_py.process.instance import Phase
 from supervisord_py.process.keeper_client import KeeperClient
 
 
-async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.room.reconfigure(replace(rig.config, stagger_seconds=0.0))
-        rig.shell("first", "exec sleep 1000", "schedule: every 1h\ntimeout: 80000")
-        await rig.room.files.refresh()
-        await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
-        # After the start of the room: what was due before it is spread out over a minute.
-        at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
-        rig.shell("once", "echo x", at)
-        await rig.room.files.refresh()
-        rig.time.pass_by(601)
-        rig.room.due_bell.set()
-        await eventually(lambda: rig.room.get("once").queued, "it waits")
-        assert not rig.room.get("once").enabled
-        rig.shell("once", "echo x", f"{at}\ntitle: Changed")
-        await rig.room.files.refresh()
-        await rig.room.cancel_pipe("first")
-        await eventually(lambda: not rig.room.get("once").queued, "its turn")
-        await eventually(lambda: rig.room.get("once").running is None, "its end")
-        assert [each.status for each in await rig.rows("once")] == [Status.COMPLETED]
+async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(own_rig: PipeRig) -> None:
+    own_rig.room.reconfigure(replace(own_rig.config, stagger_seconds=0.0))
+    own_rig.shell("first", "exec sleep 1000", "schedule: every 1h\ntimeout: 80000")
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.get("first").running, "the only slot is taken")
+    # After the start of the room: what was due before it is spread out over a minute.
+    at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
+    own_rig.shell("once", "echo x", at)
+    await own_rig.room.files.refresh()
+    own_rig.time.pass_by(601)
+    own_rig.room.due_bell.set()
+    await eventually(lambda: own_rig.room.get("once").queued, "it waits")
+    assert not own_rig.room.get("once").enabled
+    own_rig.shell("once", "echo x", f"{at}\ntitle: Changed")
+    await own_rig.room.files.refresh()
+    await own_rig.room.cancel_pipe("first")
+    await eventually(lambda: not own_rig.room.get("once").queued, "its turn")
+    await eventually(lambda: own_rig.room.get("once").running is None, "its end")
+    assert [each.status for each in await own_rig.rows("once")] == [Status.COMPLETED]
 
 
 async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
@@ -84,90 +83,86 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
         assert (await rig.run("paid")).status is Status.COMPLETED
 
 
-async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
-        [queued] = await rig.room.run("talk")
-        await eventually(lambda: rig.running(queued.id), "the start")
-        await rig.ledger.flush()
-        connection = rig.ledger._writing
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        (folder / "gate").touch()
-        done = await rig.room.wait(queued.id)
-        assert rig.ledger.degraded is not None
-        assert (done.status, (done.stdout or "")[:6]) == (Status.COMPLETED, "words\n")
-        connection.execute("PRAGMA max_page_count = 1000000")
-        await eventually(lambda: rig.ledger.degraded is None, "the recovery")
+async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(own_rig: PipeRig) -> None:
+    folder = own_rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
+    [queued] = await own_rig.room.run("talk")
+    await eventually(lambda: own_rig.running(queued.id), "the start")
+    await own_rig.ledger.flush()
+    connection = own_rig.ledger._writing
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    (folder / "gate").touch()
+    done = await own_rig.room.wait(queued.id)
+    assert own_rig.ledger.degraded is not None
+    assert (done.status, (done.stdout or "")[:6]) == (Status.COMPLETED, "words\n")
+    connection.execute("PRAGMA max_page_count = 1000000")
+    await eventually(lambda: own_rig.ledger.degraded is None, "the recovery")
 
 
-async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
-        number = await begun(rig, "quick")
-        waiting = asyncio.ensure_future(rig.room.wait(number))
-        await asyncio.sleep(0)
-        await rig.room.detach()
-        with pytest.raises(InterruptedRunError):
-            await waiting
-        (folder / "gate").touch()
-        await eventually(lambda: any(it.exit for it in rig.placement.children()) or _exited(rig), "the exit")
-        await rig.put_down()
-        rig.time.pass_by(100)
-        await rig.open()
-        done = await rig.room.wait(number)
-        assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
-        assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
+async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(own_rig: PipeRig) -> None:
+    folder = own_rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
+    number = await begun(own_rig, "quick")
+    waiting = asyncio.ensure_future(own_rig.room.wait(number))
+    await asyncio.sleep(0)
+    await own_rig.room.detach()
+    with pytest.raises(InterruptedRunError):
+        await waiting
+    (folder / "gate").touch()
+    await eventually(lambda: any(it.exit for it in own_rig.placement.children()) or _exited(own_rig), "the exit")
+    await own_rig.put_down()
+    own_rig.time.pass_by(100)
+    await own_rig.open()
+    done = await own_rig.room.wait(number)
+    assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
+    assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
 
 
 def _exited(rig: PipeRig) -> bool:
     return all(not alive(it.identity.pid) for it in rig.placement.children())
 
 
-async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(short_tmp: Path) -> None:
+async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(own_rig: PipeRig) -> None:
     """The control plane died between the claim and the spawn. Of another keeper's nobody knows: it is not run twice."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("claimed", "echo fine")
-        rig.shell("lost", "echo fine")
-        await rig.room.files.refresh()
-        await rig.room.detach()
-        numbers = []
-        for name, claimed in (("claimed", time.time()), ("lost", 2.0)):
-            plan = Plan("command", ("/bin/echo", "fine"))
-            number = rig.ledger.next_number("pipe_executions")
-            row = Execution(id=number, pipe_name=name, status=Status.QUEUED, plan=plan)
-            await rig.ledger.write(EXECUTIONS.insert(row))
-            await rig.ledger.write(mark_running(number, started_at=claimed, instance="gone.1"))
-            numbers.append(number)
-        await rig.put_down()
-        await rig.open()
-        rows = [await rig.room.wait(number) for number in numbers]
-        assert [(it.status, it.error_type) for it in rows] == [
-            (Status.COMPLETED, None),
-            (Status.FAILED, ErrorType.INTERRUPTED),
-        ]
+    own_rig.shell("claimed", "echo fine")
+    own_rig.shell("lost", "echo fine")
+    await own_rig.room.files.refresh()
+    await own_rig.room.detach()
+    numbers = []
+    for name, claimed in (("claimed", time.time()), ("lost", 2.0)):
+        plan = Plan("command", ("/bin/echo", "fine"))
+        number = own_rig.ledger.next_number("pipe_executions")
+        row = Execution(id=number, pipe_name=name, status=Status.QUEUED, plan=plan)
+        await own_rig.ledger.write(EXECUTIONS.insert(row))
+        await own_rig.ledger.write(mark_running(number, started_at=claimed, instance="gone.1"))
+        numbers.append(number)
+    await own_rig.put_down()
+    await own_rig.open()
+    rows = [await own_rig.room.wait(number) for number in numbers]
+    assert [(it.status, it.error_type) for it in rows] == [
+        (Status.COMPLETED, None),
+        (Status.FAILED, ErrorType.INTERRUPTED),
+    ]
 
 
-async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(short_tmp: Path) -> None:
+async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(own_rig: PipeRig) -> None:
     """Nobody holds its keys any more: they are looked up again, in its `.env` and behind the preset's reference."""
-    async with pipe_house(short_tmp) as rig:
-        rig.config.presets_file.write_text('[presets.one]\nprovider = "acme"\napi_key = "$ACME_WORD"\n')
-        folder = rig.shell("leak", "echo begun; until [ -e go ]; do sleep 0.01; done; cat go; touch done; sleep 1000",
-                           "preset: one")  # fmt: skip
-        (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
-        number = await begun(rig, "leak")
-        files = rig.room.folder(number)
-        await rig.room.detach()
-        fresh = folder / "fresh"
-        fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
-        fresh.rename(folder / "go")
-        await eventually((folder / "done").exists, "the print")
-        await _forget_child(rig)
-        await rig.put_down()
-        await rig.open()
-        row = await rig.room.execution(number, blobs=True)
-        assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
-        assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
+    own_rig.config.presets_file.write_text('[presets.one]\nprovider = "acme"\napi_key = "$ACME_WORD"\n')
+    folder = own_rig.shell("leak", "echo begun; until [ -e go ]; do sleep 0.01; done; cat go; touch done; sleep 1000",
+                       "preset: one")  # fmt: skip
+    (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
+    number = await begun(own_rig, "leak")
+    files = own_rig.room.folder(number)
+    await own_rig.room.detach()
+    fresh = folder / "fresh"
+    fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
+    fresh.rename(folder / "go")
+    await eventually((folder / "done").exists, "the print")
+    await _forget_child(own_rig)
+    await own_rig.put_down()
+    await own_rig.open()
+    row = await own_rig.room.execution(number, blobs=True)
+    assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
+    assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
 
 
 async def _forget_child(rig: PipeRig) -> None:
@@ -178,28 +173,27 @@ async def _forget_child(rig: PipeRig) -> None:
 
 
 async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash between the final row and what follows: the retry and other pipes come all the same, once."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
-        with monkeypatch.context() as crash:
-            crash.setattr(Pipes, "after", _nothing)
-            crash.setattr(KeeperClient, "release", lambda *_: None)
-            number = (await rig.room.run("flaky"))[0].id
-            async with asyncio.timeout(PATIENCE):
-                while not (await rig.room.ledger.flush() and await _is_final(rig, number)):
-                    await asyncio.sleep(0.005)
-            await rig.room.detach()
-        for _ in range(2):
-            await rig.put_down()
-            await rig.open()
-            await eventually(lambda: not rig.placement.children(), "the clearing away")
-            assert [it.retry_of for it in await rig.rows("flaky")] == [None, number]
-            assert (await rig.words("pipe:flaky")).count("execution_failed") == 1
-            await rig.room.detach()
-        await rig.put_down()
-        await rig.open()
+    own_rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
+    with monkeypatch.context() as crash:
+        crash.setattr(Pipes, "after", _nothing)
+        crash.setattr(KeeperClient, "release", lambda *_: None)
+        number = (await own_rig.room.run("flaky"))[0].id
+        async with asyncio.timeout(PATIENCE):
+            while not (await own_rig.room.ledger.flush() and await _is_final(own_rig, number)):
+                await asyncio.sleep(0.005)
+        await own_rig.room.detach()
+    for _ in range(2):
+        await own_rig.put_down()
+        await own_rig.open()
+        await eventually(lambda: not own_rig.placement.children(), "the clearing away")
+        assert [it.retry_of for it in await own_rig.rows("flaky")] == [None, number]
+        assert (await own_rig.words("pipe:flaky")).count("execution_failed") == 1
+        await own_rig.room.detach()
+    await own_rig.put_down()
+    await own_rig.open()
 
 
 async def _nothing(*_: object, **__: object) -> None:
@@ -212,121 +206,114 @@ async def _is_final(rig: PipeRig, number: int) -> bool:
 
 
 async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "echo x; sleep 1000", "retries: 0")
+    own_rig.shell("p", "echo x; sleep 1000", "retries: 0")
 
-        def broken(*_: object) -> None:
-            raise RuntimeError("a defect")
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
 
-        with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.run.Run.look", broken)
-            patch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 0.02)
-            done = await rig.run("p")
-        assert (done.status, done.error_type, done.error_message) == (
-            Status.FAILED,
-            ErrorType.UNKNOWN,
-            "RuntimeError: a defect",
-        )
-        await eventually(lambda: not rig.placement.children(), "the end of the process")
-        assert rig.room.health().running == 0
-        with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
-            assert (await rig.run("p")).error_message is not None
-        with monkeypatch.context() as patch:
-            patch.setattr(rig.room, "announce", broken)
-            rig.shell("p", "echo fine")
-            assert (await rig.run("p")).status is Status.COMPLETED
-        assert rig.room.health().running == 0
-
-
-async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        script = "python3 -c 'x = bytearray(200_000_000); import time; time.sleep(1000)'"
-        rig.shell("fat", script, "limits: {memory: 60MB}\nretries: 0")
-        done = await rig.run("fat")
-        assert (done.status, done.error_type) == (Status.FAILED, ErrorType.RESOURCE_LIMIT)
-        assert "memory" in (done.error_message or "")
-        assert done.incomplete
+    with monkeypatch.context() as patch:
+        patch.setattr("supervisord_py.pipes.run.Run.look", broken)
+        patch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 0.02)
+        done = await own_rig.run("p")
+    assert (done.status, done.error_type, done.error_message) == (
+        Status.FAILED,
+        ErrorType.UNKNOWN,
+        "RuntimeError: a defect",
+    )
+    await eventually(lambda: not own_rig.placement.children(), "the end of the process")
+    assert own_rig.room.health().running == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
+        assert (await own_rig.run("p")).error_message is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(own_rig.room, "announce", broken)
+        own_rig.shell("p", "echo fine")
+        assert (await own_rig.run("p")).status is Status.COMPLETED
+    assert own_rig.room.health().running == 0
 
 
-async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.fake("p", "answer:x")
-        await rig.run("p")
-        await eventually(lambda: not rig.placement.children(), "the release")
-        before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
-        for _ in range(5):
-            await rig.run("p")
-        await eventually(lambda: not rig.placement.children(), "the release")
-        await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
-        # Threads that look at folders have some open, now and then.
-        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
+async def test_an_agent_over_its_memory_limit_is_told_so(own_rig: PipeRig) -> None:
+    script = "python3 -c 'x = bytearray(200_000_000); import time; time.sleep(1000)'"
+    own_rig.shell("fat", script, "limits: {memory: 60MB}\nretries: 0")
+    done = await own_rig.run("fat")
+    assert (done.status, done.error_type) == (Status.FAILED, ErrorType.RESOURCE_LIMIT)
+    assert "memory" in (done.error_message or "")
+    assert done.incomplete
 
 
-async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_told(short_tmp: Path) -> None:
+async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(own_rig: PipeRig) -> None:
+    own_rig.fake("p", "answer:x")
+    await own_rig.run("p")
+    await eventually(lambda: not own_rig.placement.children(), "the release")
+    before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+    for _ in range(5):
+        await own_rig.run("p")
+    await eventually(lambda: not own_rig.placement.children(), "the release")
+    await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
+    # Threads that look at folders have some open, now and then.
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
+
+
+async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_told(own_rig: PipeRig) -> None:
     """Else `pipe run` says of a run that ended at once that it is queued, and not why it failed."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("brief", "exit 3")
-        number = (await rig.room.run("brief"))[0].id
-        async with aclosing(rig.room.follow(number)) as items:
-            first = await anext(items)
-            await eventually(lambda: number not in rig.room.runs, "its end")
-            last = [item async for item in items][-1]
-        assert isinstance(first, FollowNews)
-        assert isinstance(last, FollowNews)
-        assert (first.word, last.word) == ("start", "done")
-        assert (last.execution.status, last.execution.exit_code) == (Status.FAILED, 3)
+    own_rig.shell("brief", "exit 3")
+    number = (await own_rig.room.run("brief"))[0].id
+    async with aclosing(own_rig.room.follow(number)) as items:
+        first = await anext(items)
+        await eventually(lambda: number not in own_rig.room.runs, "its end")
+        last = [item async for item in items][-1]
+    assert isinstance(first, FollowNews)
+    assert isinstance(last, FollowNews)
+    assert (first.word, last.word) == ("start", "done")
+    assert (last.execution.status, last.execution.exit_code) == (Status.FAILED, 3)
 
 
-async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.fake("p", "answer:kept")
-        await rig.room.files.refresh()
-        write = rig.ledger.write
+async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(own_rig: PipeRig) -> None:
+    own_rig.fake("p", "answer:kept")
+    await own_rig.room.files.refresh()
+    write = own_rig.ledger.write
 
-        async def goes_away(operation: Any) -> Any:
-            if not any(run.phase is Phase.STOPPING for run in rig.room.runs.values()):
-                return await write(operation)
-            raise LedgerUnavailableError("the ledger is closed")
+    async def goes_away(operation: Any) -> Any:
+        if not any(run.phase is Phase.STOPPING for run in own_rig.room.runs.values()):
+            return await write(operation)
+        raise LedgerUnavailableError("the ledger is closed")
 
-        rig.ledger.write = goes_away  # type: ignore[method-assign]
-        number = (await rig.room.run("p"))[0].id
-        await eventually(lambda: rig.room.runs[number].is_left, "the run to be left")
-        rig.ledger.write = write  # type: ignore[method-assign]
-        (row,) = await rig.rows("p")
-        assert row.status is Status.RUNNING
-        assert b"kept" in (rig.room.folder(number) / "raw.stdout").read_bytes()
+    own_rig.ledger.write = goes_away  # type: ignore[method-assign]
+    number = (await own_rig.room.run("p"))[0].id
+    await eventually(lambda: own_rig.room.runs[number].is_left, "the run to be left")
+    own_rig.ledger.write = write  # type: ignore[method-assign]
+    (row,) = await own_rig.rows("p")
+    assert row.status is Status.RUNNING
+    assert b"kept" in (own_rig.room.folder(number) / "raw.stdout").read_bytes()
 
 
 async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_when_it_is_on_again(
-    short_tmp: Path,
+    own_rig: PipeRig,
 ) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
-        await rig.room.files.refresh()
-        await eventually(lambda: rig.room.get("hold").pid, "the start")
-        rig.shell("off", "echo", "schedule: every 1h")
-        await rig.room.files.refresh()
-        await eventually(lambda: rig.room.queued("off"), "its place in line")
-        await rig.room.enable("off", enabled=False)
-        said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
-        assert rig.room.next("off")["last_decision"]["text"] == said
-        await rig.room.enable("off")
-        await eventually(lambda: rig.room.queued("off"), "it is in line again")
-        await rig.room.cancel_pipe("hold")
-        rows = await ended(rig, "off", 2)
-        assert [it.started_at is not None for it in rows] == [False, True]
+    own_rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.get("hold").pid, "the start")
+    own_rig.shell("off", "echo", "schedule: every 1h")
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.queued("off"), "its place in line")
+    await own_rig.room.enable("off", enabled=False)
+    said = f"execution {(await own_rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
+    assert own_rig.room.next("off")["last_decision"]["text"] == said
+    await own_rig.room.enable("off")
+    await eventually(lambda: own_rig.room.queued("off"), "it is in line again")
+    await own_rig.room.cancel_pipe("hold")
+    rows = await ended(own_rig, "off", 2)
+    assert [it.started_at is not None for it in rows] == [False, True]
 
 
-async def test_an_event_may_start_a_pipe_again_whose_run_failed(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
-        rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
-        await rig.room.files.refresh()
-        event = PublishedEvent("invoice", key="n-1")
-        for _ in range(2):
-            claims = await rig.room.publish_event(event)
-            assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
-            assert (await rig.room.wait(claims["claimed"][0]["execution"])).status is Status.FAILED
+async def test_an_event_may_start_a_pipe_again_whose_run_failed(own_rig: PipeRig) -> None:
+    own_rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
+    own_rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
+    await own_rig.room.files.refresh()
+    event = PublishedEvent("invoice", key="n-1")
+    for _ in range(2):
+        claims = await own_rig.room.publish_event(event)
+        assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
+        assert (await own_rig.room.wait(claims["claimed"][0]["execution"])).status is Status.FAILED
