@@ -120,15 +120,6 @@ def test_what_hides_from_its_marks_is_found_all_the_same(home: PipeHouse) -> Non
     assert all_dead([int((folder / "hidden").read_text())])
 
 
-def test_a_flood_on_stderr_blocks_nothing_and_is_kept(home: PipeHouse) -> None:
-    """The original read stderr when stdout was over: 64 KB later both waited for ever."""
-    home.fake("floods", "flood-err:5242880", "answer:dry", "flood-err:1048576")
-    done = home.execute("floods")
-    assert (done.ended, done.stdout, done.stderr_bytes) == (DONE, "dry\n", 6291456)
-    assert (len(done.stderr) < 300_000, "left out" in done.stderr) == (True, True)
-    assert home.output(done.id, "stderr") == (b"x" * 1023 + b"\n") * 6144
-
-
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,11 @@
 Steps come from a line `FAKE: STEP STEP` in the prompt, split as a shell does it; without any it answers "done". What an
 adapter adds to its argv is ignored. All of stdin is read before the first step.
 
-    say:TEXT         a delta                          answer:TEXT    the final answer
+    say:TEXT         a delta               answer:TEXT    the final answer; a delta, too, where none was said before
     env              its environment as the final answer (JSON)
     fail:KIND        the provider's error: 401 404 429
     endless          turns with a tool call until somebody stops it
     usage:IN/OUT/COST  of every answer from here on
-    flood-err:BYTES  on stderr
     stay             say that it is done, and never exit
     hang             sleep:SECONDS      waitfile:PATH      touch:PATH
     ignore-term      from here on       exit:CODE          kill:SIGNAL
@@ -29,7 +28,6 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-LINE = b"x" * 1023 + b"\n"
 FAILURES = {
     "401": "401 Incorrect API key provided: fake****.",
     "404": "404 The model `fake-model` does not exist or you do not have access to it.",
@@ -46,7 +44,7 @@ def out(kind: str, **members: Any) -> None:
 
 class Agent:
     usage = (1000, 50, 0.00375)
-    is_settled = False
+    has_said = is_settled = False
 
     def message(self, reason: str, text: str = "", **more: Any) -> dict[str, Any]:
         read, written, cost = self.usage
@@ -55,10 +53,13 @@ class Agent:
         return {"role": "assistant", "content": content, "usage": usage, "stopReason": reason, **more}
 
     def say(self, text: str) -> None:
+        self.has_said = True
         out("message_update", assistantMessageEvent={"type": "text_delta", "contentIndex": 0, "delta": text})
 
     def answer(self, text: str) -> None:
-        self.say(text)
+        if not self.has_said:
+            self.say(text)
+        self.has_said = False
         out("message_end", message=self.message("stop", text))
         out("turn_end", message=self.message("stop", text), toolResults=[])
 
@@ -88,9 +89,6 @@ class Agent:
             case "usage":
                 read, written, cost = argument.split("/")
                 self.usage = (int(read), int(written), float(cost))
-            case "flood-err":
-                for _ in range(int(argument) // len(LINE)):
-                    os.write(2, LINE)
             case "stay":
                 self.settle()
                 hang()
