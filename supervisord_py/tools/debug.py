@@ -19,7 +19,7 @@ from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.tools.failures import MEMORY_SIGNS, hint_for
-from supervisord_py.tools.manifest import MANIFEST, ToolSpec
+from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.service import Tools
@@ -27,37 +27,46 @@ from supervisord_py.tools.upstream import schema_drift
 
 INSTANCES = 10
 EVENTS = 200  # among which the last runs are looked for
-TABLE = (
-    "never_ready", "schema_drift", "invalid_input", "bad_answer", "exits_zero", "evicted_during_run", "memory_limit",
-    "missing_interpreter_or_module",
-)  # fmt: skip
-FURTHER = ("runtime_limit", "ignores_sigterm")  # these are in the answer only where they are found
+STEPS = {
+    "never_ready": "See `pxctl logs {spec.unit}`.",
+    "schema_drift": "Serve tool.json as it is on GET /schema, or correct it.",
+    "invalid_input": "Compare the input with `pxctl tools show {spec.name}`.",
+    "bad_answer": "Return one JSON object from POST /run in {spec.entrypoint}, and log exceptions to stderr.",
+    "exits_zero": "See `pxctl logs {spec.unit}`.",
+    "evicted_during_run": "Keep it from being stopped while it works: `pxctl pin {spec.name}`; see `pxctl events`.",
+    "memory_limit": "Raise max_memory_mb ({spec.max_memory_mb}) in tool.json, or use less.",
+    "missing_interpreter_or_module": "pxctl tools sync {spec.name}",
+    # What follows is in the answer only where it is found.
+    "runtime_limit": "Raise max_runtime_seconds in tool.json, or ask for less at a time.",
+    "ignores_sigterm": "End on SIGTERM in {spec.entrypoint}, or raise stop_timeout_seconds.",
+}
+"""The cases in their order, and the next step where the evidence says nothing better."""
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot find module '[^']+'")
 
 Found = dict[str, tuple[str, str | None]]
-"""Evidence, which is quoted, and the next step (one sentence or command) of each case that is found."""
+"""Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
 
 
-def _in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
-    """Look for cases in what went wrong just now, or at the last start."""
+def _in_problems(problems: Sequence[Mapping[str, Any]]) -> Found:
+    """Look for cases in what went wrong just now, or at the last start; the first counts."""
     found = Found()
-    for problem in problems:
+    for problem in reversed(problems):
         detail, hint, kind, reason = problem["detail"], problem["hint"], problem["kind"], problem.get("reason")
         tail = str(problem.get("stderr_tail", "")).strip()
         if reason == "early_exit" and problem.get("code") == 0:
-            found.setdefault("exits_zero", (detail, hint))
+            found["exits_zero"] = (detail, hint)
         elif reason in {"early_exit", "readiness_timeout"}:
             said = f" Its stderr ends: {tail.splitlines()[-1].strip()[:200]}" if tail else ""
-            found.setdefault("never_ready", (f"{detail}{said}", hint))
+            found["never_ready"] = (f"{detail}{said}", hint)
         if kind == "invalid_input" or problem["status"] == 422:
-            found.setdefault("invalid_input", (f"The sample input was refused: {detail}", _compare_input(spec)))
+            found["invalid_input"] = (f"The sample input was refused: {detail}", None)
         if kind == "tool_failed" and problem["status"] >= 500 and not tail and "signal" not in problem:
-            found.setdefault("bad_answer", (f"{detail} Its stderr is empty.", _return_an_object(spec)))
+            found["bad_answer"] = (f"{detail} Its stderr is empty.", None)
         if problem.get("limit") in {"memory", "runtime"}:
-            found.setdefault(f"{problem['limit']}_limit", (detail, hint))
+            found[f"{problem['limit']}_limit"] = (detail, hint)
         if problem.get("stage") in {"interpreter", "exec"}:
-            found.setdefault("missing_interpreter_or_module", (detail, hint or f"pxctl tools sync {spec.name}"))
+            found["missing_interpreter_or_module"] = (detail, hint)
     return found
 
 
@@ -67,45 +76,34 @@ def _in_records(
     """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr."""
     found = Found()
     if drift:
-        step = f"Serve tool.json as it is on GET /schema, or correct {spec.folder / MANIFEST}."
-        found["schema_drift"] = ("; ".join(drift[:5]), step)
+        found["schema_drift"] = ("; ".join(drift[:5]), None)
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
         who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
         said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0]['run']})"
-        found["invalid_input"] = (said, _compare_input(spec))
+        found["invalid_input"] = (said, None)
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for run in runs:  # the pool never does that by itself; a stop, a removal does
         life = lives.get(run.instance or "")
         if life and run.facts["error_kind"] in {"cancelled", "interrupted"}:
             said = f"Run {run.facts['run']} was cut short when its instance {life.key} ended: {life.reason}."
-            keep = f"Keep it from being stopped while it works: `pxctl pin {spec.name}`, and see `pxctl events`."
-            found.setdefault("evicted_during_run", (said, keep))
-    more = f"Raise max_memory_mb ({spec.max_memory_mb}) in {MANIFEST}, or use less."
-    last = next((row for row in ended if row.reason is not None), None)
-    if last is not None and last.reason in {"memory_limit", "oom_kill"}:
+            found.setdefault("evicted_during_run", (said, None))
+    if sign := MEMORY_SIGNS.search(stderr):
+        found["memory_limit"] = (f"suspected: stderr says {sign[0]}", None)
+    if sign := _MODULE.search(stderr):
+        found["missing_interpreter_or_module"] = (sign[0], hint_for(spec, sign[0]))
+    if (last := next((row for row in ended if row.reason is not None), None)) is None:
+        return found
+    if last.reason in {"memory_limit", "oom_kill"}:
         verdict = last.verdict or {}
         sizes = f"rss {verdict.get('rss_bytes')}, limit {verdict.get('limit_bytes')} bytes"
-        found["memory_limit"] = (f"{last.key} ended: {last.reason} ({sizes})", more)
-    elif sign := MEMORY_SIGNS.search(stderr):
-        found["memory_limit"] = (f"suspected: stderr says {sign[0]}", more)
-    if sign := _MODULE.search(stderr):
-        step = hint_for(spec, sign[0]) or f"pxctl tools sync {spec.name}"
-        found["missing_interpreter_or_module"] = (sign[0], step)
-    if last is not None and last.reason == "runtime_limit":
+        found["memory_limit"] = (f"{last.key} ended: {last.reason} ({sizes})", None)
+    if last.reason == "runtime_limit":
         said = f"{last.key} was stopped: a run took longer than {spec.max_runtime_seconds:g} s"
-        found["runtime_limit"] = (said, "Raise max_runtime_seconds in tool.json, or ask for less at a time.")
-    if last is not None and last.signal == signal.SIGKILL and last.reason in {*_ON_PURPOSE, "runtime_limit"}:
+        found["runtime_limit"] = (said, None)
+    if last.signal == signal.SIGKILL and last.reason in {*_ON_PURPOSE, "runtime_limit"}:
         said = f"{last.key} ({last.reason}) was killed {spec.stop_timeout_seconds:g} s after SIGTERM"
-        found["ignores_sigterm"] = (said, f"End on SIGTERM in {spec.entrypoint}, or raise stop_timeout_seconds.")
+        found["ignores_sigterm"] = (said, None)
     return found
-
-
-def _compare_input(spec: ToolSpec) -> str:
-    return f"Compare the input with `pxctl tools show {spec.name}`."
-
-
-def _return_an_object(spec: ToolSpec) -> str:
-    return f"Return one JSON object from POST /run in {spec.entrypoint}, and log exceptions to stderr."
 
 
 async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
@@ -132,15 +130,17 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         began_at = mute.time - mute.facts["duration_seconds"]
         if not (await tools.supervisor.tail_since(spec.unit, began_at)).strip():
             said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
-            found["bad_answer"] = (said, _return_an_object(spec))
-    found |= _in_problems(spec, problems)
+            found["bad_answer"] = (said, None)
+    found |= _in_problems(problems)
     cases: list[dict[str, Any]] = []
-    for case in (*TABLE, *(each for each in FURTHER if each in found)):
+    for case, usual in STEPS.items():
         evidence, step = found.get(case, (None, None))
-        if evidence is not None and (not step or "tools debug" in step):  # who asks debug is not sent to debug
-            step = f"See `pxctl logs {spec.unit}`."
-        shown = evidence and f"{evidence.rstrip('.')}."
-        cases.append({"case": case, "found": evidence is not None, "evidence": shown, "next_step": step})
+        if evidence is not None:
+            if not step or "tools debug" in step:  # who asks debug is not sent to debug
+                step = usual.format(spec=spec)
+            evidence = f"{evidence.rstrip('.')}."
+        if evidence is not None or case not in ("runtime_limit", "ignores_sigterm"):
+            cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
     verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
     if named := [each["case"] for each in cases if each["found"]]:
         verdict = f"found: {', '.join(named)}"
