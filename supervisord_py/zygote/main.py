@@ -58,10 +58,15 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
-    told: dict[str, Any] = {"made_from": stamped(places())}
+    # The files and folders that decide what an interpreter is: a change of one makes this process old.
+    own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
+    told: dict[str, Any] = {"made_from": stamped([*own, *(each for each in sys.path if os.path.isdir(each))])}
     seconds = load()
     told["seconds"] = seconds if isinstance(seconds, dict) else {}
-    _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
+    first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
+    if first == 0:
+        os._exit(0)
+    os.waitpid(first, 0)
     why = hazard(number)
     try:
         owner.send(json.dumps(told if why is None else {"refused": why}).encode())
@@ -100,12 +105,6 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
 # -- what two starts have in common ------------------------------------------------------------------------------------
 
 
-def places() -> list[str]:
-    """Return the files and folders that decide what an interpreter is: a change of one makes this process old."""
-    folders = [each for each in sys.path if os.path.isdir(each)]
-    return [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__), *folders]
-
-
 def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
     """Return of each path what differs when something else lies there, or it was changed: whatever its mtime says."""
     found: dict[str, list[int] | None] = {}
@@ -133,16 +132,6 @@ def hazard(own: int) -> str | None:
             continue  # of the listing itself
         left += [kind] if kind in ("socket", "anon_inode") or kind.startswith("/dev/nvidia") else []
     return f"importing left open {', '.join(left)}" if left else None
-
-
-def _fork_once() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
-# -- orders ------------------------------------------------------------------------------------------------------------
 
 
 def _is_over(owner: socket.socket) -> bool:
