@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ def _unstartable(spec: ToolSpec, stage: str, detail: str, hint: str) -> StartFai
 
 
 class SyncFailedError(PxError, kind="sync_failed", title="The virtual environment could not be built"):
-    """A `.venv` could not be built. `output_tail` holds the last lines of the builder."""
+    """A `.venv` could not be built. `stderr_tail` holds the last lines of the builder."""
 
 
 class Project(msgspec.Struct, frozen=True, rename="kebab"):
@@ -212,27 +211,22 @@ class Builder:
             raise ConflictError(f"{spec.unit} is being synced already", unit=spec.unit)
         _under_way.add(spec.folder)
         started, final, venv = time.monotonic(), spec.folder / VENV, spec.folder / NEW
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
-
-        def on_line(line: str) -> None:
-            tail.append(line)
-            say(line)
-
         try:
             say(f"building {final} from {source} with {'uv' if self._uv else 'venv and pip'}")
             await asyncio.to_thread(_clear, spec.folder)
             venv.mkdir(mode=0o700)
             async with asyncio.timeout(BUILD_SECONDS):
                 for argv in self._steps(venv, source, project):
-                    ended = await self._step(spec, venv, argv, on_line)
-                    if ended.code == 0 or argv == _compilation(venv):
-                        continue
-                    shown, output = " ".join([Path(argv[0]).name, *argv[1:4]]), "\n".join(tail)
-                    last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")[:300]
-                    detail = f"cannot build {final} from {source}: {shown} … {ended.words}: {last}"
-                    hint = f"mend {source} of the tool, then: pxctl tools sync {spec.name}"
-                    kept = {"output_tail": output, "stderr_tail": output}
-                    raise SyncFailedError(detail, hint=hint, unit=spec.unit, **kept)
+                    ended = await self._step(spec, venv, argv, say)
+                    if ended.code != 0 and argv != _compilation(venv):
+                        shown = " ".join([Path(argv[0]).name, *argv[1:4]])
+                        said, tail = ended.last_line or "it printed nothing", ended.stdout.splitlines()[-TAIL_LINES:]
+                        raise SyncFailedError(
+                            f"cannot build {final} from {source}: {shown} … {ended.words}: {said}",
+                            hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
+                            unit=spec.unit,
+                            stderr_tail="\n".join(tail),
+                        )
             await asyncio.to_thread(_take_place, venv, final)
         except TimeoutError as error:
             detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."

@@ -159,7 +159,7 @@ class Scripted:
         finally:
             self.stopped = True
         code = self.codes.pop(0) if self.codes else 0
-        return Completed(code, None, "", "")
+        return Completed(code, None, "\n".join(self.lines), "")
 
 
 async def synced(folder: Path, run: Any, uv: str | None = "/uv", **defaults: Any) -> list[str]:
@@ -195,7 +195,7 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHous
     (folder / "requirements.txt").write_text("surely-no-such-distribution==0\n")
     with pytest.raises(SyncFailedError) as caught:
         await synced(folder, run, uv)
-    assert "surely-no-such-distribution" in caught.value.extra["output_tail"]
+    assert "surely-no-such-distribution" in caught.value.extra["stderr_tail"]
     assert caught.value.hint == "mend requirements.txt of the tool, then: pxctl tools sync tool"
     assert python.exists()
 
