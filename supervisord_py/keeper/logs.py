@@ -17,7 +17,8 @@ import struct
 import time
 from collections import deque
 
-from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, INDEX_RECORD_SIZE, SEGMENT_DIGITS, unit_directory
+from supervisord_py.keeper import protocol
+from supervisord_py.keeper.protocol import INDEX_RECORD_SIZE, segment_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ RETRY_SECONDS = 1.0
 LENGTH_MAX = 2**32 - 1
 INSTANCES = 2**16 - 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-_record = struct.Struct(INDEX_RECORD)
+_record = struct.Struct(protocol.INDEX_RECORD)
 
 
 class Segments:
@@ -55,10 +56,9 @@ class Segments:
         if self._log >= 0:
             return
         os.makedirs(self.directory, 0o700, exist_ok=True)
-        names = [name for name in os.listdir(self.directory) if name.endswith(".log")]
-        starts = sorted(int(name[:-4]) for name in names if len(name) == SEGMENT_DIGITS + 4 and name[:-4].isdigit())
+        starts = protocol.segment_starts(self.directory)
         self._sizes = [
-            (start, sum(os.stat(path).st_size for path in self._paths(start) if os.path.exists(path)))
+            (start, sum(os.stat(path).st_size for path in segment_paths(self.directory, start) if os.path.exists(path)))
             for start in starts[:-1]
         ]
         self._begin(starts[-1] if starts else 0)
@@ -81,7 +81,7 @@ class Segments:
 
     def gap(self, when: float, count: int) -> None:
         self._rotate_if_full()
-        self._put_record(when, min(count, LENGTH_MAX), self.instance, GAP)
+        self._put_record(when, min(count, LENGTH_MAX), self.instance, protocol.GAP)
 
     def close(self) -> None:
         for fd in (self._log, self._idx):
@@ -103,7 +103,7 @@ class Segments:
         return found
 
     def _begin(self, start: int) -> None:
-        log, idx = self._paths(start)
+        log, idx = segment_paths(self.directory, start)
         try:
             self._idx = os.open(idx, _FLAGS, 0o600)
             self._log = os.open(log, _FLAGS, 0o600)
@@ -125,15 +125,11 @@ class Segments:
         while excess > 0 and self._sizes:
             start, size = self._sizes.pop(0)
             excess -= size
-            for path in self._paths(start):
+            for path in segment_paths(self.directory, start):
                 try:
                     os.unlink(path)
                 except FileNotFoundError:
                     continue
-
-    def _paths(self, start: int) -> tuple[str, str]:
-        stem = f"{self.directory}/{start:0{SEGMENT_DIGITS}d}"
-        return stem + ".log", stem + ".idx"
 
 
 class UnitLog:
@@ -261,7 +257,8 @@ class Logs:
         """Return the unit's log. Raises ValueError: its name would lead elsewhere."""
         log = self._open.get(unit)
         if log is None:
-            log = self._open[unit] = UnitLog(self, unit, Segments(unit_directory(self._log_dir, unit), *self._sizes))
+            folder = protocol.unit_directory(self._log_dir, unit)
+            log = self._open[unit] = UnitLog(self, unit, Segments(folder, *self._sizes))
         return log
 
     def read_from(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:

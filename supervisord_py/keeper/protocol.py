@@ -134,6 +134,17 @@ def unit_directory(log_dir: str, unit: str) -> str:
     return f"{log_dir}/{kind}/{name}"
 
 
+def segment_starts(folder: str) -> list[int]:
+    """Return the positions at which the segments in a unit's directory begin, ascending."""
+    names = [name.removesuffix(".log") for name in os.listdir(folder) if name.endswith(".log")]
+    return sorted(int(name) for name in names if len(name) == SEGMENT_DIGITS and name.isdigit())
+
+
+def segment_paths(folder: str, start: int) -> tuple[str, str]:
+    """Return the paths of a segment's bytes and of their index."""
+    return f"{folder}/{start:0{SEGMENT_DIGITS}d}.log", f"{folder}/{start:0{SEGMENT_DIGITS}d}.idx"
+
+
 class FrameError(Exception):
     """What came is no frame of the protocol, or what is to be sent is too large for one."""
 

@@ -11,27 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from supervisord_py.keeper.protocol import (
-    GAP,
-    INDEX_RECORD,
-    INDEX_RECORD_SIZE,
-    SEGMENT_DIGITS,
-    STDERR,
-    STDOUT,
-    unit_directory,
-)
+from supervisord_py.keeper import protocol
+from supervisord_py.keeper.protocol import GAP, INDEX_RECORD_SIZE, STDERR, STDOUT, segment_paths
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
@@ -39,8 +31,7 @@ _READ_RECORDS = 4096  # of one read: bounds the work where one stream is wanted 
 _POLL_MIN_SECONDS = 0.02
 _POLL_MAX_SECONDS = 0.5
 _POLL_GROWTH = 1.5
-_NAME = re.compile(rf"(\d{{{SEGMENT_DIGITS}}})\.log")
-_RECORD = struct.Struct(INDEX_RECORD)
+_RECORD = struct.Struct(protocol.INDEX_RECORD)
 
 
 class Stream(IntEnum):
@@ -168,31 +159,24 @@ class LogReader:
     @classmethod
     def of(cls, log_dir: str | Path, unit: str) -> LogReader:
         """Return the reader of a unit `kind:name`. Raises ValueError: the name would lead out of the log directory."""
-        return cls(Path(unit_directory(str(log_dir), unit)))
+        return cls(Path(protocol.unit_directory(str(log_dir), unit)))
 
     def _starts(self) -> list[int]:
         """Return the positions at which the segments begin, ascending; none when there is no folder."""
         try:
-            names = os.listdir(self.folder)
+            return protocol.segment_starts(str(self.folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
     @contextmanager
     def _segment(self, start: int) -> Iterator[Segment]:
         """Open a segment. Raises FileNotFoundError: rotation took it."""
-        stem = self.folder / f"{start:0{SEGMENT_DIGITS}d}"
-        log, idx = os.open(f"{stem}.log", os.O_RDONLY | os.O_CLOEXEC), None
-        try:
-            try:
-                idx = os.open(f"{stem}.idx", os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                idx = None
+        paths, idx = segment_paths(str(self.folder), start), None
+        with ExitStack() as files:
+            log = files.enter_context(open(paths[0], "rb", buffering=0)).fileno()
+            with suppress(FileNotFoundError):
+                idx = files.enter_context(open(paths[1], "rb", buffering=0)).fileno()
             yield Segment(start, log, idx)
-        finally:
-            for fd in (log, idx):
-                if fd is not None:
-                    os.close(fd)
 
     def start(self) -> int:
         return next(iter(self._starts()), 0)
@@ -201,7 +185,7 @@ class LogReader:
         """Return the position after the newest byte."""
         for start in reversed(self._starts()):
             try:
-                return start + (self.folder / f"{start:0{SEGMENT_DIGITS}d}.log").stat().st_size
+                return start + os.stat(segment_paths(str(self.folder), start)[0]).st_size
             except FileNotFoundError:
                 continue
         return 0
