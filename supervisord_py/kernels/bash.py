@@ -26,9 +26,8 @@ from supervisord_py.errors import (
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.messages import signal_name
 from supervisord_py.kernels.session import CellError, CellStatus
-from supervisord_py.process.instance import Instance, Note, Phase
+from supervisord_py.process.instance import Instance, Note, Phase, signal_name
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 

@@ -15,7 +15,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.session_set import WhyRefused
-from supervisord_py.process.instance import End, Phase
+from supervisord_py.process.instance import End, Phase, signal_name
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
@@ -59,11 +59,6 @@ def how_it_ended(end: End) -> str:
         return f"was killed by {signal_name(end.signal)}{by_whom}"
     # Of a kernel behind a gateway nobody tells code or signal.
     return f"exited with code {end.code}" if end.code is not None else "ended at its server"
-
-
-def signal_name(number: int) -> str:
-    """Return SIGSEGV for 11."""
-    return signals.Signals(number).name if number in set(signals.Signals) else f"signal {number}"
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:

@@ -223,6 +223,11 @@ def outcome(record: ExitRecord, wanted: Reason | None, ready: bool) -> Reason:
     return Reason.EXIT if record.signal is None else Reason.SIGNAL
 
 
+def signal_name(number: int) -> str:
+    """Return SIGSEGV for 11."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 def describe(record: ExitRecord, reason: Reason) -> str:
     """Return one sentence for people about an end by a limit: how it ended, by whom, and what is known about why."""
     verdict, why, by = record.verdict, _LIMITS.get(reason, reason.value), ""
@@ -233,8 +238,5 @@ def describe(record: ExitRecord, reason: Reason) -> str:
         why += f": {', '.join(sizes)}" if sizes else ""
     if reason is Reason.CPU_LIMIT:
         why += f", {record.user_seconds + record.system_seconds:.1f} s used"
-    how = f"exited with code {record.code}"
-    if record.signal is not None:
-        known = record.signal in signal.valid_signals()
-        how = f"killed by {signal.Signals(record.signal).name if known else f'signal {record.signal}'}"
+    how = f"exited with code {record.code}" if record.signal is None else f"killed by {signal_name(record.signal)}"
     return f"{how}{by} ({why}), after {max(0.0, record.ended_at - record.started_at):.1f} s"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-import signal as signals
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +27,7 @@ from supervisord_py.errors import (
     ToolFailedError,
     UnknownUnitError,
 )
-from supervisord_py.process.instance import End
+from supervisord_py.process.instance import End, signal_name
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
@@ -81,10 +81,8 @@ def how_it_ended(ended: End) -> str:
     """Say it as a verb phrase: 'exited with code 3', 'was killed by SIGSEGV'."""
     if ended.signal is None:
         return f"exited with code {ended.code}" if ended.code is not None else "ended"
-    known = ended.signal in signals.valid_signals()
-    name = signals.Signals(ended.signal).name if known else f"signal {ended.signal}"
-    unknown = ended.signal == signals.SIGKILL and ended.reason is Reason.SIGNAL
-    return f"was killed by {name}{' (not by pxd; possibly out of memory)' if unknown else ''}"
+    unknown = ended.signal == signal.SIGKILL and ended.reason is Reason.SIGNAL
+    return f"was killed by {signal_name(ended.signal)}{' (not by pxd; possibly out of memory)' if unknown else ''}"
 
 
 def _look(spec: ToolSpec) -> str:
