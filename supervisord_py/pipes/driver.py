@@ -112,7 +112,7 @@ class RunDriver:
         run = self._run_of(self._known.get(own.get("execution", 0), nobody), child.key)
         if run.execution.status is Status.RUNNING:
             self._room.add(run)
-            self._room.line.adopt(run.execution)
+            self._room.line.running[run.id] = run.execution
         run.goes_on = run.id in self._retried
         run.ready_at, run.phase = child.started_at, Phase.READY
         run.heard_at = self._room.clocks.boot()

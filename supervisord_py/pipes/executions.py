@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
+from supervisord_py.errors import ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Outcome, Status, Trigger
 from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, claimed
@@ -55,7 +55,7 @@ class Executions(PipesContext):
         self.is_ending = self.is_gate_open = False
         self.runs: dict[int, Run] = {}
         self.of_pipes: dict[str, dict[int, Run]] = {}
-        self.line = Queue(self.config)
+        self.line = Queue()
         self.listening: tuple[PipeDefinition, ...] = ()
         self.due_bell, self.listener_bell = asyncio.Event(), asyncio.Event()
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
@@ -94,7 +94,7 @@ class Executions(PipesContext):
     def view(self, run: Run) -> Execution:
         """Return an execution as it stands, with its place in line."""
         if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
-            return structs.replace(run.execution, position=self.line.position(run.id) or 1)
+            return structs.replace(run.execution, position=self.line.position(run.execution) or 1)
         return run.execution
 
     # -- recording ---------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Executions(PipesContext):
         self._timer.cancel()
         if not self.is_gate_open:
             return
-        for number in self.line.admit(self.clocks.wall()):
+        for number in self.line.admit(self.clocks.wall(), self.config):
             self.task(self.runs[number].go())
         if self.line.next_deadline is not None:
             seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
@@ -302,10 +302,10 @@ class Executions(PipesContext):
                 for piece in pieces:
                     offsets[piece.stream] = piece.offset + len(piece.data)
                     yield piece
-                if run and run.is_left and not is_over:
-                    raise _cut_off(number)
                 if is_over and not pieces:
                     break
+                if run and not is_over:
+                    run.refuse_if_left()
                 if news is not None and not pieces:
                     await asyncio.wait((news,), timeout=output.POLL_SECONDS if now.position is None else LOOK_SECONDS)
         finally:
@@ -319,14 +319,4 @@ class Executions(PipesContext):
         if run is None:
             return await self.execution(number, blobs=True)
         await run.until_done()
-        if not run.done.is_set():
-            raise _cut_off(number)
         return run.execution  # with its texts: a full disk may not show them yet
-
-
-def _cut_off(number: int) -> InterruptedRunError:
-    return InterruptedRunError(
-        f"the control plane is being replaced or stopped; execution {number} is not lost",
-        hint=f"follow it again: `pxctl pipe tail {number}`",
-        execution=number,
-    )

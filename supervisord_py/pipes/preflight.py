@@ -11,7 +11,6 @@ import asyncio
 import importlib
 import json
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -38,7 +37,6 @@ from supervisord_py.process import program
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.program import Completed
 
-SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom: a younger file may change unseen
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
 FIRST_WAIT_SECONDS = 0.2
 READ_SECONDS = 2.0  # a server that was reached and is silent for so long is there; that is all that is asked
@@ -48,22 +46,18 @@ T = TypeVar("T")
 
 
 def read_again(read: Callable[[Path], T], file: Path) -> Callable[[], T]:
-    """Return a function that says what a file says, and reads it only where it has changed, or is young. It blocks."""
+    """Return a function that says what a file says, and reads it only where it has changed. It blocks."""
     known: tuple[tuple[int, ...], T] | None = None
 
     def now() -> T:
         nonlocal known
-        stamp, is_young = (0, 0, 0, 0), False
+        stamp = (0, 0, 0, 0)
         with suppress(OSError):  # there may be none
             found = os.stat(file)
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-            is_young = abs(time.time() - found.st_ctime) <= SETTLE_SECONDS
-        before = known
-        if before is not None and before[0] == stamp:
-            return before[1]
-        said = read(file)
-        known = None if is_young else (stamp, said)
-        return said
+        if known is None or known[0] != stamp:
+            known = stamp, read(file)
+        return known[1]
 
     return now
 

@@ -20,33 +20,24 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The lines and the slots of all groups; of an execution it counts what was true when it came.
+    """The lines and the slots of all groups; of an execution it counts what was true when it came."""
 
-    Args:
-        settings: `slots_…` of each group.
-
-    Attributes:
-        running: Who holds a slot, by id; those about to start, too.
-    """
-
-    def __init__(self, settings: PipesSettings) -> None:
+    def __init__(self) -> None:
         self._line: list[Execution] = []
+        # Who holds a slot, by id: also who is about to start, and who runs already at the start of a control plane.
         self.running: dict[int, Execution] = {}
         self.next_deadline: float | None = None  # when time alone will admit somebody, as of the last `admit`
-        self._slots: dict[Group, int]
-        self.resize(settings)
 
     def push(self, entry: Execution) -> None:
         insort(self._line, entry, key=_place)
 
-    def adopt(self, entry: Execution) -> None:
-        """Take in one that runs already; it holds a slot, even where there is none left."""
-        self.running[entry.id] = entry
+    def admit(self, now: float, settings: PipesSettings) -> tuple[int, ...]:
+        """Return whom to start now, in order; each holds its slot and its pipe from here on.
 
-    def admit(self, now: float) -> tuple[int, ...]:
-        """Return whom to start now, in order; each holds its slot and its pipe from here on."""
+        Where there are fewer slots (`slots_…`) than holders, nobody is thrown out and nobody let in.
+        """
         held = Counter(entry.group for entry in self.running.values())
-        free = {group: count - held[group] for group, count in self._slots.items()}
+        free = {group: getattr(settings, f"slots_{group}") - held[group] for group in Group}
         pipes = {entry.pipe_name for entry in self.running.values()}
         admitted: dict[int, Execution] = {}
         for entry in self._line:
@@ -68,18 +59,9 @@ class Queue:
         self._line = [entry for entry in self._line if entry.id != number]
         return len(self._line) < before
 
-    def resize(self, settings: PipesSettings) -> None:
-        """Set the slots; where there are fewer than holders, nobody is thrown out and nobody let in."""
-        self._slots = {group: getattr(settings, f"slots_{group}") for group in Group}
-
-    def position(self, number: int) -> int | None:
+    def position(self, entry: Execution) -> int | None:
         """Return the 1-based place in its group's line; None where it is in none."""
-        places: Counter[Group] = Counter()
-        for entry in self._line:
-            places[entry.group] += 1
-            if entry.id == number:
-                return places[entry.group]
-        return None
+        return next((place for place, it in enumerate(self.waiting(entry.group), 1) if it.id == entry.id), None)
 
     def waiting(self, group: Group | None = None) -> tuple[Execution, ...]:
         return tuple(entry for entry in self._line if group in (None, entry.group))

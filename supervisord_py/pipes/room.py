@@ -76,10 +76,10 @@ class Pipes(PipeViews):
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
         if not self._is_over:
             self.close_gate()
-            at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
+            at_work = [run for run in self.runs.values() if self.line.position(run.execution) is None]
             for run in at_work:
                 run.want_end(Cause.SHUTDOWN)
-            await asyncio.gather(*(run.until_done() for run in at_work))
+            await asyncio.gather(*(run.until_done() for run in at_work), return_exceptions=True)
             await self.detach()
 
     async def detach(self) -> None:
@@ -94,7 +94,6 @@ class Pipes(PipeViews):
     def reconfigure(self, config: PipesConfig) -> None:
         self.config = self.shelf.config = config
         self.catalog.reconfigure(config.default_agent)
-        self.line.resize(config)
         self.admit()
         self.due_bell.set()
 
@@ -199,7 +198,7 @@ class Pipes(PipeViews):
             hint = "leave the timeout out: the pipe has one of its own"
             raise InvalidInputError(message, hint=hint, unit=unit, errors=errors)
         for run in () if queue else others.values():
-            waits = self.line.position(run.id) is not None
+            waits = self.line.position(run.execution) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:
                 message = f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}"
                 hint = f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue"

@@ -25,7 +25,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError
+from supervisord_py.errors import ConflictError, InterruptedRunError, KeeperLostError, PxError
 from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
     OPEN,
@@ -68,7 +68,6 @@ class Run(Instance):
     """One execution that is not final, or has just become it.
 
     Attributes:
-        execution: As it stands, without the texts of its output.
         folder, home: Where its files are, and its pipe's folder.
         definition: What its pipe was when it was queued; None where that is not known any more.
         cause, detail: Why it is to end, in words; NOBODY while it is not.
@@ -80,7 +79,6 @@ class Run(Instance):
         final: What its row says of its end, once that is decided.
         goes_on, following: Whether another try follows; its row.
         news: Done at the next change; there is another one then.
-        followers: How many follow its output.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
     """
@@ -154,9 +152,19 @@ class Run(Instance):
         self.is_left = True
         self.tell()
 
+    def refuse_if_left(self) -> None:
+        """Raise InterruptedRunError where this control plane goes before it is over."""
+        if self.is_left:
+            raise InterruptedRunError(
+                f"the control plane is being replaced or stopped; execution {self.id} is not lost",
+                hint=f"follow it again: `pxctl pipe tail {self.id}`",
+                execution=self.id,
+            )
+
     async def until_done(self) -> None:
-        """Wait until all that follows from its end is done, or this control plane goes."""
-        while not self.done.is_set() and not self.is_left:
+        """Wait until all that follows from its end is done; raises as `refuse_if_left`."""
+        while not self.done.is_set():
+            self.refuse_if_left()
             await asyncio.wait((self.news,))
 
     def close_fds(self) -> None:
