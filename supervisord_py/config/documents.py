@@ -28,6 +28,7 @@ from supervisord_py.errors import BadRequestError, ConfigError
 
 T = TypeVar("T")
 Pointer = tuple[str | int, ...]
+_Place = tuple[int, int]  # line and column, counted from 0
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 100
@@ -81,8 +82,8 @@ class Document:
         self.root = root  # of YAML: its node, with marks; None of an empty text
 
     @cached_property
-    def _marks(self) -> dict[Pointer, tuple[tuple[int, int], tuple[int, int]]]:
-        """Line and column, counted from 0, of each key and each value."""
+    def _marks(self) -> dict[Pointer, tuple[_Place, _Place]]:
+        """The places of each key and each value."""
         if self.language == "toml":
             return dict(_toml_marks(self.text))
         root = self.root
@@ -110,21 +111,21 @@ class Document:
         return Problem(message=message, file=self.file, line=line, column=column, pointer=pointer(path), hint=hint)
 
 
-def _yaml_marks(node: Any, path: Pointer) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
+def _yaml_marks(
+    node: Any, path: Pointer, key_at: _Place | None = None
+) -> Iterator[tuple[Pointer, tuple[_Place, _Place]]]:
     at = (node.start_mark.line, node.start_mark.column)
-    yield path, (at, at)
+    yield path, (key_at or at, at)
     if node.id == "mapping":
         for key, value in node.value:
-            below = (*path, str(key.value))
-            own = (key.start_mark.line, key.start_mark.column)
-            for each, (_key, mark) in _yaml_marks(value, below):
-                yield each, (own if each == below else _key, mark)
+            mark = (key.start_mark.line, key.start_mark.column)
+            yield from _yaml_marks(value, (*path, str(key.value)), mark)
     elif node.id == "sequence":
         for index, value in enumerate(node.value):
             yield from _yaml_marks(value, (*path, index))
 
 
-def _toml_marks(text: str) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
+def _toml_marks(text: str) -> Iterator[tuple[Pointer, tuple[_Place, _Place]]]:
     """Find the lines `key =` and `[table]` by their looks; the value of a key counts as being where its key is."""
     table: Pointer = ()
     counts: dict[Pointer, int] = {}

@@ -175,11 +175,10 @@ class PipeStates:
         touched = "last_run_at" if (row.last_run_at or 0.0) >= (row.last_due or 0.0) else "last_due"
         return Progress(
             anchor_at=row.anchor_at if row.anchor_at is not None else self._clocks.wall(),
-            last_run_at=row.last_run_at,
+            anchor_boot=self._boots.get((pipe, "anchor_at"), self._clocks.boot()),
             last_due=row.last_due,
             occurrences=row.occurrences,
             touched_boot=self._boots.get((pipe, touched)),
-            anchor_boot=self._boots.get((pipe, "anchor_at")),
         )
 
     def is_enabled(self, definition: PipeDefinition) -> bool:

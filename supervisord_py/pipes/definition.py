@@ -188,8 +188,8 @@ def _not_auto(value: Any) -> str | None:
 
 # -- the whole -------------------------------------------------------------------------------------------------------
 
-_Table: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any]]]"
-"""By key: the field that it becomes, and what reads it."""
+_Table: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | _Table]]"
+"""By key: the field that it becomes, and what reads it; a map of our own has a table."""
 _TABLE: _Table = {
     "description": ("description", _text),
     "timezone": ("timezone", _zone),
@@ -208,15 +208,13 @@ _TABLE: _Table = {
     "title": ("title", _text),
     "name": ("name", _text),
     "schedule": ("schedule_text", _text),
-}
-_MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
-    "retries": (models.RetryRules, {
+    "retries": ("retries", {
         "max": ("max_retries", _number(0, 20, "3")),
         "on_timeout": ("on_timeout", _flag),
         "delay": ("delay_seconds", _seconds),
     }),
-    "budget": (models.BudgetRules, {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
-    "limits": (dict, {
+    "budget": ("budget", {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
+    "limits": ("limits", {
         "turns": ("max_turns", _number(1, 100_000, "50")),
         "tokens": ("max_tokens", _count),
         "cost": ("max_cost", _dollars),
@@ -225,7 +223,7 @@ _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
         "cpu_percent": ("cpu_percent", _number(1, 100 * 1024, "50")),
     }),
 }  # fmt: skip
-USED = (*_TABLE, *_MAPS, "schedule_config", "trigger")  # keys that mean something here
+USED = (*_TABLE, "schedule_config", "trigger")  # keys that mean something here
 KNOWN = frozenset((*USED, *_ELSEWHERE))  # those, and the ones of other programs
 
 
@@ -241,9 +239,8 @@ class _Header:
     def read(self, own_name: str, default_agent: str) -> dict[str, Any]:
         """Return all fields that the front matter says something about."""
         fields = self._table(self._value, _TABLE)
-        for key, (kind, table) in _MAPS.items():
-            if self._value.get(key) is not None:
-                fields[key] = kind(**self._map(key, table))
+        fields["retries"] = models.RetryRules(**fields.get("retries", {}))
+        fields["budget"] = models.BudgetRules(**fields.get("budget", {}))
         name = fields.pop("name", None)
         fields.setdefault("title", name if name != own_name else None)
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
@@ -269,19 +266,18 @@ class _Header:
         for key, (field, read) in table.items():
             if value.get(key) is not None and (value[key] != "" or key == models.COMMAND):
                 try:
-                    fields[field] = read(value[key])
+                    fields[field] = read(value[key]) if callable(read) else self._map(key, value[key], read)
                 except ConfigError as error:
                     self._complain((*path, key), error.detail, error.hint)
         return fields
 
-    def _map(self, key: str, table: _Table) -> dict[str, Any]:
+    def _map(self, key: str, value: Any, table: _Table) -> dict[str, Any]:
         """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
-        value, hint = self._value[key], f"keys are {', '.join(table)}"
+        hint = f"keys are {', '.join(table)}"
         if key == "retries" and isinstance(value, str):
             value = {"max": value}
         if not isinstance(value, dict):
-            self._complain((key,), "must be a map", hint)
-            return {}
+            raise ConfigError("must be a map", hint=hint)
         for each in value:
             if each not in table:
                 self._complain((key, each), f"is not known{did_you_mean(each, table)}", hint, at_key=True)

@@ -67,12 +67,10 @@ class Progress(msgspec.Struct, frozen=True):
     """What is remembered of one pipe. Wall-clock instants are Unix seconds."""
 
     anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
-    last_run_at: float | None = None  # start of its last run, whatever began it
+    anchor_boot: float  # the same, on the clock that counts suspend
     last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
     occurrences: int = 0  # runs by this schedule so far
-    # The later of the two, and the anchor, on the clock that counts suspend; None where only the wall clock knows.
-    touched_boot: float | None = None
-    anchor_boot: float | None = None
+    touched_boot: float | None = None  # the later of that instant and its last start, on the clock that counts suspend
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -127,11 +125,8 @@ def stagger(name: str, seed: str, over_seconds: float) -> float:
 
 
 def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool) -> Decision:
-    anchor = known.anchor_boot if known.anchor_boot is not None else now.boottime_of(now.past(known.anchor_at))
-    touched = known.touched_boot
-    if touched is None and (at_wall := max(known.last_run_at or 0.0, known.last_due or 0.0)):
-        touched = now.boottime_of(now.past(at_wall))
-    due = anchor if touched is None else touched + schedule.seconds
+    anchor = known.anchor_boot
+    due = anchor if known.touched_boot is None else known.touched_boot + schedule.seconds
     if not run_on_enable:
         due = max(due, anchor + schedule.seconds)
     late = now.boottime - due

@@ -208,8 +208,8 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         assert all(parse_schedule(offer) for offer in str(error.hint).split("`")[1::2])
         return
     now = Now(NOW, 1000.0)
-    decision = decide(schedule, Progress(NOW), now)
-    instants = upcoming(schedule, Progress(NOW), now, decision)
+    decision = decide(schedule, Progress(NOW, 1000.0), now)
+    instants = upcoming(schedule, Progress(NOW, 1000.0), now, decision)
     if isinstance(decision, Never):
         assert isinstance(schedule, Manual) or (decision.over and isinstance(schedule, At))
         assert instants == ()

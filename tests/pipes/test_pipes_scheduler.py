@@ -63,3 +63,13 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
         await ended(rig, "a")
         assert asked.count("gone") == 1
         assert rig.room.get("lost").next_run == 4_070_908_800.0
+
+
+async def test_a_last_run_in_the_future_counts_as_now(short_tmp: Path) -> None:
+    """B4: the clock was wrong when it ran, or is wrong now."""
+    async with pipe_house(short_tmp, scheduler=False) as rig:
+        rig.shell("p", "echo", "schedule: every 1h")
+        await rig.room.files.refresh()
+        rig.room.states.change("p", last_run_at=rig.time.clocks.wall() + 400 * 86400)
+        await rig.restart()
+        assert abs((rig.room.get("p").next_run or 0.0) - rig.time.clocks.wall() - 3600) < 60
