@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -30,23 +30,19 @@ from supervisord_py.tools.status import ToolState
 def tool_name(call: ApiCall) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
     plain = call.path("t").removeprefix("tool:")
-    with suppress(UnknownUnitError):
-        return call.context.launcher.catalog.entry(plain).name
     try:
-        tools = [unit for unit in all_units(call.context) if unit.startswith("tool:")]
-        return resolve_one(call.path("t"), tools).removeprefix("tool:")
-    except UnknownUnitError as error:
-        if not is_example(plain):
+        return call.context.launcher.catalog.entry(plain).name
+    except UnknownUnitError:
+        if is_example(plain):  # that error says how to get it
             raise
-        raise UnknownUnitError(error.detail, hint=f"pxctl tools add example:{plain}", unit=f"tool:{plain}") from None
+    tools = [unit for unit in all_units(call.context) if unit.startswith("tool:")]
+    return resolve_one(call.path("t"), tools).removeprefix("tool:")
 
 
 async def list_tools(call: ApiCall) -> dict[str, Any]:
     """Answer with the catalog, broken tools included."""
-    entries, known = (
-        call.context.launcher.catalog.entries(),
-        {each.name: each for each in call.context.launcher.snapshot()},
-    )
+    launcher = call.context.launcher
+    entries, known = launcher.catalog.entries(), {each.name: each for each in launcher.snapshot()}
     return {"tools": [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]}
 
 
@@ -63,10 +59,7 @@ def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
     return {
         **document,
         **pick(spec, "manifest", "input_schema", "output_schema"),
-        "limits": {
-            **pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency"),
-            **pick(spec.limits, "open_files", "processes", "cpu_seconds", "cpu_percent", "address_space_mb"),
-        },
+        "limits": pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency") | pick(spec.limits),
         **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
         "streams": True if spec.pixie is None else spec.pixie.streams,
     }
