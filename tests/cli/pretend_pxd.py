@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from cli.fake_daemon import FakeDaemon, document
 
@@ -26,7 +27,7 @@ def main() -> int:
         threading.Event().wait(60)
         return 0
     if "--print-unit" in sys.argv:
-        print(os.environ.get("FAKE_UNIT", "[Unit]"))
+        print("[Unit]")
         return 0
     if "--show-config" in sys.argv or "--check-config" in sys.argv:
         return refuse() if how == "broken" else tell_settings()
@@ -68,32 +69,23 @@ def serve(how: str) -> None:
         units.append({"unit": "tool:a", "kind": "tool", "state": "ready", "pid": child.pid, "waiting": 1})
         units.append({"unit": "pipe:b", "kind": "pipe", "state": "queued", "pid": None, "waiting": 2})
 
-    def facts() -> dict[str, object]:
+    def facts() -> dict[str, Any]:
         began = "2026-11-21T10:00:00Z"
-        return {
-            "version": "9",
-            "socket": os.environ["PX_SOCKET"],
-            "keeper": {"pid": os.getpid(), "started_at": began},
-            "control": {"pid": control[0], "started_at": began, "restarts": 0},
-            "kill_rung": "group",
-            "memory_rung": "resident",
-        }
+        control_facts = {"pid": control[0], "started_at": began, "restarts": 0}
+        return {"version": "9", "keeper": {"pid": os.getpid(), "started_at": began}, "control": control_facts}
 
-    def stop(_: object, connection: object) -> None:
-        connection.sendall(document({"wish": "stop"}, status="202 Accepted"))  # type: ignore[attr-defined]
+    def stop(_: object, connection: Any) -> None:
+        connection.sendall(document({"wish": "stop"}, status="202 Accepted"))
         ended.set()
 
-    def restart(request: object, connection: object) -> None:
+    def restart(_: object, connection: Any) -> None:
         if how != "no restart":
             control[0] = max(control[0], 1 << 22) + 1  # nobody's pid (PID_MAX_LIMIT): a stop waits for it to be gone
         if how != "abrupt":
-            connection.sendall(document({"wish": "restart"}, status="202 Accepted"))  # type: ignore[attr-defined]
+            connection.sendall(document({"wish": "restart"}, status="202 Accepted"))
 
-    def tell(_: object, connection: object) -> None:
-        connection.sendall(document(facts()))  # type: ignore[attr-defined]
-
-    daemon = FakeDaemon(os.environ["PX_SOCKET"])
-    daemon.on("GET /api/health", document({"ok": True})).on("GET /api/daemon", tell)
+    daemon = FakeDaemon(os.environ["PX_SOCKET"]).on("GET /api/health", document({"ok": True}))
+    daemon.on("GET /api/daemon", lambda _, connection: connection.sendall(document(facts())))
     daemon.on("GET /api/status", lambda _, c: c.sendall(document({"daemon": facts(), "units": units})))
     daemon.on("POST /api/daemon/stop", stop).on("POST /api/daemon/restart", restart)
     daemon.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 import re
 import signal
 import socket
@@ -56,11 +55,9 @@ def test_today_began_at_midnight_and_nonsense_is_answered_with_all_forms(px: Px,
     for words in ("today", "yesterday"):
         px("logs", "a", "--since", words, TZ="Asia/Tokyo")
     today, yesterday = (dt.datetime.fromisoformat(one.arguments["since"]) for one in daemon.seen)
-    assert today - yesterday == dt.timedelta(days=1)
-    assert dt.timedelta() <= dt.datetime.now(dt.UTC) - today < dt.timedelta(days=1)
-    for nonsense in ("25:00", "gibberish"):
-        ended = px("logs", "a", "--since", nonsense)
-        assert (ended.code, "hint: it takes 10m, '2 hours ago', 16:00, today" in ended.err) == (2, True)
+    assert (today - yesterday, dt.datetime.now(dt.UTC) - today < dt.timedelta(days=1)) == (dt.timedelta(days=1), True)
+    ended = px("logs", "a", "--since", "25:00")
+    assert (ended.code, "hint: it takes 10m, '2 hours ago', 16:00, today" in ended.err) == (2, True)
 
 
 def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
@@ -101,14 +98,3 @@ def test_events_are_one_line_each(px: Px, daemon: FakeDaemon) -> None:
     assert "3 events were missed" in ended.err
     assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20"}
     assert px("events", "-q").lines == ["1", "9"]
-
-
-def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(EVENTS, ndjson(event(1), event(2), whole=False), then_wait(ndjson(event(3), whole=False)))
-    process = px.popen("events", "-f", "-n", "2", "--json")
-    assert process.stdout is not None
-    assert [json.loads(process.stdout.readline())["id"] for _ in range(3)] == [1, 2, 3]
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert [one.arguments for one in daemon.seen] == [{"follow": "1", "limit": "2"}, {"follow": "1", "after": "2"}]
