@@ -148,18 +148,13 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     return [coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])]
 
 
-def _variants(schema: Any, root: Schema) -> list[Schema]:
-    """Return the schema and what its $ref, anyOf, oneOf and allOf say, flat, each once, in the order of reading."""
-    found: dict[int, Schema] = {}
-    waiting = [schema]
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, dict) or id(one) in found:
-            continue
-        found[id(one)] = one
-        branches = [_resolve(one["$ref"], root)] if "$ref" in one else []
-        waiting += reversed([*branches, *(each for word in ("anyOf", "oneOf", "allOf") for each in one.get(word, ()))])
-    return list(found.values())
+def _variants(schema: Any, root: Schema, above: tuple[int, ...] = ()) -> list[Schema]:
+    """Return the schema and what its $ref, anyOf, oneOf and allOf say, flat, in the order of reading; loops once."""
+    if not isinstance(schema, dict) or id(schema) in above:
+        return []
+    branches = [_resolve(schema["$ref"], root)] if "$ref" in schema else []
+    branches += [each for word in ("anyOf", "oneOf", "allOf") for each in schema.get(word, ())]
+    return [schema, *(one for branch in branches for one in _variants(branch, root, (*above, id(schema))))]
 
 
 def _resolve(reference: str, root: Schema) -> Any:

@@ -99,20 +99,21 @@ class Invocation:
         """Write names and values of a document, and `more`, below each other; what is absent or nested is left out."""
         facts: dict[str, object] = {}
         for name, value in {**document, **more}.items():
-            label = name.removesuffix("_seconds").removesuffix("_ms").removesuffix("_bytes")
+            text = value
             if name.endswith("_at") or name in _MOMENTS:
-                facts[label] = self.moment(value)
+                text = self.moment(value)
             elif name.endswith(("_seconds", "_ms")):
-                facts[label] = output.duration(value / 1000 if value and name.endswith("_ms") else value)
+                text = output.duration(value / 1000 if value and name.endswith("_ms") else value)
             elif name.endswith("_bytes"):
-                facts[label] = output.size(value)
+                text = output.size(value)
             elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-                facts[label] = ", ".join(value)
-            elif name != "schema" and not isinstance(value, list | dict) and "\n" not in str(value):
-                facts[label] = value if isinstance(value, str) else json.dumps(value)
-        known = {name: text for name, text in facts.items() if text not in ("", "null", "0", "false", output.ABSENT)}
-        widest = max(map(len, known), default=0)
-        self.print(*(f"{name:{widest}}  {output.clean(str(text))}" for name, text in known.items()))
+                text = ", ".join(value)
+            elif name == "schema" or isinstance(value, list | dict) or "\n" in str(value):
+                continue
+            if text not in (None, "", 0, output.ABSENT):
+                facts[re.sub("_(seconds|ms|bytes)$", "", name)] = text if isinstance(text, str) else json.dumps(text)
+        widest = max(map(len, facts), default=0)
+        self.print(*(f"{name:{widest}}  {output.clean(str(text))}" for name, text in facts.items()))
 
     def print_done(self, *lines: str) -> None:
         if not (self.json or self.quiet):

@@ -159,8 +159,7 @@ def install_service(
     pxd = Service(invocation, platform)
     texts = pxd.texts(on_demand=on_demand)
     if only_print:
-        heads = [f"# {path}\n" if len(texts) > 1 else "" for path in texts]
-        output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
+        output.write("\n".join(f"# {path}\n{text}" if len(texts) > 1 else text for path, text in texts.items()))
         return
     pxd.check_place(texts, force=force)
     runs_there = pxd.is_active(texts)

@@ -6,6 +6,7 @@ Ctrl-C ends the looking and the waiting, never what is looked at.
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import click
@@ -48,8 +49,10 @@ def show_logs(
                 output.write(line + b"\n")
             elif "gap_bytes" in piece:
                 invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
-            elif timestamps:
-                begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
+            elif timestamps:  # only a newline ends a line, so that a progress bar stays in its own
+                content, stamp = bytes_of(piece), f"{piece.get('time') or ''} ".encode()
+                output.write((stamp if begins_line else b"") + re.sub(rb"\n(?!\Z)", b"\n" + stamp, content))
+                begins_line = content.endswith(b"\n")
             else:
                 output.write(bytes_of(piece))
             if "next_position" in piece:
@@ -57,16 +60,6 @@ def show_logs(
     if not has_any and unit.startswith("kernel:"):
         name = unit.removeprefix("kernel:")
         invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
-
-
-def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
-    """Write output with the time before each line; return whether the next piece begins one."""
-    stamp = f"{piece.get('time') or ''} ".encode()
-    *whole, rest = content.split(b"\n")  # only a newline ends a line, so that a progress bar stays in its own
-    for part in [*(line + b"\n" for line in whole), *([rest] if rest else [])]:
-        output.write(stamp + part if begins_line else part)
-        begins_line = part.endswith(b"\n")
-    return begins_line
 
 
 @declare(root, "events", "read the events")
