@@ -17,19 +17,7 @@ import click
 
 from pxctl import app, output
 from pxctl.app import declare, root, tool_names
-from pxctl.client import (
-    SLACK_SECONDS,
-    Client,
-    Document,
-    Exchange,
-    Exit,
-    Failure,
-    Interrupted,
-    bare_name,
-    query,
-    route,
-    usage,
-)
+from pxctl.client import SLACK_SECONDS, Client, Document, Exchange, Exit, Failure, bare_name, query, route, usage
 from pxctl.coerce import build_input, read_argument, read_json
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
@@ -288,7 +276,7 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=tool) from None
     if not last.get("done"):
-        raise Interrupted("it was closed before the build was done")
+        raise Failure("the connection was lost before the build was done", kind="interrupted", hint="run it again")
     if not invocation.json:
         invocation.print(tool.removeprefix("tool:") if invocation.quiet else f"{tool} synced")
 
