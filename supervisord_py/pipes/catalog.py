@@ -78,14 +78,6 @@ class Change(NamedTuple):
     name: str
 
 
-class _Reading(NamedTuple):
-    """What is known of a folder; `missed_at` (monotonic): since when its file is not there."""
-
-    declared: Declared
-    stamp: _Stamp
-    missed_at: float | None = None
-
-
 class PipeCatalog:
     """The pipes of one directory. `refresh` blocks and may be called in any thread; the rest touches no file.
 
@@ -104,14 +96,15 @@ class PipeCatalog:
         self.trouble: str | None = None
         self._default_agent = default_agent
         self._lock = threading.Lock()
-        self._readings: dict[str, _Reading] = {}
+        self._stamps: dict[str, _Stamp] = {}  # of the files as they were read
+        self._missed_at: dict[str, float] = {}  # since when a file is not there; monotonic
 
     def reconfigure(self, default_agent: str) -> None:
         """Take a setting; where it is another, the next look reads everything again."""
         with self._lock:
             if default_agent != self._default_agent:
                 self._default_agent = default_agent
-                self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
+                self._stamps.clear()
 
     def declared(self, name: str) -> Declared:
         """Return a pipe, broken or not. Raises UnknownUnitError: there is none of that name; the nearest is named."""
@@ -123,9 +116,9 @@ class PipeCatalog:
 
     def is_current(self, name: str) -> bool:
         """Say whether a pipe's file is the one that was read: one stat."""
-        known = self._readings.get(name)
+        known = self._stamps.get(name) if name in self.pipes else None
         with contextlib.suppress(FileNotFoundError):
-            return known is not None and known.stamp is not None and self._stamp(name) == known.stamp
+            return known is not None and self._stamp(name) == known
         return False
 
     def refresh(self) -> tuple[Change, ...]:
@@ -140,31 +133,29 @@ class PipeCatalog:
                 self.trouble = f"cannot look into {self.pipes_dir}: {error.strerror}"
                 return ()
             self.trouble = None
-            before = self._readings
             # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
-            after = {name: each for name in names if (each := self._look(name, before.get(name))) is not None}
-            self._readings = after
-            seen = {name: each.declared for name, each in after.items()}
-            changes = tuple(_changes({name: each.declared for name, each in before.items()}, seen))
-            if changes or not self.pipes:
-                self.pipes = seen
+            after = {name: each for name in names if (each := self._look(name)) is not None}
+            changes = tuple(_changes(self.pipes, after))
+            if changes:
+                self.pipes = after
             return changes
 
-    def _look(self, name: str, known: _Reading | None) -> _Reading | None:
-        """Return what is to be known of a folder now; None when it holds no pipe."""
+    def _look(self, name: str) -> Declared | None:
+        """Return the pipe of a folder as it is now; None when it holds none."""
+        known = self.pipes.get(name)
         try:
             stamp = self._stamp(name)
         except FileNotFoundError:
-            now = time.monotonic()
-            if known is None or now - (known.missed_at or now) >= SETTLE_SECONDS:
-                return None
-            return known._replace(missed_at=known.missed_at or now, stamp=None)
-        if known is not None and stamp is not None and stamp == known.stamp:
+            self._stamps.pop(name, None)
+            missed = time.monotonic() - self._missed_at.setdefault(name, time.monotonic())
+            return known if missed < SETTLE_SECONDS else None
+        self._missed_at.pop(name, None)
+        if known is not None and stamp is not None and stamp == self._stamps.get(name):
             return known
         found = read_pipe(self.pipes_dir / name, default_agent=self._default_agent)
-        if isinstance(found, BrokenPipe) and not found.digest:
-            stamp = None  # it could not be read, which may pass without a change of the file
-        return _Reading(known.declared if known is not None and known.declared == found else found, stamp)
+        # One that could not be read may be readable without a change of the file.
+        self._stamps[name] = None if isinstance(found, BrokenPipe) and not found.digest else stamp
+        return known if known == found else found
 
     def _stamp(self, name: str) -> _Stamp:
         """Take the stamp of a pipe's file, following links; a link that leads nowhere is a file that has none.
