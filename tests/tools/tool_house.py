@@ -86,14 +86,10 @@ class ToolHouse:
             assert time.monotonic() < deadline, f"no note that {name} is ready came within {PATIENCE} s"
             await asyncio.sleep(0.01)
 
-    async def abandon(self) -> None:
-        """Let the control plane vanish without a word to its tools."""
+    async def new_control_plane(self) -> None:
+        """Let the control plane vanish without a word to its tools, and start the next one."""
         await self.launcher.detach()
         await self._put_down()
-
-    async def new_control_plane(self) -> None:
-        """Let the control plane vanish, and start the next one."""
-        await self.abandon()
         await self._control_plane()
 
     async def _put_down(self) -> None:
@@ -112,16 +108,11 @@ class ToolHouse:
 
     async def ask(self, name: str, value: Any = None, **options: Any) -> Any:
         """Run a tool and return its answer, parsed."""
-        return (await self.answer(name, value, **options))[1]
-
-    async def answer(self, name: str, value: Any = None, **options: Any) -> tuple[Any, Any]:
-        """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
         value = {} if value is None else value
         run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value)
         async with run.going(**options):
-            if run.body is not None:
-                return run, json.loads(run.body)
-            return run, b"".join([chunk async for chunk in run.chunks])
+            assert run.body is not None
+            return json.loads(run.body)
 
     def state(self, name: str) -> Any:
         """Return the present state of a tool."""
