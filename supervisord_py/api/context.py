@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -23,16 +23,14 @@ from aiohttp import web
 
 from supervisord_py.api.auth import TcpAccess
 from supervisord_py.errors import InterruptedRunError, PxError
+from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import CallEvent
 from supervisord_py.ledger.events import Event
-
-if TYPE_CHECKING:
-    from supervisord_py.kernels.room import Kernels
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.room import Pipes
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.tools.service import Tools
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.tools.service import Tools
 
 T = TypeVar("T")
 Document = dict[str, Any]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -28,11 +29,7 @@ from supervisord_py.errors import (
     InvalidInputError,
     PxError,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")

@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+from multidict import MultiMapping
 
 from supervisord_py.config import documents
 from supervisord_py.errors import BadRequestError, InvalidInputError
 from supervisord_py.kernels.session import BackendName
-
-if TYPE_CHECKING:
-    from multidict import MultiMapping
 
 B = TypeVar("B")
 LONGEST = 2**63 - 1

@@ -12,20 +12,23 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import structlog
+from aiohttp import web
 
 from supervisord_py import __version__
 from supervisord_py.api.app import serve
 from supervisord_py.api.auth import open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
 from supervisord_py.daemon.logging import set_level
+from supervisord_py.daemon.paths import Paths
 from supervisord_py.daemon.settings import Flags, Loaded, changed_keys, daemon_id, keep_valid, restart_needed
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
@@ -42,13 +45,6 @@ from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.service import Tools
-
-if TYPE_CHECKING:
-    import socket
-
-    from aiohttp import web
-
-    from supervisord_py.daemon.paths import Paths
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway

@@ -15,16 +15,13 @@ import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from supervisord_py.api.auth import peer_of
 from supervisord_py.daemon.paths import PlaceError
 from supervisord_py.errors import ConflictError
 from supervisord_py.keeper import procfs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 CLEANUP_SECONDS = 15.0  # how long the clean-up after a killed keeper may take before we give up
 POLL_SECONDS = 0.05

@@ -15,15 +15,13 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.stdlib import ProcessorFormatter
+from structlog.typing import EventDict, Processor
 
 from supervisord_py.config.settings import HIDDEN
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor
 
 MAX_TEXT = 16 * 1024
 JOURNAL_SOCKET = "/run/systemd/journal/socket"

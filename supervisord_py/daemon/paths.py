@@ -12,15 +12,12 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.errors import EXIT_BAD_SETTINGS, BadRequestError, ConfigError, ForbiddenError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PRIVATE = 0o700
 ELSEWHERE = "remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path}"

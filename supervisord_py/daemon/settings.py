@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -22,9 +23,6 @@ from supervisord_py.config.settings import DEFAULTS, KEYS, Settings, shown_value
 from supervisord_py.daemon.paths import Paths, resolve_paths
 from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
 from supervisord_py.kernels.config import LEGACY_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PREFIX = "PX_"
 NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE", "PX_UNIT", "PX_CONTROL"})

@@ -10,11 +10,13 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict
 
 from supervisord_py.api.auth import parse_listen
@@ -23,11 +25,6 @@ from supervisord_py.config.documents import DocumentError, nearest, read_bounded
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Loaded, SettingsError, Sources
 from supervisord_py.kernels.config import LEGACY_NAMES, legacy_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pydantic_core import ErrorDetails
 
 NESTING = "__"
 _VARIABLES = [f"{PREFIX}{section}{NESTING}{name}".upper() for section, name in KEYS]
