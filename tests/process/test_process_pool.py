@@ -126,6 +126,7 @@ def test_after_a_failure_the_next_request_waits_in_line_until_the_backoff_is_ove
 def test_another_declaration_is_tried_at_once() -> None:
     pool = Pool(backoff=HOLDING)
     pool.fail()
+    assert pool.ask(patience=3.0) == (Refuse(2, "a", Refusal.FAILING, 4.0),), "its own time is shorter"
     assert pool.ask() == ()
     assert pool.send("declare", "a", Rules("v1", 2, 100.0)) == ()
     assert pool.send("declare", "a", Rules("v2", 1, 100.0)) == (Start("a", 2),)
