@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.client import Client, Document, Exit, Failure, query, route, usage
+from pxctl.client import Client, Exit, Failure, query, route, usage
 from pxctl.invocation import Invocation
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
@@ -63,29 +63,26 @@ def _failure_of(error: BaseException) -> Failure:
 
 def report(invocation: Invocation, failure: Failure) -> int:
     """Say how it failed: a problem document on stdout with `--json`, else words on stderr. Returns the exit code."""
+    document, on = failure.document(), invocation.err_has_colour
     if invocation.json:
-        output.write(json.dumps(failure.document(), ensure_ascii=False) + "\n")
+        output.write(json.dumps(document, ensure_ascii=False) + "\n")
         return failure.exit_code or Exit.FAILED
-    on = invocation.err_has_colour
-    action = invocation.action if failure.action is None else failure.action
-    what = f"cannot {action}: {failure.detail}" if action and failure.kind != "usage" else failure.detail
-    invocation.warn(output.paint("pxctl:", "red", on=on) + f" {what}".replace("\n", "\n  "))
-    invocation.warn(*(f"  {line}" for line in _particulars(failure.document())))
-    if failure.hint:
-        invocation.warn(output.paint("hint:", "bold", on=on) + f" {failure.hint}")
-    return failure.exit_code or Exit.FAILED
-
-
-def _particulars(document: Document) -> list[str]:
     lines = [
         f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
         for error in document.get("errors") or []
-        if not (error.get("file") and str(error.get("message")) in str(document["detail"]))
+        if not (error.get("file") and str(error.get("message")) in failure.detail)
     ]
     lines += [f"candidate: {candidate}" for candidate in document.get("candidates") or []]
     lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in document.get("survivors") or []]
-    tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip()
-    return lines + [f"stderr: {output.cut(line, _STDERR_COLUMNS)}" for line in tail.splitlines()[-_STDERR_LINES:]]
+    tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip().splitlines()
+    lines += [f"stderr: {output.cut(line, _STDERR_COLUMNS)}" for line in tail[-_STDERR_LINES:]]
+    action = invocation.action if failure.action is None else failure.action
+    what = f"cannot {action}: {failure.detail}" if action and failure.kind != "usage" else failure.detail
+    invocation.warn(output.paint("pxctl:", "red", on=on) + f" {what}".replace("\n", "\n  "))
+    invocation.warn(*(f"  {line}" for line in lines))
+    if failure.hint:
+        invocation.warn(output.paint("hint:", "bold", on=on) + f" {failure.hint}")
+    return failure.exit_code or Exit.FAILED
 
 
 # -- how commands are declared ----------------------------------------------------------------------------------------

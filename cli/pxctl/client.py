@@ -252,7 +252,14 @@ class Client:
                 raise usage("`nan` and `inf` are no numbers of JSON", "give a finite one") from error
             body = text.encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
-        exchange, self._kept = self._kept or self._connect(), None
+        try:
+            exchange, self._kept = self._kept or Exchange(self.path), None
+        except Unreachable:
+            if self._wake is None:
+                raise
+            wake, self._wake = self._wake, None
+            wake()
+            exchange = Exchange(self.path)
         try:
             exchange.send(method, target, head, body, timeout)
             if exchange.status >= 400:
@@ -282,16 +289,6 @@ class Client:
 
     def get(self, target: str, **request: Any) -> Document:
         return self.ask("GET", target, **request)
-
-    def _connect(self) -> Exchange:
-        try:
-            return Exchange(self.path)
-        except Unreachable:
-            if self._wake is None:
-                raise
-        wake, self._wake = self._wake, None
-        wake()
-        return Exchange(self.path)
 
 
 def _document_in(raw: bytes) -> Document | None:

@@ -53,9 +53,6 @@ def _pxd(invocation: Invocation, *arguments: str) -> tuple[list[str], dict[str, 
     return argv, {**invocation.env, **({"PX_SOCKET": invocation.socket_path} if invocation.socket else {})}
 
 
-# -- its start --------------------------------------------------------------------------------------------------------
-
-
 def answers(client: Client, timeout: float = 1.0) -> bool:
     try:
         client.get("/api/health", timeout=timeout)
@@ -127,9 +124,6 @@ def _serves(client: Client, child: int) -> bool:
         return False
 
 
-# -- its settings, of which the client knows none ---------------------------------------------------------------------
-
-
 def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
     """Run `pxd FLAG…` and return what it answers; its warnings are passed on. Raises its refusal as a Failure."""
     argv, env = _pxd(invocation, *flags)
@@ -157,9 +151,6 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
         return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)
     except subprocess.TimeoutExpired as error:
         raise Failure(f"{' '.join(argv)} did not end within 120 s", kind="timed_out") from error
-
-
-# -- its end ----------------------------------------------------------------------------------------------------------
 
 
 def stop_daemon(client: Client, timeout: float) -> int:

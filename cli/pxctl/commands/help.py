@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,14 +21,6 @@ _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT
 _SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
-def _pages() -> Iterator[Document]:
-    for path in map(Path, shipped_files()):
-        if path.parent.parent.name == "man" and path.is_file():
-            name, _, section = path.name.rpartition(".")
-            about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
-            yield {"name": name, "section": int(section), "about": about[1] if about else None, "path": str(path)}
-
-
 @declare(root, "help", "open the manual")
 @click.argument("topic", nargs=-1)
 def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
@@ -40,7 +31,14 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
     $ pxctl help pxd.toml
     $ pxctl help pipe run
     """
-    pages = sorted(_pages(), key=lambda page: (page["section"], page["name"]))
+    pages: list[Document] = []
+    for path in map(Path, shipped_files()):
+        if path.parent.parent.name == "man" and path.is_file():
+            name, _, section = path.name.rpartition(".")
+            about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
+            facts = {"name": name, "section": int(section), "about": about[1] if about else None}
+            pages.append({**facts, "path": str(path)})
+    pages.sort(key=lambda page: (page["section"], page["name"]))
     found = [page for page in pages if page["name"] == " ".join(topic)]
     if topic and not found:
         if topic[0] not in root.list_commands(click.get_current_context()):
@@ -50,12 +48,12 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
         shown, none = found or pages, "this installation has no pages: pip install supervisord-py brings them"
         invocation.print_rows({"schema": "px.help/1", "pages": shown}, shown, "path", _COLUMNS, none)
     else:
-        path = found[0]["path"]
+        page = found[0]["path"]
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; man and its pager count on it
         try:
-            os.execvp("man", ["man", path])  # noqa: S606 - in our place: the terminal is its own
+            os.execvp("man", ["man", page])  # noqa: S606 - in our place: the terminal is its own
         except FileNotFoundError as error:
-            raise Failure("there is no man here", kind="not_installed", hint=f"less {path}") from error
+            raise Failure("there is no man here", kind="not_installed", hint=f"less {page}") from error
 
 
 @declare(root, "completion", "print the script for {shell}")
