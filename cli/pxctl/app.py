@@ -23,6 +23,7 @@ from pxctl.client import Client, Exit, Failure, query, route, usage
 from pxctl.invocation import Invocation
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
+_LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
 _SAMPLE = "lorenz-ode-solver"
 Decorator = Callable[[Any], Any]
 
@@ -88,9 +89,19 @@ def report(invocation: Invocation, failure: Failure) -> int:
 # -- how commands are declared ----------------------------------------------------------------------------------------
 
 
+class _Seconds(click.FloatRange):
+    """A time to wait: what is no number (`nan`) or never over (`inf`) is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        return seconds if seconds < _LONGEST_SECONDS else self.fail(f"{value} is no time to wait", param, ctx)
+
+
 def timeout_option(about: str = "Give up after S seconds (exit 7).", default: float | None = None) -> Decorator:
-    seconds = click.FloatRange(min=0)
-    return click.option("--timeout", type=seconds, default=default, show_default=True, metavar="S", help=about)
+    return click.option("--timeout", type=_Seconds(), default=default, show_default=True, metavar="S", help=about)
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
@@ -253,10 +264,20 @@ def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
     return complete
 
 
+def _choices(*words: str) -> Completer:
+    return lambda _, __, incomplete: _offer(words, incomplete)
+
+
 tool_names = _listing("/api/tools", "tools", "tool", "name")
 kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
 pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
 unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
+example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
+pipe_keys = _choices(
+    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
+    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
+)  # fmt: skip
 _execution_ids = _listing("/api/executions", "executions", "", "id")
 
 

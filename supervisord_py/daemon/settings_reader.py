@@ -105,7 +105,7 @@ _REMOVED = {
         output_inline_bytes output_session_bytes output_total_bytes output_keep_days memory_grace_seconds
         open_files cpu_seconds gateway_token_file gateway_kernel_name gateway_dir gateway_cull_idle_seconds
         gateway_start_seconds gateway_lock_seconds gateway_ca_file gateway_cert_file gateway_key_file
-        gateway_silent_start_seconds gateway_silent_output_seconds
+        gateway_silent_start_seconds gateway_silent_output_seconds shared_gateway
     """,
     "pipes": """
         timeout_seconds preflight preflight_seconds retry_growth retry_max_seconds retry_jitter max_turns
@@ -170,8 +170,8 @@ class _SettingsReading:
     def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
         """Put a key into the newest layer."""
         if name in _REMOVED.get(section, "").split():
-            instead = "a constant, or a key of the unit's own file, took its place; see CHANGELOG"
-            instead = "daemon.zygotes took its place" if name == "spares" else instead
+            known = {"spares": "daemon.zygotes", "shared_gateway": "kernels.backend"}
+            instead = known.get(name, "a constant, or a key of the unit's own file,") + " took its place"
             said = f"the setting {section}.{name} no longer exists and is ignored: {instead}"
             self.warnings.append(f"{place['origin']}: {said}")
             return

@@ -356,12 +356,15 @@ def _time(text: str) -> tuple[int, int]:
 
 
 def _checked_cron(text: str) -> str:
-    """Return an expression of 5 fields, or 6 with seconds first, that has due instants."""
+    """Return an expression of 5 fields, or 6 with seconds first, that has due instants. A 7th, the year, is `*`."""
     from cronsim import CronSim, CronSimError
 
     parts = text.upper().replace("?", "*").split()
+    if parts[6:] == ["*"]:
+        parts.pop()
     if not 5 <= len(parts) <= 6:
-        raise ConfigError(f"a cron expression has 5 or 6 (seconds first) fields, not {len(parts)}", hint=_CRON_HINT)
+        detail = f"a cron expression has 5 or 6 (seconds first) fields, or 7 with the year `*`, not {len(parts)}"
+        raise ConfigError(detail, hint=_CRON_HINT)
     for most, part in zip(_CRON_MOST[-len(parts) :], parts, strict=True):
         if any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part)):
             detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"

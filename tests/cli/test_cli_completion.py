@@ -49,6 +49,8 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
     assert complete(px, "tools", "s") == ["show", "sync"]
     assert "--watch" in complete(px, "status", "--w")
     assert complete(px, "status", "--color", "a") == ["auto", "always"]
+    assert complete(px, "tools", "add", "example:l") == ["example:lorenz-ode-solver"]
+    assert complete(px, "pipe", "config", "p", "sched") == ["schedule=", "schedule_config="]
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
 

@@ -98,6 +98,9 @@ def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDae
     assert asked == [("GET", "keep-alive"), ("POST", "close")]
     assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30", "keep_alive": "-1"})
     assert len(daemon.connections) == 1
+    for odd in ("nan", "inf", "-1"):
+        assert px("run", "lorenz", "--timeout", odd).code == 2
+    assert len(daemon.connections) == 1
 
 
 # -- the catalog and the checks ----------------------------------------------------------------------------------------

@@ -181,14 +181,14 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Cal
 
 
 def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Loaded]) -> None:
-    kernels = "[kernels]\nspares = 3\nladder_nudge_seconds = 9\n"
+    kernels = "[kernels]\nspares = 3\nladder_nudge_seconds = 9\nshared_gateway = true\n"
     text = f"{kernels}[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
     loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")
     assert loaded.settings == DEFAULTS
     told = [warning.partition(" no longer exists and is ignored: ")[0].split()[-1] for warning in loaded.warnings]
     assert told == [
-        "kernels.spares", "kernels.ladder_nudge_seconds", "pipes.retry_growth", "ledger.keep_days",
-        "logs.spill_bytes", "tools.listen_backlog",
+        "kernels.spares", "kernels.ladder_nudge_seconds", "kernels.shared_gateway", "pipes.retry_growth",
+        "ledger.keep_days", "logs.spill_bytes", "tools.listen_backlog",
     ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pxctl import executions, output
+from pxctl import app, executions, output
 from pxctl.app import PxGroup, declare, execution_names, pipe_names
 from pxctl.client import Document, Exit, Failure, bare_name, query, route, units_of, usage
 from pxctl.coerce import read_json
@@ -89,11 +89,11 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
     is_told = invocation.print_result(result, (one.get("pipe") for one in found))
     for one in [] if is_told else found:
+        invocation.print(f"pipe:{one.get('pipe')}: {'pass' if one.get('ok') else 'fail'}")
         for check in one.get("checks") or []:
             where = f"pipe.md:{check['line']}: " if check.get("line") else ""
             cure = f"cure: {check['hint']}" if check.get("hint") and check["verdict"] not in {"pass", "skip"} else None
             invocation.print_check(check["verdict"], f"{check['name']}: {where}{check['detail']}", cure)
-        invocation.print(f"pipe:{one.get('pipe')}: {'pass' if one.get('ok') else 'fail'}")
     return Exit.OK if is_ok else Exit.FAILED
 
 
@@ -107,7 +107,7 @@ def new_pipe(invocation: Invocation, name: str) -> None:
 
 
 @declare(pipe, "add", "add {source}")
-@click.argument("source", metavar="PATH|URL|example:NAME")
+@click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=app.example_pipes)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise.
@@ -135,7 +135,7 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
 @declare(pipe, "config", "change pipe:{name}")
 @_pipe
-@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=app.pipe_keys)
 def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
     """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty removes the key.
 

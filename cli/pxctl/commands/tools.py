@@ -247,7 +247,7 @@ def new_tool(invocation: Invocation, name: str) -> None:
 
 
 @declare(tools, "add", "add {source}")
-@click.argument("source", metavar="PATH|example:NAME")
+@click.argument("source", metavar="PATH|example:NAME", shell_complete=app.example_tools)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """Add a tool to the catalog: from a folder, or one of the examples that come along.
