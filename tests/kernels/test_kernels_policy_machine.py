@@ -299,13 +299,16 @@ SessionSetMachine.TestCase.settings = settings(suppress_health_check=list(Health
 TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measured, on a busy machine: over a minute
 
 
-def test_a_closed_set_starts_nothing() -> None:
-    sessions = SessionSet(KernelsSettings())
-    sessions.close(0.0)
-    for want in Want:
-        waiter = Waiter(KernelSlot(), want)
-        assert sessions.ask(waiter, 0.0) == [waiter]
-        assert waiter.refused is WhyRefused.CLOSING
+def up(sessions: SessionSet, slot: KernelSlot, want: Want = Want.CALL) -> Waiter:
+    """Ask for a kernel, and have it ready."""
+    waiter = Waiter(slot, want)
+    sessions.ask(waiter, 0.0)
+    sessions.ready(slot, 0.0)
+    return waiter
+
+
+def stops(actions: list[Action]) -> list[Reason | None]:
+    return [it.reason for it in actions if isinstance(it, KernelStop)]
 
 
 def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() -> None:
@@ -321,44 +324,33 @@ def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() ->
 
 def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
     sessions, slot = SessionSet(KernelsSettings()), KernelSlot()
-    sessions.ask(Waiter(slot), 0.0)
-    sessions.ready(slot, 1.0)
-    assert sessions.end(slot.running or Waiter(slot), 2.0) == []
+    assert sessions.end(up(sessions, slot), 2.0) == []
     call = Waiter(slot)
-    assert sessions.ask(call, 3.0) == [call]
-    assert call.is_served
-    assert sessions.end(call, 4.0) == []
+    assert (sessions.ask(call, 3.0), call.is_served, sessions.end(call, 4.0)) == ([call], True, [])
 
 
 def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_asks() -> None:
     sessions, slot = SessionSet(KernelsSettings(queue_max=1)), KernelSlot()
-    calls = [Waiter(slot) for _ in range(4)]
-    sessions.ask(calls[0], 0.0)
-    sessions.ready(slot, 0.0)
-    for call in calls[1:3]:
-        sessions.ask(call, 0.0)
-    assert calls[2].refused is WhyRefused.QUEUE_FULL
+    up(sessions, slot)
+    waiting, too_many, late = (Waiter(slot) for _ in range(3))
+    sessions.ask(waiting, 0.0)
+    sessions.ask(too_many, 0.0)
+    assert too_many.refused is WhyRefused.QUEUE_FULL
     for _ in range(2):
         sessions.died(slot, 0.0, {})
         sessions.gone(slot, 0.0)
         sessions.ready(slot, 0.0)
-    assert (slot.restarts, slot.state, calls[1].refused) == (1, SessionState.FAILED, None), "it had its turn in between"
-    assert sessions.ask(calls[3], 0.0) == [calls[3]]
-    assert calls[3].refused is WhyRefused.HARD_FAILURE
+    assert (slot.restarts, slot.state, waiting.refused) == (1, SessionState.FAILED, None), "it had its turn in between"
+    assert (sessions.ask(late, 0.0), late.refused) == ([late], WhyRefused.HARD_FAILURE)
     assert isinstance(sessions.ask(Waiter(slot, reset=True), 0.0)[0], KernelStart)
     assert slot.failure is None
 
 
-def test_each_way_out_of_a_kernel_once() -> None:
+def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None:
     sessions = SessionSet(KernelsSettings(max_sessions=2, idle_seconds=IDLE_SECONDS))
     one, other, third = KernelSlot(), KernelSlot(), KernelSlot(per_call=True)
-
-    def stops(actions: list[Action]) -> list[Reason | None]:
-        return [it.reason for it in actions if isinstance(it, KernelStop)]
-
     for slot in (one, other):
-        sessions.ask(Waiter(slot, Want.START), 0.0)
-        sessions.ready(slot, 0.0)
+        up(sessions, slot, Want.START)
     call = Waiter(third)
     assert stops(sessions.ask(call, 1.0)) == [Reason.EVICTED_LRU]
     sessions.gone(one, 1.0)
@@ -366,16 +358,14 @@ def test_each_way_out_of_a_kernel_once() -> None:
     assert call.refused is WhyRefused.START_FAILED
     for slot in (other, third):
         sessions.gone(slot, 1.0)
-    sessions.ask(heavy := Waiter(one), 2.0)
-    sessions.ready(one, 2.0)
-    assert stops(sessions.end(heavy, 2.0, over_memory=True)) == [Reason.MEMORY_LIMIT]
+    assert stops(sessions.end(up(sessions, one), 2.0, over_memory=True)) == [Reason.MEMORY_LIMIT]
     assert sessions.gone(one, 2.0) == [KernelStart(one, StartCause.RECYCLED)]
     sessions.ready(one, 3.0)
     assert stops(sessions.settle(3.0 + IDLE_SECONDS)) == [Reason.EVICTED_TTL]
     sessions.gone(one, 200.0)
-    sessions.ask(Waiter(third), 200.0)
-    sessions.ready(third, 200.0)
-    assert third.running is not None
-    assert stops(sessions.end(third.running, 200.0)) == [Reason.STOPPED]
+    assert stops(sessions.end(up(sessions, third), 200.0)) == [Reason.STOPPED]
     sessions.ask(Waiter(other), 200.0)
     assert stops(sessions.close(201.0)) == [Reason.SHUTDOWN]
+    for want in Want:
+        waiter = Waiter(KernelSlot(), want)
+        assert (sessions.ask(waiter, 202.0), waiter.refused) == ([waiter], WhyRefused.CLOSING)
