@@ -25,20 +25,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
+from supervisord_py import errors
 from supervisord_py.api.auth import admit_bearer, admit_peer
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
-from supervisord_py.errors import (
-    BadRequestError,
-    ForbiddenError,
-    InternalError,
-    OverloadedError,
-    PxError,
-    ShuttingDownError,
-    TooLargeError,
-)
+from supervisord_py.errors import PxError
 
 _log = structlog.get_logger(__name__)
 
@@ -162,7 +155,7 @@ def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
             try:
                 connection = request.get_extra_info("socket")
                 if connection is None:
-                    raise ForbiddenError("The peer is gone.")
+                    raise errors.ForbiddenError("The peer is gone.")
                 if connection.family == socket.AF_UNIX:
                     admit_peer(connection)
                 else:
@@ -198,7 +191,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
         if begins and context.control.stopping:
-            raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
+            raise errors.ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
         call, headers, handler = ApiCall(request, context, live), request.headers, handler_of(route.handler)
         given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
         if handler.body is not None:
@@ -231,11 +224,12 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
         error = _error_of_http(error, request.path, config)
     elif isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
         hint = "send the body as its Content-Encoding, Transfer-Encoding and Content-Length say"
-        error = BadRequestError(f"The body cannot be read: {str(error).strip().splitlines()[-1][:200]}.", hint=hint)
+        why = str(error).strip().splitlines()[-1][:200]
+        error = errors.BadRequestError(f"The body cannot be read: {why}.", hint=hint)
     elif not isinstance(error, PxError) and (begun is None or not isinstance(error, ConnectionError)):
         _log.exception("request_failed", request_id=request_id, method=request.method, path=request.path)
         detail = f"The daemon made a mistake in request {request_id}; its log says more."
-        error = InternalError(detail, hint=f"look for {request_id} in the daemon's log, and please report it")
+        error = errors.InternalError(detail, hint=f"look for {request_id} in the daemon's log, and please report it")
     if isinstance(error, PxError) and request.path.startswith(f"{JUPYTER}/"):
         error.extra.setdefault("message", error.detail)  # which Jupyter's clients look for
     if begun is None:
@@ -253,10 +247,10 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
     return begun
 
 
-def _too_large(config: ApiConfig) -> TooLargeError:
+def _too_large(config: ApiConfig) -> errors.TooLargeError:
     detail = f"The body is over the limit of {config.max_body_bytes} bytes."
     hint = f"raise the setting {MAX_BODY}, or send less"
-    return TooLargeError(detail, hint=hint, limit_bytes=config.max_body_bytes, setting=MAX_BODY)
+    return errors.TooLargeError(detail, hint=hint, limit_bytes=config.max_body_bytes, setting=MAX_BODY)
 
 
 def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> PxError:
@@ -268,7 +262,7 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
         return MethodNotAllowedError(detail, hint=f"use {' or '.join(allowed)}", allow=allowed)
     if isinstance(refusal, web.HTTPRequestEntityTooLarge):
         return _too_large(config)
-    error = BadRequestError(f"The request was refused: {refusal.reason}.")
+    error = errors.BadRequestError(f"The request was refused: {refusal.reason}.")
     error.status = refusal.status
     return error
 
@@ -276,13 +270,13 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
 def _problem_response(error: PxError, request_id: str) -> web.Response:
     """Return the answer for an error; a body that was refused unread also ends the connection."""
     headers: dict[str, str] = {}
-    retry = error.extra.get("retry_after_seconds", 1.0 if isinstance(error, OverloadedError) else None)
+    retry = error.extra.get("retry_after_seconds", 1.0 if isinstance(error, errors.OverloadedError) else None)
     if retry is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry)))
     if isinstance(error, MethodNotAllowedError):
         headers["Allow"] = ", ".join(error.extra["allow"])
     body = json_bytes({**error.problem(), "request_id": request_id})
     response = web.Response(status=error.status, body=body, headers=headers, content_type=PROBLEM)
-    if isinstance(error, TooLargeError):
+    if isinstance(error, errors.TooLargeError):
         response.force_close()
     return response

@@ -18,17 +18,11 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from supervisord_py import errors
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import PROBLEM, json_bytes
-from supervisord_py.errors import (
-    BadRequestError,
-    CancelledRunError,
-    ConflictError,
-    InternalError,
-    InvalidInputError,
-    PxError,
-)
+from supervisord_py.errors import PxError
 from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
@@ -48,7 +42,7 @@ NOTHING_BEGUN = frozenset({
 """Kinds of failure that leave no effect behind: asking again under the same key is no repetition."""
 
 
-class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
+class UnknownOutcomeError(errors.ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
     """The control plane died between the beginning of the work and its record."""
 
 
@@ -89,7 +83,7 @@ async def answer_once(
     With `streams` the response is not kept for replay.
     """
     if not _KEY.fullmatch(key):
-        raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
+        raise errors.BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII letters.", hint="use a UUID")
     request, ledger = call.request, call.context.ledger
     name = f"{request.method} {request.path}"
     digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
@@ -104,9 +98,9 @@ async def answer_once(
             outcome = response.status, response.content_type, bytes(body)
         return response
     except BaseException as error:
-        failure = error if isinstance(error, PxError) else InternalError("The first request failed by a bug.")
+        failure = error if isinstance(error, PxError) else errors.InternalError("The first request failed by a bug.")
         if isinstance(error, asyncio.CancelledError | ConnectionError):
-            failure = CancelledRunError("The client of the first request with this Idempotency-Key went away.")
+            failure = errors.CancelledRunError("The client of the first request with this Idempotency-Key went away.")
         outcome = failure.status, PROBLEM, json_bytes(failure.problem())
         if failure.kind in NOTHING_BEGUN:
             sql, outcome = _FORGET, ()
@@ -119,15 +113,15 @@ def _again(known: Known, digest: str) -> web.Response:
     """Answer a request whose key was used before as the first one was answered. Raises PxError: it cannot be so."""
     if known.digest != digest:
         detail = "This Idempotency-Key was used for another request."
-        raise InvalidInputError(detail, hint="use a new key for a new request", errors=[])
+        raise errors.InvalidInputError(detail, hint="use a new key for a new request", errors=[])
     first = "the first request with this Idempotency-Key"
     if known.status is None:
-        raise ConflictError(f"Still under way: {first}.", hint="wait for it, then ask again")
+        raise errors.ConflictError(f"Still under way: {first}.", hint="wait for it, then ask again")
     if known.status == CUT_OFF:
         detail = f"The daemon was interrupted during {first}; whether it took effect is not known."
         raise UnknownOutcomeError(detail, hint="look with: pxctl status, pxctl events; then use a new key")
     if known.content_type == _NOT_KEPT:
         detail = f"{known.status} was the answer to {first}; streams and long answers are not kept."
-        raise ConflictError(detail, hint="use a new key to do it again")
+        raise errors.ConflictError(detail, hint="use a new key to do it again")
     headers = {"Idempotent-Replayed": "true", "Content-Type": known.content_type or ""}
     return web.Response(status=known.status, body=known.body or b"", headers=headers)
