@@ -69,19 +69,19 @@ class ClockWatch:
         self._asleep = clock.ahead(clocks.boot, of=clocks.awake)
         self._offset = clock.ahead(clocks.wall, of=clocks.boot)
         self.resumed_at = self._set_boot = clocks.boot()
-        self._zone: tzinfo | None = None  # of the last look: who makes the watch may not know the machine's zone yet
+        self._zone = zone()
         self.jumps = 0  # how often something happened
 
     def now(self) -> Now:
         """Return the time; what happened to it waits for the next look."""
         offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
-        return Now(boot + offset, boot, self.resumed_at, self._zone or self._machine_zone(), self._set_boot + offset)
+        return Now(boot + offset, boot, self.resumed_at, self._zone, self._set_boot + offset)
 
     def look(self) -> bool:
         """Say whether anything happened since the last look."""
         asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
         offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
-        has_jumped, self._zone = self._zone not in {None, zone}, zone
+        has_jumped, self._zone = self._zone != zone, zone
         if asleep - self._asleep >= SLEPT_SECONDS:
             self._asleep, self.resumed_at, has_jumped = asleep, self._clocks.boot(), True
         if abs(offset - self._offset) >= STEP_SECONDS:
@@ -236,7 +236,7 @@ class PipesContext:
     ) -> None:
         self.placement, self.ledger, self.events, self.config = placement, ledger, events, config
         self.own, self.clocks = own or {}, clocks or Clocks()
-        self.machine_zone = "UTC"  # once it is open: its own
+        self.machine_zone = machine_zone(environ)
         self.supervisor = Supervisor(placement, ledger, events)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)

@@ -17,7 +17,6 @@ import structlog
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Execution, Trigger
-from supervisord_py.pipes.context import machine_zone
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
@@ -45,13 +44,11 @@ class Pipes(PipeViews):
         self.files = PipeFiles(self)
         self.triggers = Triggers(self)
         self.announce = self.triggers.announce
-        self._is_over = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
-        self.machine_zone = await asyncio.to_thread(machine_zone, self.shelf.environ)
         await self.states.open()
         await asyncio.to_thread(self.catalog.refresh)
         self.look_again()  # who waits for events hears, too, of what ended while nobody was here
@@ -74,7 +71,7 @@ class Pipes(PipeViews):
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
-        if not self._is_over:
+        if not self.is_ending:
             self.close_gate()
             at_work = [run for run in self.runs.values() if self.line.position(run.execution) is None]
             for run in at_work:
@@ -85,7 +82,6 @@ class Pipes(PipeViews):
     async def detach(self) -> None:
         """End without stopping anything: another control plane takes over what runs."""
         self.close_gate()
-        self._is_over = True
         for run in self.runs.values():
             run.leave()
         self.events.listeners.discard(self.triggers.hear)
