@@ -1,8 +1,8 @@
 """How an execution ended, why it failed, and whether a retry follows: pure decisions over text and numbers.
 
-`judge` decides in this order: what we ended has our reason; a limit that the keeper enforced is the reason; an error
-that the agent's stream ends with is a failure whatever the exit code; a complete answer is a success even where the
-process had to be stopped; only then does the exit code speak.
+`judge` decides in this order: what we ended has our reason; an error that the agent's stream ends with is a failure
+whatever the exit code; a complete answer is a success even where the process had to be stopped; only then does the exit
+code speak.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class ExitInfo(msgspec.Struct, frozen=True):
     cause: Cause
     code: int | None = None  # of the leader, as is `signal`; both None where nobody knows
     signal: int | None = None
-    limit: str | None = None  # the keeper's verdict where it killed for one (`memory_limit`, `oom_kill`, `cpu_limit`)
     stdout_tail: str = ""
     stderr_tail: str = ""
     detail: str | None = None  # why the cause came: the timeout in words, the ceiling, what survived the stop
@@ -216,8 +215,6 @@ def judge(
     if ended.cause in _ENDED_BY_US:
         _, status, error_type, words = _ENDED_BY_US[ended.cause]
         return Outcome(status, error_type, ended.detail or words)
-    if ended.limit is not None:
-        return _failed(ErrorType.RESOURCE_LIMIT, ended.detail or f"the keeper ended it: {ended.limit}")
     if summary.stop_reason in _REFUSED:
         return _failed(ErrorType.SAFETY_REFUSAL, summary.error_message or "the model refused to answer")
     if (message := summary.error_message) is not None:

@@ -275,17 +275,13 @@ class Copier:
 
 
 class OutputPage(NamedTuple):
-    """A piece of an execution's output, from `offset` on; `total_bytes` are there so far.
-
-    Attributes:
-        truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
-    """
+    """A piece of an execution's output, from `offset` on; `total_bytes` are there so far."""
 
     data: bytes
     offset: int
     total_bytes: int
     complete: bool  # `data` reaches the end, no more will come, and nothing of the stream is missing
-    truncated: bool = False
+    truncated: bool = False  # it is over, and not all of the stream was kept; an empty page is the end then
 
 
 class FollowOutput(NamedTuple):

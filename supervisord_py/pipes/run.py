@@ -334,11 +334,10 @@ class Run(Instance):
         """Return how much it has written and when it last did, of each stream. Blocking."""
         found = []
         for stream in BOTH:
-            try:
+            found.append((0, 0))
+            with suppress(OSError):
                 status = (self.folder / output.child_file(stream, copied=self.terms.copied)).stat()
-                found.append((status.st_size, status.st_mtime_ns))
-            except OSError:
-                found.append((0, 0))
+                found[-1] = (status.st_size, status.st_mtime_ns)
         if output.disk_is_full(self.folder):
             self.trouble, self.is_short = os.strerror(errno.ENOSPC), True
         elif not self.terms.copied:
@@ -419,15 +418,15 @@ class Run(Instance):
         if self.child is None and self.cause is Cause.NOBODY:
             return self._not_started(error)
         verdict = record.verdict.reason if record and record.verdict else None
-        limit = verdict if verdict in _LIMITS else None
+        if record and verdict in _LIMITS:  # a limit that the keeper enforced is the reason, whatever else was wanted
+            return Outcome(Status.FAILED, ErrorType.RESOURCE_LIMIT, describe(record, verdict))
         ended = ExitInfo(
-            cause=self.cause if limit is None else Cause.NOBODY,
+            self.cause,
             code=record.code if record else None,
             signal=record.signal if record else None,
-            limit=None if limit is None else limit.value,
             stdout_tail=facts.get("stdout", "")[-TAIL_CHARS:],
             stderr_tail=facts.get("stderr", "")[-TAIL_CHARS:],
-            detail=describe(record, limit) if record and limit else self.detail,
+            detail=self.detail,
         )
         return judge(ended, summary, terms.success, terms.errors, allow_empty=self.execution.plan.allow_empty)
 

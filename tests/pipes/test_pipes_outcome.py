@@ -146,7 +146,6 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 1), GOOD, JSON_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, signal=100), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, signal=15), GOOD, JSON_RULE, None),
-    (ExitInfo(Cause.NOBODY, signal=9, limit="memory_limit"), GOOD, JSON_RULE, E.RESOURCE_LIMIT),
     (ExitInfo(Cause.SETTLED, signal=9), GOOD, JSON_RULE, None),
     (ExitInfo(Cause.SETTLED, signal=9), Summary(settled=True), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.CANCELLED), GOOD, JSON_RULE, E.CANCELLED),

@@ -55,7 +55,7 @@ def read(recording: Recording, cuts: Iterable[int] = ()) -> tuple[Outcome, Summa
     parser = PARSERS[spec.parser]()
     places = itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)])
     parts = [*(parser.feed(raw[start:end]) for start, end in places), parser.end()]
-    ended = ExitInfo(Cause.NOBODY, told["code"], told["signal"], None, raw.decode(), recording.stderr)
+    ended = ExitInfo(Cause.NOBODY, told["code"], told["signal"], raw.decode(), recording.stderr)
     outcome = judge(ended, parser.summary, spec.success, spec.errors, allow_empty=False)
     text, records = map(b"".join, zip(*parts, strict=True))
     return outcome, parser.summary, text, records
