@@ -6,8 +6,6 @@ import json
 import os
 import signal
 
-import pytest
-
 from e2e.house import House, alive, server, until
 
 ECHO = server("return {'pid': os.getpid()}")
@@ -23,10 +21,7 @@ def interrupted(house: House) -> set[str]:
     return {each["unit"] for each in house.get("/api/daemon")["interrupted"] if each["pid"] is not None}
 
 
-@pytest.mark.parametrize(
-    "both", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["keeper", "keeper-and-control"]
-)
-def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House, *, both: bool) -> None:
+def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House) -> None:
     for name in ("one", "two", "ended"):
         running.tool(name, ECHO)
         running.run(name)
@@ -35,11 +30,7 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
     running.run("fails")
     pid = running.status("one")["pid"]
     keeper, control = running.pids()
-    if both:
-        os.kill(control, signal.SIGSTOP)  # it must not see its keeper die
     os.kill(keeper, signal.SIGKILL)
-    if both:
-        os.kill(control, signal.SIGKILL)
     running.process.wait(60)
     until(lambda: not alive(control), "it is gone, with its lock")
     log = running.home / "pxd.stderr"

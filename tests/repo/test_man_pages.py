@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from supervisord_py import errors
 from supervisord_py.config.settings import DEFAULTS, KEYS, value_of
 from supervisord_py.daemon.main import main as pxd
 from supervisord_py.errors import PxError
@@ -60,28 +61,27 @@ def _shown(default: Any) -> str:
     return f'"{default}"' if isinstance(default, str) else json.dumps(default)
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS, ids=lambda part: part)
-def test_every_setting_is_documented_with_its_default(section: str, key: str) -> None:
-    parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
-    described = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
-    default = value_of(DEFAULTS, section, key)
-    if key in {"env_allow", "env_deny"}:
-        for name in default:
-            assert re.search(rf"^\.BR {re.escape(name)} [,.]$", described, re.MULTILINE), name
-        return
-    tag = re.search(rf'^\.TP\n\.BR {key} " \((.*)\)"$', described, re.MULTILINE)
-    assert tag, f"{section}.{key} is not in pxd.toml.5"
-    assert tag[1].replace("\\(dq", '"') == _shown(default)
+def test_the_settings_are_documented_with_their_defaults_and_no_others() -> None:
+    _, *parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    tags = {
+        (section, key): tag.replace("\\(dq", '"')
+        for section, text in texts.items()
+        for key, tag in re.findall(r"^\.TP\n\.BR? (\w+)(.*)", text, re.MULTILINE)
+    }
+    assert sorted(tags) == sorted(KEYS)
+    for (section, key), tag in tags.items():
+        default = value_of(DEFAULTS, section, key)
+        if key in {"env_allow", "env_deny"}:
+            assert set(re.findall(r"^\.BR (\S+) [,.]$", texts[section], re.MULTILINE)) >= set(default)
+        else:
+            assert tag == f' " ({_shown(default)})"', (section, key)
 
 
-def test_no_setting_is_documented_that_is_not_there() -> None:
-    documented = re.findall(r"^\.TP\n\.BR? (\w+)", source("man5/pxd.toml.5"), re.MULTILINE)
-    assert sorted(documented) == sorted(key for _, key in KEYS)
-
-
-@pytest.mark.parametrize("key", sorted({*PLAIN_KEYS, *PIXIE_KEYS, *COMMON_KEYS, *OWN_KEYS}))
-def test_every_key_of_a_tool_is_documented(key: str) -> None:
-    assert re.search(rf"^\.BR?\b.*\b{key}\b", source("man5/tool.json.5"), re.MULTILINE)
+def test_every_key_of_a_tool_is_documented() -> None:
+    text = source("man5/tool.json.5")
+    for key in {*PLAIN_KEYS, *PIXIE_KEYS, *COMMON_KEYS, *OWN_KEYS}:
+        assert re.search(rf"^\.BR?\b.*\b{key}\b", text, re.MULTILINE), key
 
 
 def test_every_option_of_the_daemon_is_documented() -> None:
@@ -107,10 +107,6 @@ def test_every_route_is_documented_with_its_parameters() -> None:
 def test_every_kind_of_error_is_documented_with_its_status() -> None:
     rows = re.findall(r'^\.BR (\d{3}) " (.+)"$', source("man7/pxd-api.7"), re.MULTILINE)
     documented = {kind: int(status) for status, kinds in rows for kind in kinds.split(", ")}
-    for error in _all_errors(PxError):
-        if error.__module__ == "supervisord_py.errors" and error is not PxError:
-            assert documented.get(error.kind) == error.status, error
-
-
-def _all_errors(root: type[PxError]) -> set[type[PxError]]:
-    return {root}.union(*(_all_errors(branch) for branch in root.__subclasses__()))
+    kinds = {it.kind: it.status for it in vars(errors).values() if isinstance(it, type) and issubclass(it, PxError)}
+    del kinds[PxError.kind]
+    assert kinds.items() <= documented.items()
