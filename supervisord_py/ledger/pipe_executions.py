@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.ledger.table import Operation
 
-MESSAGE_MAX = 4000  # characters of an error message: lists carry it, and a whole stderr has its own column
-
 
 class Status(StrEnum):
     QUEUED = "queued"
@@ -275,8 +273,6 @@ def mark_running(number: int, **facts: Any) -> Operation:
 
 def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Operation:
     """Record how an execution ended, queued or running, and `also` with it; the first end counts."""
-    if facts.get("error_message"):
-        facts["error_message"] = facts["error_message"][:MESSAGE_MAX]
     update = EXECUTIONS.update(number, OPEN, progress=None, **facts)
 
     def run(connection: sqlite3.Connection) -> None:

@@ -97,7 +97,6 @@ def fill_json(value: Any, values: Values) -> Any:
 
 
 def placeholders_of(value: Any) -> list[str]:
-    """Return the names of all placeholders in a JSON value."""
     return [found[1] for found in _PLACEHOLDER.finditer(json.dumps(value, default=str))]
 
 
@@ -209,7 +208,6 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth_check: Any = None  # of earlier versions, without effect
 
     def variables(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Return name, value and conditions of every environment variable."""
         found = {name: Variable(it) if isinstance(it, str) else it for name, it in self.env.items()}
         return [(name, it.value, it.when) for name, it in found.items()]
 
@@ -374,5 +372,4 @@ def finding(problem: Problem) -> str:
 
 
 def sentence(problem: Problem) -> str:
-    """Return the same with its cure."""
     return "; ".join(filter(None, (finding(problem), problem.hint)))

@@ -85,7 +85,6 @@ class RunDriver:
         )
 
     async def _check_budget(self, run: Run, tokens_max: int | None, cost_max: float | None) -> None:
-        """Refuse a run for which its pipe's budget of the day is used up."""
         room, why = self._room, None
         now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
         today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
@@ -174,7 +173,6 @@ class RunDriver:
                 await self._interrupted(self._run_of(row))
 
     def _run_of(self, row: Execution, key: str | None = None) -> Run:
-        """Return the run of a row of an earlier control plane; `key`: of the process that it has."""
         return Run(self._room, row, self._room.definition_of(row.pipe_name), key)
 
     async def _interrupted(self, run: Run) -> None:

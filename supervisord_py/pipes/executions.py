@@ -62,12 +62,10 @@ class Executions(PipesContext):
         """When to look at the line again."""
 
     def refuse_at_the_end(self) -> None:
-        """Raise ShuttingDownError once nothing new is taken in."""
         if self.is_ending:
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
 
     def look_again(self) -> None:
-        """Have everything that depends on files and wishes look at them again."""
         self.listening = tuple(each for each in self.usable() if each.events)
         self.listener_bell.set()
         self.due_bell.set()
@@ -82,7 +80,6 @@ class Executions(PipesContext):
         return tuple(found[number] for number in sorted(found))
 
     def is_leaving_line(self, pipe: str) -> bool:
-        """Say whether some execution of a pipe is to end, or has ended, before it ran."""
         return any(run.is_leaving_line for run in self.of_pipe(pipe))
 
     def running(self, pipe: str) -> Run | None:
@@ -165,7 +162,6 @@ class Executions(PipesContext):
         self._timer = asyncio.get_running_loop().call_later(0, self.admit)
 
     def admit(self) -> None:
-        """Start whoever can be, and come back when somebody else might."""
         self._timer.cancel()
         if not self.is_gate_open:
             return
@@ -176,7 +172,6 @@ class Executions(PipesContext):
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
 
     async def end(self, run: Run, why: str) -> Execution:
-        """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
             self.task(run.end_now())
         await run.until_done()
@@ -223,7 +218,6 @@ class Executions(PipesContext):
                 self.due_bell.set()  # a pipe that has times is free
 
     def close_gate(self) -> None:
-        """Start nobody any more, and take nothing in."""
         self.is_ending, self.is_gate_open = True, False
         self._timer.cancel()
 

@@ -97,7 +97,6 @@ def build(
 
 
 def again(before: Execution) -> dict[str, Any]:
-    """Return the trigger of an execution that is run again, as a new row that names it."""
     return {
         "trigger": Trigger.RETRY,
         "group": before.group,

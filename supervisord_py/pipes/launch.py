@@ -337,15 +337,11 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
     place = "`command` in pipe.md" if spec.name == COMMAND else "argv in agents.toml"
     install = f"install it: {spec.install}" if spec.install else f"install {name}"
-    present = next(filter(os.path.isfile, tried), None)
-    raise CannotRunError(
-        ErrorType.AGENT_NOT_FOUND,
-        f"the program {name!r} of the agent {spec.name!r} was not found{where}",
-        hint=f"make it executable: chmod +x {present}"
-        if present
-        else f"{install}; or write its full path into {place}",
-        tried=tried,
-    )
+    hint = f"{install}; or write its full path into {place}"
+    if present := next(filter(os.path.isfile, tried), None):
+        hint = f"make it executable: chmod +x {present}"
+    detail = f"the program {name!r} of the agent {spec.name!r} was not found{where}"
+    raise CannotRunError(ErrorType.AGENT_NOT_FOUND, detail, hint=hint, tried=tried)
 
 
 @lru_cache

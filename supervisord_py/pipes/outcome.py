@@ -211,7 +211,6 @@ _UNFINISHED = {"length": _CUT_OFF, "max_tokens": _CUT_OFF, "toolUse": _IN_A_TOOL
 def judge(
     ended: ExitInfo, summary: Summary, rule: SuccessRule, errors: Sequence[ErrorPattern] = (), *, allow_empty: bool
 ) -> Outcome:
-    """Decide how an execution ended, by the rule and the error patterns of its adapter."""
     if ended.cause in _ENDED_BY_US:
         _, status, error_type, words = _ENDED_BY_US[ended.cause]
         return Outcome(status, error_type, ended.detail or words)

@@ -156,7 +156,6 @@ class Redactor:
         return b"".join(done)
 
     def end(self) -> bytes:
-        """Return the rest; once, at the end of the stream."""
         return self._clean(self._line)
 
     def _clean(self, text: bytes) -> bytes:

@@ -79,7 +79,6 @@ class AgentShelf:
         self._versions: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
 
     def problems(self) -> dict[str, list[str]]:
-        """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
         found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
         return {name: [sentence(each) for each in problems] for name, problems in found.items()}
 
@@ -161,7 +160,6 @@ async def check_provider(values: Values, *, seconds: float) -> None:
 
 
 def _models(raw: bytes) -> list[str] | None:
-    """Read the names in Ollama's list of models; None where it is none."""
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         return [str(each["name"]) for each in json.loads(raw)["models"]]
     return None

@@ -60,7 +60,6 @@ class Queue:
         return len(self._line) < before
 
     def position(self, entry: Execution) -> int | None:
-        """Return the 1-based place in its group's line; None where it is in none."""
         return next((place for place, it in enumerate(self.waiting(entry.group), 1) if it.id == entry.id), None)
 
     def waiting(self, group: Group | None = None) -> tuple[Execution, ...]:

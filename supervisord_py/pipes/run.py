@@ -53,6 +53,7 @@ from supervisord_py.process.model import Child, Reason, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
+MESSAGE_MAX = 4000  # characters of an error message: lists carry it, and a whole stderr has its own column
 TAIL_CHARS = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
@@ -143,7 +144,6 @@ class Run(Instance):
         return True
 
     def broke(self, defect: Exception) -> None:
-        """End it because of a defect of ours."""
         _log.error("pipe_run_broke", unit=self.unit, execution=self.id, exc_info=defect)
         self.defect = defect
         self.tell()
@@ -168,7 +168,6 @@ class Run(Instance):
             await asyncio.wait((self.news,))
 
     def close_fds(self) -> None:
-        """Close what was opened for its process: that has it, or will never have it."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -401,7 +400,7 @@ class Run(Instance):
         facts |= {
             "status": outcome.status,
             "error_type": outcome.error_type,
-            "error_message": message,
+            "error_message": message and message[:MESSAGE_MAX],
             "finished_at": now,
             "duration_ms": max(0, round((now - started) * 1000)) if began else None,
             "exit_code": record.code if record else None,
@@ -451,7 +450,6 @@ def _finished(copier: Copier) -> bool:
 
 
 def _leave_output(folder: Path, why: str, *, incomplete: bool) -> None:
-    """Mark what it may have left half-done; remove an empty folder."""
     with suppress(OSError):
         if incomplete:
             folder.mkdir(exist_ok=True)  # it goes just before the row becomes final

@@ -24,8 +24,6 @@ _PRESENT = "present"  # the turn of a format whose turns have no names
 
 
 class Summary(msgspec.Struct):
-    """What a stream came to so far."""
-
     final_text: str = ""  # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
     has_text: bool = False  # something other than white space was said
     stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
@@ -131,7 +129,6 @@ class JsonLines(TextStream):
         self.summary.error_message, self.summary.stop_reason = named, "error"
 
     def done(self, stop_reason: str | None = "stop") -> None:
-        """Note that the last answer ended well."""
         self.summary.error_message, self.summary.stop_reason = None, stop_reason
 
     def spend(self, used: Usage) -> None:
