@@ -8,7 +8,6 @@ session is deleted by a later sweep.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import getpass
 import re
 import time
@@ -21,12 +20,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError
+from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway_kernel import GatewayClient, GatewayKernel, RemoteKernel
-from supervisord_py.kernels.kernelspecs import NATIVE
+from supervisord_py.kernels.kernelspecs import NATIVE, unknown
 from supervisord_py.process.model import Child, Identity
 from supervisord_py.process.supervisor import Supervisor
 
@@ -84,8 +83,8 @@ class RemoteKernels:
         `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
         deleted, as far as the server can be reached.
         """
-        names = (launch.instance, launch.session_id, wanted, client.shown, uuid.uuid4().hex)
-        kernel = self._kernel(client, RemoteKernel(*names, started_at=time.time(), tag=launch.tag), launch)
+        held = RemoteKernel(launch.instance, launch.session_id, wanted, client.shown, time.time(), launch.tag)
+        kernel = self._kernel(client, held, launch)
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
@@ -215,13 +214,7 @@ class GatewayExternal(RemoteKernels):
         specs = sorted(await client.preflight())
         name = launch.kernelspec or NATIVE
         if name not in specs:
-            near = difflib.get_close_matches(name, specs, 1)
-            raise InvalidInputError(
-                f"The gateway at {client.shown} has no kernelspec {name!r}; it offers: {', '.join(specs) or 'none'}.",
-                hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
-                errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
-                kernelspecs=specs,
-            )
+            raise unknown(name, specs, f" at the gateway {client.shown}")
         body: dict[str, Any] = {"name": name}
         if await client.is_enterprise():
             user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)

@@ -206,7 +206,6 @@ class RemoteKernel(msgspec.Struct, frozen=True):
     session_id: str  # whose it is: unit `kernel:<session id>`
     kernel: str  # its id at the server
     url: str  # the server's address, without credentials
-    session: str  # of the websocket: the server replays what it kept only to the same one
     started_at: float  # Unix seconds
     tag: str = ""  # note of the room
 
@@ -223,7 +222,8 @@ class GatewayKernel(MessagingKernel):
         trace: bool,
         forget: Callable[[RemoteKernel], Awaitable[None]],
     ) -> None:
-        super().__init__(f"kernel:{held.session_id}", held.session, writes_files=writes_files, trace=trace)
+        # The server replays what it kept only to the same session.
+        super().__init__(f"kernel:{held.session_id}", f"px-{held.instance}", writes_files=writes_files, trace=trace)
         self.held = held
         self.is_settled = False  # from now on "starting" is another life
         self.early: deque[wire.Message] | None = None  # what a server replays for a cell that nobody follows yet
@@ -240,7 +240,7 @@ class GatewayKernel(MessagingKernel):
 
     async def connect(self, seconds: float) -> None:
         """Open its websocket. A server lets that wait for a kernel that has died already: so it is asked meanwhile."""
-        opening = asyncio.create_task(self._client.connect(self.held.kernel, self.held.session, seconds))
+        opening = asyncio.create_task(self._client.connect(self.held.kernel, self._session, seconds))
         try:
             while not (await asyncio.wait([opening], timeout=LOOK_SECONDS))[0]:
                 if await self._is_dead():
@@ -330,7 +330,7 @@ class GatewayKernel(MessagingKernel):
             try:
                 if await self._client.model(self.held.kernel) is None:
                     return self.lose(UNKNOWN_THERE)
-                self._socket = await self._client.connect(self.held.kernel, self.held.session, RECONNECT_SECONDS)
+                self._socket = await self._client.connect(self.held.kernel, self._session, RECONNECT_SECONDS)
             except PxError as error:
                 return self.lose(error.detail)
             self._is_open.set()

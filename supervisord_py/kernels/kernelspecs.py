@@ -100,13 +100,7 @@ def find_kernelspec(name: str, path: str) -> Kernelspec:
     if wanted not in folders:
         if wanted == NATIVE:
             return _NATIVE
-        names = sorted({NATIVE, *folders})
-        near = next(iter(difflib.get_close_matches(wanted, names, n=1)), None)
-        meant = f"; did you mean {near}?" if near else "."
-        message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
-        hint = "`jupyter kernelspec list` shows where they are looked for."
-        errors = [{"pointer": "/kernelspec", "message": message}]
-        raise InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
+        raise unknown(name, sorted({NATIVE, *folders}))
     spec = _read(wanted, folders[wanted])
     stanza = spec.metadata.get("kernel_provisioner")
     provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
@@ -123,6 +117,15 @@ def find_kernelspec(name: str, path: str) -> Kernelspec:
     if program is None:
         raise _broken(wanted, spec.resource_dir, f"its program {spec.argv[0]} is not there or cannot be executed")
     return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
+
+
+def unknown(name: str, names: list[str], where: str = "") -> InvalidInputError:
+    near = next(iter(difflib.get_close_matches(name.lower(), names, n=1)), None)
+    meant = f"; did you mean {near}?" if near else "."
+    message = f"there is no kernelspec {name[:80]!r}{where}{meant} There are: {', '.join(names) or 'none'}."
+    hint = "`jupyter kernelspec list` shows where they are looked for."
+    errors = [{"pointer": "/kernelspec", "message": message}]
+    return InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
 
 
 def _folders() -> dict[str, str]:

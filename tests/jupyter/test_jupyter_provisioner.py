@@ -34,17 +34,6 @@ async def test_a_kernel_is_the_daemons_and_is_shown_by_it(front: Front) -> None:
         assert await value(kc, "__import__('os').getcwd()") == str(front.folder)
 
 
-@pytest.mark.deep
-async def test_what_is_shut_down_is_gone_when_the_call_returns(front: Front) -> None:
-    async with kernel() as (km, kc):
-        pid = front.session_of(km)["pid"]
-        _, printed = await run(kc, "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)")
-        await km.shutdown_kernel()
-        assert not any(map(alive, (pid, int(printed))))
-        assert not await km.is_alive()
-        assert (front.living(), Path(km.connection_file).exists()) == ({}, False)
-
-
 async def test_a_crash_is_the_end_of_that_life_for_its_front_end_and_a_restart_makes_a_new_one(front: Front) -> None:
     async with kernel() as (km, kc):
         await run(kc, "x = 1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import uuid
 from collections.abc import AsyncIterator
@@ -179,20 +178,6 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
     await settled(server, path)
     await ask(server.http, "DELETE", path, status=204)
     assert (alive(after["pid"]), front.living()) == (False, {})
-
-
-@pytest.mark.deep
-async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Lab) -> None:
-    async with opened(server) as (path, page):
-        assert (await page.run("x = 1"))[0]["status"] == "ok"
-        pid = front.only()["pid"]
-        os.kill(pid, signal.SIGKILL)
-        gone(pid)
-        await page.hear(lambda it: it.state == "restarting")
-        await page.hear(lambda it: it.type == "iopub_welcome")  # it hears the next kernel
-        assert (await page.run("x"))[0]["ename"] == "NameError"
-    assert front.only()
-    await settled(server, path)
 
 
 @pytest.mark.deep

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections.abc import Iterator
 
@@ -90,18 +89,10 @@ def test_whenever_an_interrupt_hits_an_asynchronous_cell_it_ends(rig: InsideRig)
 
 
 def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        made = kernel(ours(python))
-        rig = made.__enter__()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    try:
+    with kernel(["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *ours(python)]) as rig:
         cell = started(rig, "import time; time.sleep(600)")
         rig.interrupt()
         assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
-    finally:
-        made.__exit__(None, None, None)
 
 
 def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(rig: InsideRig) -> None:
