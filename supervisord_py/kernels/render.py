@@ -79,12 +79,11 @@ def show(log: CellLog, limits: CellLimits, most_outputs: int = MOST_OUTPUTS) -> 
     try:
         parts, last, total = _parts(log)
         rich = [part for part in parts if not part.stream]
-        dropped = frozenset(rich[: max(0, len(rich) - most_outputs)])
+        dropped = frozenset(rich[:-most_outputs])
         parts = [part for part in parts if part not in dropped]
-        for part in parts:
-            if not part.stream:
-                allowed = limits.inline_bytes if inline < INLINE_MOST_BYTES else INLINE_LATER_BYTES
-                inline += _fill(part, log, min(allowed, limits.inline_bytes), limits.preview_bytes)
+        for part in rich[-most_outputs:]:
+            allowed = limits.inline_bytes if inline < INLINE_MOST_BYTES else INLINE_LATER_BYTES
+            inline += _fill(part, log, min(allowed, limits.inline_bytes), limits.preview_bytes)
         text, outputs = _composed(log, parts, limits)
     except OutputGoneError as error:  # also taken while they were read
         return CellOutput(unkept=error.detail)

@@ -18,7 +18,6 @@ import pytest
 from e2e.house import BIN, DEADLINE, alive, house, small_disk, until
 from e2e.kernel_house import PATIENT, Calls, kernels_house
 
-PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 KERNEL_KEYS = {
     "id", "name", "cwd", "interpreter", "backend", "state", "pid", "queued", "last_used", "started_at", "rss_bytes",
     "reason",
@@ -141,19 +140,6 @@ def test_a_notebook_is_executed_and_saved(calls: Calls) -> None:
     assert calls.house.pxctl("exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode == 1
     cells = nbformat.read(given, as_version=4).cells
     assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
-
-
-def test_a_terminal_shows_headers_and_pictures_saved(calls: Calls) -> None:
-    script = calls.house.home / "look.py"
-    script.write_text(
-        "# %% lines\nprint('line')\n"
-        f"# %% picture\nimport base64\nfrom IPython.display import Image\nImage(base64.b64decode({PICTURE!r}))\n"
-    )
-    code, text = calls.house.on_terminal("exec", "-f", str(script), "--kernel", "stay", env={"NO_COLOR": "1"})
-    assert (code, "line\r\n" in text, text.count("✓ ")) == (0, True, 2), text
-    saved = text.partition("saved: ")[2].split("\r\n")[0]
-    assert saved.startswith(str(calls.house.home / "pictures"))
-    assert os.path.getsize(saved) == 70
 
 
 @pytest.mark.deep
