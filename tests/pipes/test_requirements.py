@@ -182,25 +182,24 @@ DAY = 86400.0
 # -- B: time and power -------------------------------------------------------------------------------------------------
 
 
-async def test_b1_a_run_cut_off_by_a_restart_is_failed(short_tmp: Path) -> None:
+async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None:
     """Its row survives: failed, `interrupted`, with fixed words; what it left is marked as incomplete, not removed."""
-    async with pipe_house(short_tmp) as house:
-        folder = house.shell("b1", "echo half > $PX_OUTPUT_DIR/report; touch begun; sleep 1000")
-        number = await begun(house, "b1")
-        await eventually((folder / "begun").exists, "the report")
-        await house.room.detach()
-        for child in await house.placement.list("pipe:"):
-            await house.placement.stop(child.key, grace_seconds=0, reason="stopped")
-            house.placement.release(child.key)
-        await house.put_down()
-        house.time.pass_by(5000)
-        await house.open()
-        row = await house.room.execution(number)
-        assert (row.duration_ms or 0) < 1_000_000, "it ended when it last wrote, not when somebody looked"
-        assert (row.status, row.error_type, row.incomplete) == (Status.FAILED, ErrorType.INTERRUPTED, True)
-        assert row.error_message == "interrupted by system restart"
-        left = folder / "output" / str(number)
-        assert sorted(it.name for it in left.iterdir()) == ["INCOMPLETE", "report"]
+    folder = own_rig.shell("b1", "echo half > $PX_OUTPUT_DIR/report; touch begun; sleep 1000")
+    number = await begun(own_rig, "b1")
+    await eventually((folder / "begun").exists, "the report")
+    await own_rig.room.detach()
+    for child in await own_rig.placement.list("pipe:"):
+        await own_rig.placement.stop(child.key, grace_seconds=0, reason="stopped")
+        own_rig.placement.release(child.key)
+    await own_rig.put_down()
+    own_rig.time.pass_by(5000)
+    await own_rig.open()
+    row = await own_rig.room.execution(number)
+    assert (row.duration_ms or 0) < 1_000_000, "it ended when it last wrote, not when somebody looked"
+    assert (row.status, row.error_type, row.incomplete) == (Status.FAILED, ErrorType.INTERRUPTED, True)
+    assert row.error_message == "interrupted by system restart"
+    left = folder / "output" / str(number)
+    assert sorted(it.name for it in left.iterdir()) == ["INCOMPLETE", "report"]
 
 
 async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,25 +230,24 @@ def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
     assert (late.at, "one run makes it good" in late.why) == (5400.0, True)
 
 
-async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
+async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
     """Intervals go by a clock that nobody sets; what is stored is the one truth; more than three due is one run."""
-    async with pipe_house(short_tmp) as house:
-        folder = house.shell("b4", UNTIL_GATE, "schedule: every 30m\nallow_empty: true")
-        await house.room.files.refresh()
-        await eventually(lambda: house.room.get("b4").pid, "the start")
-        house.time.wall += 2 * DAY  # before the scheduler has looked at what it has started
-        (folder / "gate").touch()
-        await ended(house, "b4")
-        await _decided_anew(house)
-        house.time.wall -= 5 * DAY
-        await _decided_anew(house)
-        assert len(await house.rows("b4")) == 1
-        house.time.pass_by(10 * 1800)
-        house.room.due_bell.set()
-        await ended(house, "b4", 2)
-        await _decided_anew(house)
-        assert len(await house.rows("b4")) == 2
-        assert "b4" in await house.ledger.read(_remembered)
+    folder = own_rig.shell("b4", UNTIL_GATE, "schedule: every 30m\nallow_empty: true")
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.get("b4").pid, "the start")
+    own_rig.time.wall += 2 * DAY  # before the scheduler has looked at what it has started
+    (folder / "gate").touch()
+    await ended(own_rig, "b4")
+    await _decided_anew(own_rig)
+    own_rig.time.wall -= 5 * DAY
+    await _decided_anew(own_rig)
+    assert len(await own_rig.rows("b4")) == 1
+    own_rig.time.pass_by(10 * 1800)
+    own_rig.room.due_bell.set()
+    await ended(own_rig, "b4", 2)
+    await _decided_anew(own_rig)
+    assert len(await own_rig.rows("b4")) == 2
+    assert "b4" in await own_rig.ledger.read(_remembered)
 
 
 async def _decided_anew(house: PipeRig) -> None:

@@ -151,25 +151,24 @@ async def _queued(ledger: Ledger, pipe: str) -> int:
 # -- E: schedules ------------------------------------------------------------------------------------------------------
 
 
-async def test_e1_what_waits_for_an_old_schedule_is_dequeued(short_tmp: Path) -> None:
+async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -> None:
     """Disabled, or manual from now on: cancelled with the reason; the row says why it was in line."""
-    async with pipe_house(short_tmp) as house:
-        house.shell("hold", "sleep 1000", "schedule: every 1h")
-        await house.room.files.refresh()
-        await eventually(lambda: house.room.get("hold").pid, "the start of what holds the slot")
-        for name in ("e1-off", "e1-manual"):
-            house.shell(name, "true", "schedule: every 1h")
-        await house.room.files.refresh()
-        roster = house.room
-        await eventually(lambda: roster.queued("e1-off") and roster.queued("e1-manual"), "both in line")
-        await house.room.enable("e1-off", enabled=False)
-        house.shell("e1-manual", "true", "schedule: manual")
-        await house.room.files.refresh()
-        for name, why in (("e1-off", "it was disabled"), ("e1-manual", "its schedule has changed")):
-            row = (await ended(house, name))[0]  # a look of the room's own may be at work with it
-            assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
-            assert why in (row.error_message or "")
-        assert house.room.health().queued == 0
+    own_rig.shell("hold", "sleep 1000", "schedule: every 1h")
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.get("hold").pid, "the start of what holds the slot")
+    for name in ("e1-off", "e1-manual"):
+        own_rig.shell(name, "true", "schedule: every 1h")
+    await own_rig.room.files.refresh()
+    roster = own_rig.room
+    await eventually(lambda: roster.queued("e1-off") and roster.queued("e1-manual"), "both in line")
+    await own_rig.room.enable("e1-off", enabled=False)
+    own_rig.shell("e1-manual", "true", "schedule: manual")
+    await own_rig.room.files.refresh()
+    for name, why in (("e1-off", "it was disabled"), ("e1-manual", "its schedule has changed")):
+        row = (await ended(own_rig, name))[0]  # a look of the room's own may be at work with it
+        assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
+        assert why in (row.error_message or "")
+    assert own_rig.room.health().queued == 0
 
 
 @in_one_room

@@ -175,38 +175,36 @@ async def _end(house: PipeRig, *chats: Child) -> None:
         house.placement.release(chat.key)
 
 
-async def test_h1_sessions_are_kept_apart_from_pipes(short_tmp: Path) -> None:
+async def test_h1_sessions_are_kept_apart_from_pipes(own_rig: PipeRig) -> None:
     """There is no chat here; kernels and tools are units of another kind.
 
     No row of theirs is an execution, no start or stop of the pipes' room touches them; one keeper takes care of all.
     """
-    async with pipe_house(short_tmp) as house:
-        chat = await _chat(house, "chat")
-        house.shell("h1", "sleep 1000")
-        number = await begun(house, "h1")
-        assert [it.unit for it in await house.placement.list("pipe:")] == ["pipe:h1"]
-        assert pipe_unit(house.room.get("h1")).kind == "pipe"
-        await house.restart()
-        assert [(it.id, it.error_type) for it in await house.rows()] == [(number, ErrorType.SHUTDOWN)]
-        assert [it.key for it in await house.placement.list()] == [chat.key]
-        assert alive(chat.identity.pid)
-        await _end(house, chat)
+    chat = await _chat(own_rig, "chat")
+    own_rig.shell("h1", "sleep 1000")
+    number = await begun(own_rig, "h1")
+    assert [it.unit for it in await own_rig.placement.list("pipe:")] == ["pipe:h1"]
+    assert pipe_unit(own_rig.room.get("h1")).kind == "pipe"
+    await own_rig.restart()
+    assert [(it.id, it.error_type) for it in await own_rig.rows()] == [(number, ErrorType.SHUTDOWN)]
+    assert [it.key for it in await own_rig.placement.list()] == [chat.key]
+    assert alive(chat.identity.pid)
+    await _end(own_rig, chat)
 
 
-async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(short_tmp: Path) -> None:
+async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig) -> None:
     """After a minute without a word whoever looks is told so, with the pid and the command that ends it."""
-    async with pipe_house(short_tmp) as house:
-        house.shell("h2", "echo hello; sleep 1000")
-        number = await begun(house, "h2")
-        await eventually(lambda: house.room.get("h2").pid, "the pid")
-        assert house.room.get("h2").warnings == ()
-        house.time.pass_by(75)
-        warning = house.room.get("h2").warnings[-1]
-        silent = re.search(rf"execution {number} \(pid {house.running(number)}\) has said nothing for (\d+)", warning)
-        assert silent is not None, warning
-        assert 75 <= int(silent[1]) < 75 + PATIENCE
-        assert "may be delayed; `pxctl pipe cancel h2` ends it" in warning
-        assert (await house.room.cancel(number)).status is Status.CANCELLED
+    own_rig.shell("h2", "echo hello; sleep 1000")
+    number = await begun(own_rig, "h2")
+    await eventually(lambda: own_rig.room.get("h2").pid, "the pid")
+    assert own_rig.room.get("h2").warnings == ()
+    own_rig.time.pass_by(75)
+    warning = own_rig.room.get("h2").warnings[-1]
+    silent = re.search(rf"execution {number} \(pid {own_rig.running(number)}\) has said nothing for (\d+)", warning)
+    assert silent is not None, warning
+    assert 75 <= int(silent[1]) < 75 + PATIENCE
+    assert "may be delayed; `pxctl pipe cancel h2` ends it" in warning
+    assert (await own_rig.room.cancel(number)).status is Status.CANCELLED
 
 
 @in_one_room
@@ -224,20 +222,19 @@ async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
         await rig.room.cancel(number)
 
 
-async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
+async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
     """Nor does a run by hand wait for what is scheduled; what each uses is measured by itself."""
-    async with pipe_house(short_tmp) as house:
-        chats = [await _chat(house, f"chat{at}") for at in range(2)]
-        house.shell("h4-due", "sleep 1000", "schedule: every 1h")
-        house.shell("h4-hand", UNTIL_GATE)
-        await house.room.files.refresh()
-        await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
-        await begun(house, "h4-hand")
-        assert [len(it["running"]) for it in house.room.queue()] == [1, 0, 1], "scheduled, event, manual"
-        keys = [chats[0].key, house.room.get("h4-due").instance or ""]
-        used = await house.placement.stat(keys)
-        assert [used[key].processes > 0 for key in keys] == [True, True]
-        await _end(house, *chats)
+    chats = [await _chat(own_rig, f"chat{at}") for at in range(2)]
+    own_rig.shell("h4-due", "sleep 1000", "schedule: every 1h")
+    own_rig.shell("h4-hand", UNTIL_GATE)
+    await own_rig.room.files.refresh()
+    await eventually(lambda: own_rig.room.get("h4-due").pid, "the scheduled one")
+    await begun(own_rig, "h4-hand")
+    assert [len(it["running"]) for it in own_rig.room.queue()] == [1, 0, 1], "scheduled, event, manual"
+    keys = [chats[0].key, own_rig.room.get("h4-due").instance or ""]
+    used = await own_rig.placement.stat(keys)
+    assert [used[key].processes > 0 for key in keys] == [True, True]
+    await _end(own_rig, *chats)
 
 
 # -- I: the ends -------------------------------------------------------------------------------------------------------
@@ -261,20 +258,19 @@ async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) ->
             await house.room.run("i1")
 
 
-async def test_i2_an_update_leaves_what_runs_alone(short_tmp: Path) -> None:
+async def test_i2_an_update_leaves_what_runs_alone(own_rig: PipeRig) -> None:
     """The control plane is replaced, the keeper holds the agents, the next one goes on with them.
 
     An update of the keeper itself is a stop, as in I1.
     """
-    async with pipe_house(short_tmp) as house:
-        folder = house.shell("i2", f"echo before; {UNTIL_GATE}; echo after")
-        number = await begun(house, "i2")
-        pid = house.running(number)
-        await house.replace()
-        assert (house.running(number), alive(pid)) == (pid, True)
-        (folder / "gate").touch()
-        done = await house.room.wait(number)
-        assert (done.status, done.stdout) == (Status.COMPLETED, "before\nafter\n")
+    folder = own_rig.shell("i2", f"echo before; {UNTIL_GATE}; echo after")
+    number = await begun(own_rig, "i2")
+    pid = own_rig.running(number)
+    await own_rig.replace()
+    assert (own_rig.running(number), alive(pid)) == (pid, True)
+    (folder / "gate").touch()
+    done = await own_rig.room.wait(number)
+    assert (done.status, done.stdout) == (Status.COMPLETED, "before\nafter\n")
 
 
 async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
