@@ -214,9 +214,17 @@ class _Bridge:
 
     async def _lives(self) -> None:
         """Serve one life of the kernel after the other; between them the client is told that it is gone."""
-        while True:
-            handle = self._kernels.handle(self._session_id)
-            if handle is not None and handle.connection_file is not None and not handle.died.done():
+        is_told = True
+        while not self._socket.closed:
+            handle, state = self._kernels.handle(self._session_id), None
+            with suppress(UnknownUnitError):
+                state = self._kernels.find(self._session_id).state
+            if handle is not None and handle.died.done():
+                handle = None
+            if not is_told and (handle is not None or state is SessionState.STARTING):
+                await self._tell("restarting")
+                is_told = True
+            if handle is not None and handle.connection_file is not None:
                 try:
                     await self._one_life(handle.connection_file, handle.died)
                 except (OSError, ValueError) as error:  # its connection file is gone with it: the client asks again
@@ -224,7 +232,11 @@ class _Bridge:
                     return
                 if self._joined.done():  # else somebody waits on it, for the next life then
                     self._joined = asyncio.get_running_loop().create_future()
-            if not await self._comes_again():
+                is_told = False
+            elif state is None or state in _OVER:
+                await self._tell("dead")
+                return
+            elif await anext(self._news, None) is None:
                 return
 
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
@@ -249,26 +261,6 @@ class _Bridge:
         except OverloadedError as error:
             _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
             await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
-
-    async def _comes_again(self) -> bool:
-        """Tell the client that the kernel is gone, and wait for its next life; False when there will be none."""
-        is_told = False
-        while not self._socket.closed:
-            handle, state = self._kernels.handle(self._session_id), None
-            with suppress(UnknownUnitError):
-                state = self._kernels.find(self._session_id).state
-            if state is None or state in _OVER:
-                await self._tell("dead")
-                return False
-            lives = handle is not None and not handle.died.done()
-            if not is_told and (lives or state is SessionState.STARTING):
-                await self._tell("restarting")
-                is_told = True
-            if lives:
-                return True
-            if await anext(self._news, None) is None:
-                return False
-        return False
 
     async def _tell(self, state: str) -> None:
         await self._send(make("status", {"execution_state": state}, self._client, "iopub"))

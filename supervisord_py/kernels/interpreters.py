@@ -185,12 +185,10 @@ def find(candidate: Candidate, cwd: str) -> Attempt:
     root, source = candidate.root, candidate.source
     verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
     if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
-        detail = "is half built" if os.path.isdir(root) else "is not built"
+        detail = "is not built"
     elif root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
         verdict, detail = CandidateVerdict.UNUSABLE, "belongs to somebody else than its directory; name it to use it"
     else:
-        if root is not None and os.path.isdir(root):
-            detail = "is not there: the environment has no bin/python"
         for path in reversed(candidate.paths):
             if os.path.isfile(path):
                 verdict, detail = CandidateVerdict.UNUSABLE, "is not executable"

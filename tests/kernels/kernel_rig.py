@@ -225,12 +225,3 @@ async def kernel_house(folder: Path) -> AsyncIterator[KernelRig]:
             await rig.close()
     finally:
         await asyncio.to_thread(keeper.close)
-
-
-async def answers(handle: Any, seconds: float) -> bool:
-    """Say whether a kernel of the direct backend answers on shell in time; a running cell makes it False."""
-    if handle.died.done():
-        return False
-    asked = await handle.ask("kernel_info_request")
-    await handle.until(asked.reply, seconds=seconds)
-    return bool(asked.reply.done())

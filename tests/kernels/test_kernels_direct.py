@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, KernelRig, Running, answers, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, KernelRig, Running, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels import connection_file as place
@@ -231,7 +231,8 @@ async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_c
     with pytest.raises(InterruptedRunError):
         await running
     Path(stock.launch.cwd, "go").touch()
-    assert await answers(await stock.attach(), PATIENCE)
+    asked = await (await stock.attach()).ask("kernel_info_request")
+    await asyncio.wait_for(asked.reply, PATIENCE)
     reply = await stock.follow(request)
     assert (reply.status, reply.lossy) == (CellStatus.ERROR, True)
     assert reply.error is not None

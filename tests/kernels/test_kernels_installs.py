@@ -172,7 +172,7 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     (root.parent / ".part-python").touch()
     explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
-    assert (attempt.verdict, attempt.detail) == (CandidateVerdict.MISSING, "is half built")
+    assert (attempt.verdict, attempt.detail) == (CandidateVerdict.MISSING, "is not built")
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
     assert sorted(os.listdir(root.parent)) == ["python", "python.log"]
     assert not (root / "half").exists()
