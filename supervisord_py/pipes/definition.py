@@ -99,8 +99,7 @@ _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        said = f"must be text, not {'a list' if isinstance(value, list) else 'a map'}"
-        raise ConfigError(said, hint="write some text")
+        raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint="write some text")
     return value.strip()
 
 
@@ -110,10 +109,9 @@ def _texts(value: Any) -> list[str]:
 
 
 def _flag(value: Any) -> bool:
-    found = _FLAGS.get(_text(value).lower())
-    if found is None:
-        raise ConfigError(f"{shown(_text(value))} is neither true nor false", hint="write true or false")
-    return found
+    if (word := _text(value).lower()) not in _FLAGS:
+        raise ConfigError(f"{shown(word)} is neither true nor false", hint="write true or false")
+    return _FLAGS[word]
 
 
 def _number(

@@ -33,7 +33,6 @@ UNITS = {
     **dict.fromkeys(("d", "day", "days"), 86400.0),
     **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 604800.0),
 }
-_ANY_SHOWN = 80
 _SPAN = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})? ?[a-z]+(?: |(?=[0-9])|$))+(?<! )")
 _PIECE = re.compile(r"([0-9.]+) ?([a-z]+)")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
@@ -173,7 +172,7 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
 
 def shown(text: str) -> str:
     """Quote somebody's text in one line of bearable length."""
-    return repr(text if len(text) <= _ANY_SHOWN else f"{text[: _ANY_SHOWN - 1]}…")
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")
 
 
 def span_of(text: str) -> float | None:

@@ -73,8 +73,7 @@ class Timetable:
                     self._room.due_bell.clear()
                     seconds = await self.turn()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(seconds):
-                            await self._room.due_bell.wait()
+                        await asyncio.wait_for(self._room.due_bell.wait(), seconds)
             except Exception as err:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
@@ -344,8 +343,7 @@ class Triggers:
                 fresh = [group for group in groups - tasks.keys() if group[1]]
                 tasks |= {group: asyncio.create_task(self._watch(*group)) for group in fresh}
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS if wanted else None):
-                        await self._room.listener_bell.wait()
+                    await asyncio.wait_for(self._room.listener_bell.wait(), LOOK_SECONDS if wanted else None)
         finally:
             for task in tasks.values():
                 task.cancel()
