@@ -1,6 +1,6 @@
-"""jupyter_kernel_test: the protocol's own tests, through our launcher alone and through the provisioner and a daemon.
+"""jupyter_kernel_test: the protocol's own tests, through provisioner and daemon, with two generations of ipykernel.
 
-Each with two generations of ipykernel. The tests are inherited; what is ours is where the kernel comes from.
+The tests are inherited; what is ours is where the kernel comes from.
 """
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
 import jupyter_kernel_test as suite
 import pytest
 
-import supervisord_py.kernels.inside
 from jupyter_house import IPYKERNEL6, LAUNCHED, NEEDS_PEERS, PYTHON, Front, front_end
 
-LAUNCHER = Path(supervisord_py.kernels.inside.__file__).with_name("launch.py")
 # A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a pause, each time with a
 # new socket, until its context has no more of them: that is no mistake of the kernel, and here the suite stops early.
 pytestmark = [pytest.mark.deep, pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")]
@@ -28,11 +25,9 @@ IDLE = {"execution_state": "idle"}
 
 @pytest.fixture(scope="module", autouse=True)
 def kernelspecs() -> Iterator[Front]:
-    """Four kernelspecs: launcher or provisioner, ipykernel 7 or 6."""
     with front_end() as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "TIMEOUT", PATIENCE)
         for generation, python in ((7, PYTHON), (6, str(IPYKERNEL6))):
-            made.spec(f"launched{generation}", [python, str(LAUNCHER), "-f", "{connection_file}"], metadata={})
             made.spec(f"provisioned{generation}", [python, *LAUNCHED])
         yield made
         assert made.living() == {}, "a session outlived its test"
@@ -119,14 +114,12 @@ class PythonKernel(suite.KernelTests):
             type(self).is_patient = False
 
 
-def made(name: str, *marks: pytest.MarkDecorator) -> type[PythonKernel]:
-    """Return the tests for the kernelspec of that name."""
-    found = type(f"Test{name.title()}", (PythonKernel,), {"__test__": True, "kernel_name": name})
-    for mark in marks:
-        found = mark(found)
-    return found
+class TestIpykernel7(PythonKernel):
+    __test__ = True
+    kernel_name = "provisioned7"
 
 
-TestLaunched7, TestProvisioned7 = made("launched7"), made("provisioned7")
-NEEDS_6 = pytest.mark.usefixtures("ipykernel6")
-TestLaunched6, TestProvisioned6 = made("launched6", NEEDS_6), made("provisioned6", NEEDS_6)
+@pytest.mark.usefixtures("ipykernel6")
+class TestIpykernel6(PythonKernel):
+    __test__ = True
+    kernel_name = "provisioned6"
