@@ -31,8 +31,6 @@ from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.instance import Phase
 
 LOOK_SECONDS = 1.0
-LOOK_AGAIN_SECONDS = 30.0
-"""A timer of the loop does not count suspend, and the wall clock may be set: where nobody tells, the longest wait."""
 _log = structlog.get_logger(__name__)
 
 
@@ -58,8 +56,6 @@ class Executions(PipesContext):
         self.line = Queue()
         self.listening: tuple[PipeDefinition, ...] = ()
         self.due_bell, self.listener_bell = asyncio.Event(), asyncio.Event()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
-        """When to look at the line again."""
 
     def refuse_at_the_end(self) -> None:
         if self.is_ending:
@@ -128,6 +124,7 @@ class Executions(PipesContext):
             self.ledger.post(together(*operations))
         elif not await self.ledger.call(claimed(claim, together(*operations))):
             return ()
+        asyncio.get_running_loop().call_soon(self.admit)  # once, and after whoever asked has seen them in line
         return tuple(self.take_in(definition, row, cause, warnings) for row in rows)
 
     def take_in(
@@ -155,21 +152,13 @@ class Executions(PipesContext):
     # -- who runs ----------------------------------------------------------------------------------------------------
 
     def push(self, run: Run) -> None:
-        """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
+        """Put an execution into the line; whoever does so sees to it that `admit` follows."""
         self.add(run)
         self.line.push(run.execution)
-        self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(0, self.admit)
 
     def admit(self) -> None:
-        self._timer.cancel()
-        if not self.is_gate_open:
-            return
-        for number in self.line.admit(self.clocks.wall(), self.config):
+        for number in self.line.admit(self.clocks.wall(), self.config) if self.is_gate_open else ():
             self.task(self.runs[number].go())
-        if self.line.next_deadline is not None:
-            seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
 
     async def end(self, run: Run, why: str) -> Execution:
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
@@ -219,14 +208,18 @@ class Executions(PipesContext):
 
     def close_gate(self) -> None:
         self.is_ending, self.is_gate_open = True, False
-        self._timer.cancel()
 
     async def look_at_runs(self) -> NoReturn:
-        """Look at all that run, once a second: a thousand agents that say nothing are one thread's work of a moment."""
+        """Look at all that run, and whose time in line has come, once a second.
+
+        A thousand agents that say nothing are one thread's work of a moment.
+        """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self.watch.look():
                 self.due_bell.set()
+            if self.line.next_deadline is not None and self.line.next_deadline <= self.clocks.wall():
+                self.admit()
             at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not (it.is_left or it.defect)]
             if at_work:
                 stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
