@@ -180,8 +180,8 @@ class PxGroup(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        near = [*_OTHER_WORDS.get(name, []), *(each for each in known if each.startswith(name))]
-        word = next(filter(known.__contains__, [*near, *get_close_matches(name, known, 1)]), "--help")
+        near = [*(each for each in known if each.startswith(name)), *get_close_matches(name, known, 1)]
+        word = next(filter(known.__contains__, _OTHER_WORDS.get(name, near)), "--help")
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
 

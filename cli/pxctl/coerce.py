@@ -16,7 +16,6 @@ import binascii
 import contextlib
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -41,7 +40,8 @@ _NAMES = {
 def read_argument(given: str) -> bytes:
     """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises Failure."""
     if given == "-":
-        return sys.stdin.buffer.read()
+        with open(0, "rb", closefd=False) as file:  # sys.stdin is None where it was closed
+            return file.read()
     return _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
 
 

@@ -54,6 +54,9 @@ def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
             for chunk in chunks:
                 size += file.write(chunk)
         os.replace(beside, path)
+    except OSError as error:
+        error.filename = os.fspath(path)  # of a full disk none is told, else what was to become it
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)

@@ -58,7 +58,10 @@ def stream(
     with client.open(method, target, fields=fields, **request) as exchange:
         opened()
         for line in exchange.lines():
-            yield line, json.loads(line)
+            try:
+                yield line, json.loads(line)
+            except ValueError as error:
+                raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
 
 
 def events_of(client: Client, target: Callable[[], str], *, follow: bool = True) -> Iterator[tuple[bytes, Document]]:

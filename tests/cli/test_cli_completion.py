@@ -118,7 +118,7 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
     [
         ("statu", "pxctl status"), ("ps", "pxctl status"), ("top", "pxctl status"), ("ls", "pxctl status"),
         ("pipe help", "pxctl pipe --help"), ("pipe ls", "pxctl pipe list"), ("tools rm x", "pxctl tools remove"),
-        ("kernel qqqq", "pxctl kernel --help"),
+        ("rm x", "pxctl --help"), ("kernel qqqq", "pxctl kernel --help"),
     ],
 )  # fmt: skip
 def test_a_misspelled_command_is_answered_with_the_nearest_one(px: Px, line: str, meant: str) -> None:

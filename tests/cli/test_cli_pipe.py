@@ -76,7 +76,7 @@ def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) ->
     one, other = {"unit": "pipe:digest"}, {"unit": "pipe:good"}
     daemon.on("GET /api/units", *(document({"units": each}) for each in ([one], [other, one])))
     ended = px("pipe", "validate", "digest")
-    found = ["fail   schedule: pipe.md:3: '*/30' is no text", "       cure: quote it", "pipe:digest: fail"]
+    found = ["pipe:digest: fail", "fail   schedule: pipe.md:3: '*/30' is no text", "       cure: quote it"]
     assert (ended.code, ended.lines) == (1, found)
     assert px("pipe", "validate", "*", "-q").lines == ["good", "digest"]
     assert len(px("pipe", "validate", "*", "--json").json()["pipes"]) == 2

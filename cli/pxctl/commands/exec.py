@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from pxctl import output
 from pxctl.app import declare, kernel_names, no_autostart_option, root, waking_client
 from pxctl.cells import CellScreen
 from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route, usage
+from pxctl.coerce import read_argument
 from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.invocation import Invocation
 from pxctl.streams import STREAMS, Patience, bytes_of, pages, stream
@@ -42,7 +42,7 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage("there is nothing to run", _EXAMPLE)
     where = "stdin" if is_stdin else str(file)
     try:
-        text = (sys.stdin.buffer.read() if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
+        text = (read_argument("-") if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise usage(f"cannot read {where}: {why}", f"ls -l {where}") from error

@@ -94,7 +94,7 @@ def _phase(socket_path: str, name: str) -> Callable[[], str]:
         nonlocal state
         if state in cold:
             with contextlib.suppress(Failure):
-                state = Client(socket_path).get(route("tool", name), timeout=0.5)["state"]
+                state = Client(socket_path).get(route("tool", name), timeout=0.5).get("state", "cold")
         return "starting (cold)…" if state in cold else "running…"
 
     return phase
