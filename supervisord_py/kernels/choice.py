@@ -75,7 +75,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     source: Source
     path: str  # of the interpreter, or where it would be
-    verdict: CandidateVerdict = CandidateVerdict.NOT_NEEDED
+    verdict: CandidateVerdict = msgspec.field(default=CandidateVerdict.NOT_NEEDED, name="reason")
     detail: str = "was not needed: an earlier one runs"  # a phrase that can follow its name
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
@@ -86,15 +86,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return f"{self.path} ({self.source.value}) {self.detail}"
 
     def document(self) -> dict[str, Any]:
-        return {
-            "source": self.source.value,
-            "path": self.path,
-            "taken": self.verdict is CandidateVerdict.TAKEN,
-            "reason": self.verdict.value,
-            "version": self.version,
-            "detail": self.detail,
-            "remedy": self.remedy,
-        }
+        return {**msgspec.to_builtins(self), "taken": self.verdict is CandidateVerdict.TAKEN}
 
 
 class Choice(msgspec.Struct, frozen=True):
