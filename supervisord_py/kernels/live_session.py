@@ -279,7 +279,7 @@ class SessionRegister:
     async def open(self) -> None:
         newest = await kernel_rows.newest_of_all(self._ledger)
         self._rows = await kernel_rows.all_sessions(self._ledger)
-        for row in self._rows[:REMEMBERED_MAX]:
+        for row in reversed(self._rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
             session = self.restored(row)
             if session is not None and session.owner is not Owner.PER_CALL:
                 if session.id in newest:
