@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import secrets
 import select
@@ -26,7 +27,7 @@ from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
 from supervisord_py import errors
-from supervisord_py.api.auth import admit_bearer, admit_peer
+from supervisord_py.api.auth import admit_bearer, peer_of
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
@@ -157,7 +158,10 @@ def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
                 if connection is None:
                     raise errors.ForbiddenError("The peer is gone.")
                 if connection.family == socket.AF_UNIX:
-                    admit_peer(connection)
+                    _, uid = peer_of(connection)
+                    if uid not in {own := os.geteuid(), 0}:
+                        detail = f"This daemon belongs to uid {own}; uid {uid} may not use it."
+                        raise errors.ForbiddenError(detail, hint="start a daemon of your own: pxctl daemon start")
                 else:
                     token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
                     admit_bearer(request.headers, config.tcp, token)
