@@ -73,7 +73,8 @@ class Timetable:
                     self._room.due_bell.clear()
                     seconds = await self.turn()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._room.due_bell.wait(), seconds)
+                        async with asyncio.timeout(seconds):  # wait_for may lose a cancel to the bell (Python 3.11)
+                            await self._room.due_bell.wait()
             except Exception as err:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
@@ -343,7 +344,8 @@ class Triggers:
                 fresh = [group for group in groups - tasks.keys() if group[1]]
                 tasks |= {group: asyncio.create_task(self._watch(*group)) for group in fresh}
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.listener_bell.wait(), LOOK_SECONDS if wanted else None)
+                    async with asyncio.timeout(LOOK_SECONDS if wanted else None):
+                        await self._room.listener_bell.wait()
         finally:
             for task in tasks.values():
                 task.cancel()
