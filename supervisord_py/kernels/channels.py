@@ -147,7 +147,8 @@ class Channels:
                     self.send(wire.make("kernel_info_request", {}, self._name, channel, msg_id=self._probe))
                     channel = "control"
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._heard.wait(), AGAIN_SECONDS)
+                        async with asyncio.timeout(AGAIN_SECONDS):
+                            await self._heard.wait()
 
     def send(self, message: Message) -> None:
         """Sign and send a front end's message on shell, control or stdin. Raises InvalidInputError, ConflictError."""

@@ -260,7 +260,8 @@ class MessagingKernel:
         """End all waits and what is recorded; a cell that is still awaited ends with InterruptedRunError."""
         _settle(self._let_go, None)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._concluded.wait(), CONCLUDE_SECONDS)
+            async with asyncio.timeout(CONCLUDE_SECONDS):
+                await self._concluded.wait()
         if self._recording is not None:
             await self._recording.close()
 
