@@ -139,6 +139,7 @@ async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: py
     assert (down.error_type, absent.error_type) == (ErrorType.PREFLIGHT_FAILED, ErrorType.MODEL_NOT_FOUND)
     assert "Ollama is not running" in (down.error_message or "")
     assert "ollama pull absent" in (absent.error_message or "")
+    assert not (rig.room.folder(absent.id) / "agent").exists(), "what was written for it goes with it"
     assert {down.pid, absent.pid} == {None}
 
 
