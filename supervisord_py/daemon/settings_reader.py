@@ -192,22 +192,30 @@ class _SettingsReading:
         except DocumentError as error:
             self.problems.append(_mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
             return
-        self.layers.append({section: it for section, it in document.value.items() if not isinstance(it, dict)})
+        self.layers.append({})
         for section, values in document.value.items():
+            place = at(document.place((section,), key=True)[0])
             for name, value in values.items() if isinstance(values, dict) else ():
                 self._take(at(document.place((section, name), key=True)[0]), section, name, value)
-            self.places[section,] = at(document.place((section,), key=True)[0])
+            if not isinstance(values, dict) and section in SECTIONS:  # which a stronger source would hide
+                message = f"{section}: expected a table: [{section}], got {values!r}"
+                self.problems.append(_mistake(place, section, message))
+            elif not isinstance(values, dict):
+                self.layers[-1][section] = values
+            self.places[section,] = place
 
     def problem(self, details: ErrorDetails) -> dict[str, Any]:
         path = tuple(str(part) for part in details["loc"])
         key, place = ".".join(path), self.places.get(path[:2], self.places.get(path[:1], DEFAULT))
         if details["type"] == "extra_forbidden":
-            near = nearest(key, [*SECTIONS, *(".".join(known) for known in KEYS)])
+            # By the name alone, since any two keys of a section are alike; of equal ones first the section's own.
+            keys = [*reversed(KEYS), *(it for it in KEYS if it[0] == path[0])]
+            known = {it[1]: ".".join(it) for it in keys}
+            known |= {} if len(path) > 1 else dict(zip(SECTIONS, SECTIONS, strict=True))
+            near = known.get(nearest(path[-1], known) or "")
             noun = "setting" if len(path) > 1 or "." in (near or "") else "section"
             return _mistake(place, key, f"unknown {noun} {key}", near)
         expected = details["msg"].removeprefix("Input should be ").partition(", unable")[0]
-        if len(path) == 1:
-            expected = f"a table: [{key}]"
         choices = _CHOICE.findall(details["ctx"]["expected"]) if details["type"] == "literal_error" else []
         got = HIDDEN if path[:2] in SECRETS else repr(details["input"])
         message = f"{key}: expected {expected}, got {got if len(got) <= _SHOWN else got[: _SHOWN - 1] + '…'}"

@@ -75,6 +75,8 @@ MISTAKES: list[tuple[str | bytes, list[str]]] = [
         ":3: unknown section tols; did you mean tools?",
         ":6: unknown setting api.queue_mux; did you mean tools.queue_max?",
         ":7: unknown setting api.queue_max; did you mean tools.queue_max?"]),
+    ("[pipes]\nfoo = 1\nspeed = 1\n[daemon]\nport = 1\n", [
+        ":2: unknown setting pipes.foo", ":3: unknown setting pipes.speed", ":5: unknown setting daemon.port"]),
     ("tools = 5\n", [":1: tools: expected a table: [tools], got 5"]),
     ('[tools]\nwarm_keep_max = "x"', [":2: tools.warm_keep_max: expected a valid integer, got 'x'"]),
     ("[tools]\nwarm_keep_seconds = nan", [":2: tools.warm_keep_seconds: expected a finite number, got nan"]),
@@ -119,6 +121,11 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
     assert loaded.warnings == (
         "the variable PX_TOOLS_QUEUE_MAX is no setting and is ignored; did you mean PX_TOOLS__QUEUE_MAX?",
     )
+
+
+def test_a_section_that_is_no_table_is_told_whatever_other_sources_say(load: Callable[..., Loaded]) -> None:
+    (told,) = mistakes(load, "tools = 5\n", PX_TOOLS__QUEUE_MAX="3")
+    assert told.endswith(":1: tools: expected a table: [tools], got 5")
 
 
 def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
