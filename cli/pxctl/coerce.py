@@ -133,10 +133,10 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     try:
         value = read_json(text, "it")
     except Failure:
-        with contextlib.suppress(ValueError):
-            value = float(text)  # ".5" and "+1" are no JSON
+        with contextlib.suppress(ValueError):  # ".5" and "+1" are no JSON, and numbers to people; "1_000" is neither
+            value = text if text.strip("+-.0123456789") else float(text)
     kind = _NAMES.get(type(value), "null")
-    if kind in {"integer", "number"} and math.isfinite(value) and {"integer", "number"} & allowed:
+    if kind in {"integer", "number"} and abs(value) < math.inf and {"integer", "number"} & allowed:
         return int(value) if "integer" in allowed and value % 1 == 0 else value if "number" in allowed else text
     if kind in allowed - {"integer", "number", "string"}:
         return value

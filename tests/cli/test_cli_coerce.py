@@ -15,7 +15,8 @@ from pxctl.coerce import build_input, coerce
     ("schema", "text", "value"),
     [
         ({"type": "integer"}, "five", "five"), ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"),
-        ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000), ({"type": "integer"}, "9" * 400, int("9" * 400)),
+        ({"type": "number"}, "1_000", "1_000"), ({"type": "integer"}, "٣", "٣"), ({"type": "number"}, "+1", 1.0),
         ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "1e999", "1e999"), ({"type": "number"}, "-.5", -0.5),
         ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "perhaps", "perhaps"),
         ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["number", "null"]}, "null", None),
