@@ -100,13 +100,13 @@ def ask_until(
         try:
             return client.get(target(part), timeout=part + slack)
         except Failure as failure:
-            if deadline is not None and time.monotonic() >= deadline:
-                failure.kind, failure.exit_code = "timed_out", Exit.TIMED_OUT
-                raise
             if failure.kind == "timed_out":
                 patience.met()
             else:
                 patience.bear(failure)
+            if deadline is not None and time.monotonic() >= deadline:
+                failure.kind, failure.exit_code = "timed_out", Exit.TIMED_OUT
+                raise
 
 
 def bytes_of(event: Document) -> bytes:

@@ -62,6 +62,12 @@ def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
     assert len(daemon.seen) - asked > 1, "it asks again until its own time is over"
 
 
+def test_what_cannot_be_waited_for_is_told_also_where_the_time_is_over(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(WAIT, problem(404, "unknown_unit", 4))
+    ended = px("wait", "a", "--timeout", "0", "--json")
+    assert (ended.code, ended.json()["kind"]) == (4, "unknown_unit")
+
+
 def test_waiting_survives_a_new_control_plane_and_starts_nothing(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "cold"}]}))
     ready = document({"unit": "tool:a", "state": "ready", "ok": True})
