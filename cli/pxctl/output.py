@@ -47,13 +47,18 @@ def notice(text: str) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
-    """Write a file beside its place and move it there once it is complete; return its size in bytes."""
+    """Write a file beside its place and move it there once it is complete; return its size in bytes.
+
+    What is there and is no file (a pipe, /dev/null) is written to.
+    """
     beside, size = f"{os.fspath(path)}.{os.getpid()}.part", 0
+    is_file = os.path.isfile(path) or not os.path.exists(path)
     try:
-        with open(beside, "wb") as file:
+        with open(beside if is_file else path, "wb") as file:
             for chunk in chunks:
                 size += file.write(chunk)
-        os.replace(beside, path)
+        if is_file:
+            os.replace(beside, path)
     except OSError as error:
         error.filename = os.fspath(path)  # of a full disk none is told, else what was to become it
         raise

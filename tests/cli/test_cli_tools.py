@@ -84,6 +84,16 @@ def test_a_file_is_there_whole_or_not_at_all_and_its_place_is_looked_at_before(p
     assert [name for name in os.listdir(px.folder) if "part" in name] == []
 
 
+def test_what_is_no_file_is_written_to_and_not_replaced(px: Px, daemon: FakeDaemon) -> None:
+    os.mkfifo(px.folder / "fifo")
+    daemon.on(RUN, document({"a": 1}))
+    reader = os.open(px.folder / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    assert px("run", "lorenz", "-o", "fifo").code == 0
+    assert json.loads(os.read(reader, 100)) == {"a": 1}
+    os.close(reader)
+    assert (px.folder / "fifo").is_fifo()
+
+
 @pytest.mark.parametrize(("unit", "command"), [("pipe:x", "pxctl pipe run x"), ("kernel:x", "pxctl exec --kernel x")])
 def test_a_unit_of_another_kind_is_answered_with_its_command(px: Px, unit: str, command: str) -> None:
     ended = px("run", unit)
