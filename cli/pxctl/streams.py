@@ -43,7 +43,8 @@ class Patience:
     def bear(self, failure: Failure) -> None:
         """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
         now = time.monotonic()
-        self._since = now if self._since is None else self._since
+        if self._since is None or failure.kind == "interrupted":  # who took the request was there until now
+            self._since = now
         self._met = self._met or failure.kind != "unreachable"
         if failure.kind not in AWAY or not self._met or now - self._since > _AWAY_SECONDS:
             raise failure

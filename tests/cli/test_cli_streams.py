@@ -13,6 +13,8 @@ import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, ndjson, problem, until_client_leaves
 from cli.px import Px
+from pxctl import streams
+from pxctl.client import Interrupted, Unreachable
 
 LOGS, EVENTS = "GET /api/units/a/logs", "GET /api/events"
 
@@ -98,3 +100,13 @@ def test_events_are_one_line_each(px: Px, daemon: FakeDaemon) -> None:
     assert "3 events were missed" in ended.err
     assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20"}
     assert px("events", "-q").lines == ["1", "9"]
+
+
+def test_a_control_plane_that_is_back_between_its_deaths_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_AWAY_SECONDS", 0.3)
+    patience = streams.Patience()
+    for _ in range(3):
+        patience.bear(Interrupted("it was closed"))
+    with pytest.raises(Unreachable):
+        for _ in range(3):
+            patience.bear(Unreachable("/x", "nobody"))
