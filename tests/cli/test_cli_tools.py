@@ -77,6 +77,7 @@ def test_an_image_is_saved_wherever_it_is(px: Px, daemon: FakeDaemon) -> None:
 def test_a_file_is_there_whole_or_not_at_all_and_its_place_is_looked_at_before(px: Px, daemon: FakeDaemon) -> None:
     ended = px("run", "lorenz", "-o", f"{px.folder}/nowhere/x")
     assert (ended.code, ended.out, daemon.seen, "no such folder" in ended.err) == (1, b"", [], True)
+    assert ended.err.endswith(f"hint: ls -ld {px.folder}/nowhere\n")
     (px.folder / "out").write_bytes(b"old")
     daemon.on(RUN, chunked(b"new", content_type="application/octet-stream", ended=False))
     assert px("run", "lorenz", "-o", "out").code == 1

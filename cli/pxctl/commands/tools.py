@@ -55,8 +55,9 @@ def run_tool(
         raise usage(f"{tool} is a {kind}, no tool", _OTHER_KINDS[kind].format(rest))
     name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"
-    if file is not None and not os.access(os.path.dirname(file) or ".", os.W_OK):  # else the answer would be lost
-        raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {file}")
+    folder = os.path.dirname(file or "") or "."
+    if file is not None and not os.access(folder, os.W_OK):  # else the answer would be lost
+        raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {folder}")
     client, given = app.waking_client(invocation), asked.pop("given")
     verb, accept = ("stream", NDJSON) if streams else ("run", "*/*")
     place, fields = query(route("tool", name, verb), asked.items()), {"Content-Type": _JSON, "Accept": accept}
