@@ -102,5 +102,5 @@ def _pixie(traits: PixieManifest) -> dict[str, Any]:
         if each.default is None and each.required and not hidden:
             schema = value_schema(each)
             value = _PIXIES.get(each.type) or _plain(schema, schema)
-            values[each.key] = [value] if each.type in _PIXIES and each.multiple else value
+            values[each.key] = [value] if each.multiple and each.type in {"file", "image", "audio"} else value
     return values

@@ -175,6 +175,8 @@ def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_
     inputs = [{**each, "required": True, "default": None} for each in FULL_INPUTS if each["type"] != "hidden"]
     found = sample_input(pixie(tmp_path, inputs=inputs))
     assert (found.trouble, set(found.value)) == ("", {each["key"] for each in inputs})
+    several = [{**each, "multiple": True} for each in inputs]  # which says something of files alone
+    assert sample_input(pixie(tmp_path, inputs=several)).trouble == ""
     inputs = [
         {"key": "mode", "type": "text", "label": "M", "default": "a"},
         {"key": "shown", "type": "text", "label": "S", "show_if": {"key": "mode", "equals": "a"}},
