@@ -51,6 +51,7 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
     assert complete(px, "status", "--color", "a") == ["auto", "always"]
     assert complete(px, "tools", "add", "example:l") == ["example:lorenz-ode-solver"]
     assert complete(px, "pipe", "config", "p", "sched") == ["schedule=", "schedule_config="]
+    assert complete(px, "help", "p")[-2:] == ["pin", "pipe"]
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
 
@@ -129,6 +130,8 @@ def test_a_misspelled_command_is_answered_with_the_nearest_one(px: Px, line: str
 def test_a_page_is_opened_by_man_from_where_it_lies(house: House) -> None:
     house.fake("man", 'echo "man $*"')
     (page,) = house("help", "pxd.toml", "--json").json()["pages"]
+    completion = {"_PXCTL_COMPLETE": "bash_complete", "COMP_WORDS": "pxctl help pxd.", "COMP_CWORD": "2"}
+    assert house(**completion).text == "plain,pxd.toml\n"
     assert page["section"] == 5
     assert house("help", "pxd.toml").text == f"man {page['path']}\n"
     (house.bin / "man").unlink()

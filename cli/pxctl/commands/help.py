@@ -21,8 +21,13 @@ _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT
 _SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
+def _topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    pages = (Path(path).stem for path in shipped_files() if "/man/man" in path)
+    return [name for name in (*pages, *root.list_commands(context)) if name.startswith(incomplete)]
+
+
 @declare(root, "help", "open the manual")
-@click.argument("topic", nargs=-1)
+@click.argument("topic", nargs=-1, shell_complete=_topics)
 def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
     """Open a page of the manual, or show the help of a command; without a topic, list the pages.
 
