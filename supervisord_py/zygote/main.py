@@ -211,6 +211,8 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
     os.close(report)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
+    if "multiprocessing.process" in sys.modules:  # where workers by "spawn" begin, and look for the program
+        vars(sys.modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
     return argv
 
 

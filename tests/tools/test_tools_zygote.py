@@ -50,6 +50,7 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
+    assert second["workers_cwd"] == first["workers_cwd"]
     assert second["pid"] == house.state("packages").pid
     third = await again(house, "packages", method="zygote")
     said = [set(map(str, each["random"])) for each in (first, second, third)]

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import multiprocessing.process
 import os
 import random
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,6 +26,7 @@ class Handler(BaseHTTPRequestHandler):
             "variable": os.environ.get(asked.get("variable", "")),
             "file": plistlib.__name__ and __file__,
             "main": __name__,
+            "workers_cwd": multiprocessing.process.ORIGINAL_DIR,  # workers by "spawn" look for main.py there
         }
         body = json.dumps(answer).encode()
         self.send_response(200)
