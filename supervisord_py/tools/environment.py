@@ -187,8 +187,8 @@ class Builder:
         """
         source = _source_of(spec)
         if spec.python or source is None:
-            why = f"names its own interpreter, {spec.python}" if spec.python else f"has no {REQUIREMENTS}, {PYPROJECT}"
-            yield f"nothing to build: {spec.unit} {why}"
+            own = spec.python and f"names its own interpreter, {spec.python}"
+            yield f"nothing to build: {spec.unit} {own or f'has no {REQUIREMENTS} or {PYPROJECT}'}"
             return
         lines: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(self._build(spec, source, read_project(spec), lines.put_nowait))
@@ -219,7 +219,7 @@ class Builder:
                 for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, say)
                     if ended.code != 0 and argv != _compilation(venv):
-                        shown = " ".join([Path(argv[0]).name, *argv[1:4]])
+                        shown = " ".join([Path(argv[0]).name, *(word for word in argv[1:4] if word != _CHECK_PYTHON)])
                         said, tail = ended.last_line or "it printed nothing", ended.stdout.splitlines()[-TAIL_LINES:]
                         raise SyncFailedError(
                             f"cannot build {final} from {source}: {shown} … {ended.words}: {said}",
