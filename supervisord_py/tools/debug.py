@@ -57,8 +57,8 @@ def _in_problems(problems: Sequence[Mapping[str, Any]]) -> Found:
         if reason == "early_exit" and problem.get("code") == 0:
             found["exits_zero"] = (detail, hint)
         elif reason in {"early_exit", "readiness_timeout"}:
-            said = f" Its stderr ends: {tail.splitlines()[-1].strip()[:200]}" if tail else ""
-            found["never_ready"] = (f"{detail}{said}", hint)
+            last = tail.splitlines()[-1].strip()[:200] if tail else ""
+            found["never_ready"] = (detail if last in detail else f"{detail} Its stderr ends: {last}", hint)
         if kind == "invalid_input" or problem["status"] == 422:
             found["invalid_input"] = (f"The sample input was refused: {detail}", None)
         if kind == "tool_failed" and problem["status"] >= 500 and not tail and "signal" not in problem:
@@ -138,7 +138,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         if evidence is not None:
             if not step or "tools debug" in step:  # who asks debug is not sent to debug
                 step = usual.format(spec=spec)
-            evidence = f"{evidence.rstrip('.')}."
+            evidence += "" if evidence.endswith((".", "?")) else "."
         if evidence is not None or case not in ("runtime_limit", "ignores_sigterm"):
             cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
     verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"

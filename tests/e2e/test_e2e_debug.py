@@ -75,7 +75,9 @@ def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_which_says_why_and_is_
 ) -> None:
     code, manifest, case, evidence = FAULTS[tool]
     home.tool(tool, code, **manifest)
-    assert evidence in diagnosed(home, tool)[case], "nobody ran it before: debug tries it itself"
+    said = diagnosed(home, tool)[case]
+    assert evidence in said, "nobody ran it before: debug tries it itself"
+    assert (said.count("boom at import") < 2, said.endswith("?.")) == (True, False), "each thing is said once"
     answer = home.run(tool)
     if case != "schema_drift":
         assert (answer.status >= 400, evidence in json.dumps(answer.json()), bool(answer.json()["hint"])) == (
