@@ -210,6 +210,7 @@ def _connect(path: str) -> socket.socket:
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         connection.connect(path)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))  # none: a daemon reads when it can
         return connection
     except OSError as error:
         connection.close()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import socket
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -76,3 +80,27 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[b
 def test_what_is_not_http_is_refused(raw: bytes) -> None:
     with pytest.raises(Failure, match="is not pxd"):
         parse([raw])
+
+
+def test_a_daemon_that_takes_its_time_gets_a_large_body(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 1)
+    body, path = bytes(4_000_000), f"{tmp_path}/s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            time.sleep(2.5)  # a send that has moved something is given the time once more
+            left = len(body)
+            while left > 0 and (piece := connection.recv(1_000_000)):
+                left -= len(piece)
+            connection.sendall(reply(b"{}"))
+            connection.close()
+
+        there = threading.Thread(target=answer)
+        there.start()
+        with Exchange(path) as exchange:
+            exchange.send("POST", "/", {}, body, None)
+            assert exchange.status == 200
+        there.join()
