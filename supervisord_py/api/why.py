@@ -109,7 +109,8 @@ def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     if isinstance(view, PipeUnit):
         told = [row for row in rows if "execution" in row.facts and view.running in {None, row.facts["execution"]}]
     elif view.state in _UP:
-        return next((row for row in reversed(rows) if row.instance == view.instance), None)
+        own = [row for row in rows if row.instance == view.instance and row.event != "run"]  # which led to nothing
+        return own[-1] if own else None
     else:
         told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
     return next(reversed(told or list(rows)), None)

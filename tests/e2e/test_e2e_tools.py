@@ -121,6 +121,8 @@ def test_the_port_is_stable_is_nobody_elses_and_a_connection_to_it_starts_the_to
     assert (again["port"], again["pid"] != pid) == (port, True)
     why = shared.json("why", "direct")
     assert (why["state"], why["chain"][-1]["instance"]) == ("ready", again["instance"]), "of the life it has now"
+    shared.run("direct")
+    assert shared.json("why", "direct")["chain"] == why["chain"], "a run led to nothing"
     shared.pxctl("stop", "direct")
     with socket.socket() as thief, pytest.raises(OSError, match="in use"):
         thief.bind(("127.0.0.1", port))
