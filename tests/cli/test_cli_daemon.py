@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 
 import psutil
@@ -64,6 +65,15 @@ def test_stop_returns_when_daemon_and_children_are_gone(house: House) -> None:
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     ended = house("daemon", "stop")
     assert (ended.code, ended.out, "does not run" in ended.err) == (0, b"", True)
+
+
+def test_the_stop_of_a_daemon_without_a_control_plane_says_how_to_end_it(px: Px) -> None:
+    quick = "import sys; from pxctl import daemon_process, main; daemon_process._READ_SECONDS = 0.2; "
+    with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.bind(f"{px.folder}/s")
+        keeper.listen()
+        ended = px(argv=[sys.executable, "-c", f"{quick}sys.exit(main.main(['daemon', 'stop']))"])
+    assert (ended.code, "hint: kill $(cut -d' ' -f1 " in ended.err) == (7, True)
 
 
 def test_stop_names_what_survived(house: House) -> None:

@@ -59,6 +59,11 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
         invocation.print_done("pxd stopped")
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
+    except Failure as failure:
+        if failure.kind == "timed_out":  # its keeper lives, and cannot get a control plane up
+            lock = os.path.join(paths.find_run_dir(invocation.env, system=invocation.system), "pxd.lock")
+            failure.hint = f"kill $(cut -d' ' -f1 {lock}); the daemon's log says why it does not answer"
+        raise
     if waiting:
         invocation.notice(f"executions of pipes that wait in line: {waiting}; they run once pxd is started again")
     if on_demand:
