@@ -113,7 +113,7 @@ def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
         "pxctl": [stage.BIN / "pxctl", "status"],
         "supervisorctl": [PEERS / "bin" / "supervisorctl", "-c", place / "supervisord.conf", "status"],
         "circusctl": [PEERS / "bin" / "circusctl", "--endpoint", f"ipc://{place}/endpoint", "status"],
-        "import click (target: 1.4x)": [sys.executable, "-c", "import click"],
+        "import click (target: 1.3x)": [sys.executable, "-c", "import click"],
         "python -c ''": [sys.executable, "-c", ""],
     }
 
