@@ -52,7 +52,7 @@ class Loop:
             self._selector.unregister(fd)
 
     def later(self, seconds: float, callback: Callback) -> Timer:
-        """Call back once, `seconds` from now; 0 is the next turn."""
+        """Call back once, `seconds` from now; 0 is the next turn, after all that is ready by then."""
         timer = Timer(self.now() + seconds, callback)
         self._sequence += 1
         heapq.heappush(self._heap, (timer.when, self._sequence, timer))
@@ -70,13 +70,13 @@ class Loop:
         while self._heap and self._heap[0][2].callback is None:
             heapq.heappop(self._heap)
         patience = max(0.0, self._heap[0][0] - self.now()) if self._heap else None
+        ready, now = self._selector.select(patience), self.now()
         watched = self._selector.get_map()
-        for key, mask in self._selector.select(patience):
+        for key, mask in ready:
             # A callback of this same batch may have closed the descriptor, and a new one may bear its number.
             for event, callback in zip((selectors.EVENT_READ, selectors.EVENT_WRITE), key.data, strict=True):
                 if mask & event and callback is not None and watched.get(key.fd) is key:
                     self._call(callback)
-        now = self.now()
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
             if timer.callback is not None:

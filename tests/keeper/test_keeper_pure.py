@@ -182,3 +182,24 @@ def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> 
         loop.unwatch(fd)
         os.close(fd)
     loop._selector.close()
+
+
+def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for() -> None:
+    loop, called = Loop(lambda error: pytest.fail(str(error))), list[str]()
+    asked, output = os.pipe(), os.pipe()
+
+    def receive() -> None:  # the keeper was stopped between its look and this: meanwhile a child has printed
+        os.read(asked[0], 1)
+        os.write(output[1], b"x")
+        loop.later(0, lambda: called.append("answered"))
+
+    loop.watch(asked[0], receive)
+    loop.watch(output[0], lambda: called.append("read") or os.read(output[0], 1))
+    os.write(asked[1], b"x")
+    loop.turn()
+    loop.turn()
+    assert called == ["read", "answered"]
+    for fd in (*asked, *output):
+        loop.unwatch(fd)
+        os.close(fd)
+    loop._selector.close()
