@@ -92,7 +92,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
             spec,
             cwd=self._cwd,
             env=kwargs.get("env") or {},
-            environ=os.environ,
             interpreter=self.interpreter,
             arguments=self._arguments,
         )
@@ -203,7 +202,6 @@ def order_of(
     *,
     cwd: str,
     env: Mapping[str, str],
-    environ: Mapping[str, str],
     interpreter: str = "",
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -211,9 +209,8 @@ def order_of(
 
     A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
     gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's: the same gives the same
-    session, on the same sockets, after a restart. `env` is what Jupyter made for the kernel, `environ` the front end's
-    own: it goes through the daemon's filter as the caller's; what `env` adds does not. `interpreter` takes the place of
-    the kernelspec's; "" for none.
+    session, on the same sockets, after a restart. `env` is what a kernel of Jupyter's own would get: the front end's
+    environment and what was added. `interpreter` takes the place of the kernelspec's; "" for none.
     """
     program = {"interpreter": interpreter or spec.python or ""}
     if not spec.native and not (spec.python or "").startswith("/"):
@@ -222,22 +219,16 @@ def order_of(
     name = kernel_id.lower()
     if not _UUID.fullmatch(name):
         name = hashlib.sha256(kernel_id.encode(errors="surrogateescape")).hexdigest()
+    lone = re.compile(r"[\ud800-\udfff]")  # bytes of no encoding: they cannot be told in JSON
     return {
         "name": f"jupyter-{name[:8]}",
         "cwd": cwd,
         "owner": "jupyter",
         "backend": "direct",  # the only one whose channels a front end of this machine can join
         "arguments": list(arguments),
-        "env": _sendable({name: value for name, value in env.items() if environ.get(name) != value}),
-        "environ": _sendable(environ),
+        "env": {name: value for name, value in env.items() if not lone.search(name + value)},
         **{key: value for key, value in program.items() if value},
     }
-
-
-def _sendable(variables: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what is no text: bytes of no encoding cannot be told in JSON."""
-    lone = re.compile(r"[\ud800-\udfff]")
-    return {name: value for name, value in variables.items() if not lone.search(name + value)}
 
 
 # -- the way to the daemon ---------------------------------------------------------------------------------------------

@@ -129,9 +129,10 @@ class Resolution:
         self._config = config
         self._progress = progress
         self._install = install
+        self._caller = {**request.environ, **request.extra}
         # a PATH of the caller's comes with what was active beside it
-        daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
-        self._source = {**daemon, **request.environ}
+        daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in self._caller}
+        self._source = {**daemon, **self._caller}
         self._path = self._source.get("PATH") or DEFAULT_PATH
         self._home = self._source.get("HOME") or "/"
         self._secrets = (config.gateway_token,) if config.gateway_token else ()
@@ -210,7 +211,7 @@ class Resolution:
             raise StartFailedError(detail, hint="install bash", reason="spawn_failed", stage="shell")
 
         def active() -> Activation | None:
-            order = interpreters.candidates(self._cwd, self._request.environ)
+            order = interpreters.candidates(self._cwd, self._caller)
             found = [interpreters.find(each, self._cwd) for each in order if each.source is not Source.PATH]
             there = (each.path for each in found if each.verdict is CandidateVerdict.NOT_NEEDED)
             return next(map(interpreters.activation_of, there), None)
@@ -235,7 +236,7 @@ class Resolution:
             await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
         return interpreters.candidates(
             self._cwd,
-            self._request.environ,
+            self._caller,
             path=self._resolver.environ.get("PATH") or DEFAULT_PATH,
             request=request,
             setting=setting,

@@ -60,18 +60,21 @@ async def test_input_is_asked_of_a_front_end_that_has_a_keyboard(front: Front) -
         assert printed == "hello Ada\n"
 
 
-async def test_variables_of_a_front_end_pass_the_daemons_filter(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it adds for the kernel comes through, what only it has itself does not, what is denied never does."""
-    monkeypatch.setenv("ONLY_THE_FRONT_ENDS", "1")
-    monkeypatch.setenv("TZ", "Europe/Vienna")
-    added = {**os.environ, "JPY_SESSION_NAME": "a.ipynb", "MINE": "yes", "OPENAI_API_KEY": "no"}
+async def test_a_kernel_has_its_front_ends_environment_without_what_is_ours_or_denied(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And such a variable makes no zygote of its own necessary."""
     name = front.spec("with-env", ["python3", *LAUNCHED], env={"A": "<${HOME}>"})
-    async with kernel(name, env=added) as (_, kc):
-        seen = await value(kc, "dict(__import__('os').environ)")
-    assert seen["A"] == f"<{os.environ['HOME']}>", "the kernelspec's own are set"
-    assert (seen["MINE"], seen["JPY_SESSION_NAME"], seen["TZ"]) == ("yes", "a.ipynb", "Europe/Vienna")
-    assert "OPENAI_API_KEY" not in seen
-    assert "ONLY_THE_FRONT_ENDS" not in seen
+    for number in ("1", "2"):
+        monkeypatch.setenv("DATABASE_URL", number)
+        added = {**os.environ, "JPY_SESSION_NAME": "a.ipynb", "JPY_PARENT_PID": "1", "OPENAI_API_KEY": "no"}
+        async with kernel(name, env=added) as (km, kc):
+            seen, method = await value(kc, "dict(__import__('os').environ)"), front.session_of(km)["start_method"]
+        told = {"DATABASE_URL": number, "A": f"<{os.environ['HOME']}>", "JPY_SESSION_NAME": "a.ipynb"}
+        assert told.items() <= seen.items()
+        assert not {"OPENAI_API_KEY", "JPY_PARENT_PID", "PX_HOME"} & seen.keys()
+        until(lambda: all(it["ready"] for it in front.house.get("/api/kernels")["zygotes"]), "zygotes are ready")
+    assert method == "zygote"
 
 
 async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both_places(
