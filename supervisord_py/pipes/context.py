@@ -37,6 +37,7 @@ SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
 _AVERAGED = 20  # durations are averaged over about so many runs
+FEW = 500  # so many pipes, or runs, are looked at on the loop, 5 us each: a thread costs more, and wakes it once more
 _log = structlog.get_logger(__name__)
 
 

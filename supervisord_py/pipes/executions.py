@@ -20,14 +20,15 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Outcome
 from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.context import PipesContext
+from supervisord_py.pipes.context import FEW, PipesContext
 from supervisord_py.pipes.intake import build
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
 from supervisord_py.pipes.queue import Queue
-from supervisord_py.pipes.run import Run
+from supervisord_py.pipes.run import Run, measured
 from supervisord_py.pipes.schedule import Manual
+from supervisord_py.process import clock
 from supervisord_py.process.instance import Phase
 
 LOOK_SECONDS = 1.0
@@ -210,19 +211,16 @@ class Executions(PipesContext):
         self.is_ending, self.is_gate_open = True, False
 
     async def look_at_runs(self) -> NoReturn:
-        """Look at all that run, and whose time in line has come, once a second.
-
-        A thousand agents that say nothing are one thread's work of a moment.
-        """
+        """Look at all that run, and whose time in line has come, once a second."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await clock.tick(LOOK_SECONDS)
             if self.watch.look():
                 self.due_bell.set()
             if self.line.next_deadline is not None and self.line.next_deadline <= self.clocks.wall():
                 self.admit()
             at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not (it.is_left or it.defect)]
             if at_work:
-                stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
+                stamps = measured(at_work) if len(at_work) <= FEW else await asyncio.to_thread(measured, at_work)
                 for run, stamp in zip(at_work, stamps, strict=True):
                     try:
                         run.look(stamp, self.watch.resumed_at)

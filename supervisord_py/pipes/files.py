@@ -26,17 +26,18 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLa
 from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.pipes import models
 from supervisord_py.pipes.catalog import Change, DiskError, write_pipe
+from supervisord_py.pipes.context import FEW
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
 from supervisord_py.pipes.front_matter import Value, set_keys
 from supervisord_py.pipes.schedule import At, shown
 from supervisord_py.pipes.status import PipeViews
+from supervisord_py.process import clock
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 FETCH_SECONDS = 30.0
 DRAFT = ".adding-"  # of a folder that is being prepared: the catalog passes over every name with a dot in front
 TEMPLATE = Path(__file__).parents[1] / "examples" / "templates" / PIPE_FILE
 LOOK_SECONDS = 1.0  # between two looks at the folders
-FEW = 32  # so many pipes are looked at without a thread
 _MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
 _log = structlog.get_logger(__name__)
 
@@ -65,14 +66,13 @@ class PipeFiles:
     async def look_for_ever(self) -> None:
         while True:
             await self.refresh()
-            await asyncio.sleep(LOOK_SECONDS)
+            await clock.tick(LOOK_SECONDS)
 
     async def refresh(self) -> None:
         """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
         async with self._looking:
             catalog = self._room.catalog
-            is_few = len(catalog.pipes) <= FEW  # one stat each: a thread would cost more, and wake the loop once more
-            changes = catalog.refresh() if is_few else await asyncio.to_thread(catalog.refresh)
+            changes = catalog.refresh() if len(catalog.pipes) <= FEW else await asyncio.to_thread(catalog.refresh)
             for change in changes:
                 await self._take(change)
             if changes:

@@ -16,7 +16,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -329,20 +329,6 @@ class Run(Instance):
         if self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
             self.want_end(Cause.SILENT, f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up")
 
-    def measured(self) -> tuple[tuple[int, int], ...]:
-        """Return how much it has written and when it last did, of each stream. Blocking."""
-        found = []
-        for stream in BOTH:
-            found.append((0, 0))
-            with suppress(OSError):
-                status = (self.folder / output.child_file(stream, copied=self.terms.copied)).stat()
-                found[-1] = (status.st_size, status.st_mtime_ns)
-        if output.disk_is_full(self.folder):
-            self.trouble, self.is_short = os.strerror(errno.ENOSPC), True
-        elif not self.terms.copied:
-            self.trouble = None
-        return tuple(found)
-
     # -- its end ----------------------------------------------------------------------------------------------------
 
     async def conclude(self) -> Operation | None:
@@ -396,7 +382,7 @@ class Run(Instance):
         if record is not None:  # as the keeper saw it
             now = whole_ms(min(now, max(record.ended_at, started)))
         elif self.cause is Cause.INTERRUPTED:  # when it last wrote
-            now = whole_ms(min(now, max(*(stamp / 1e9 for _, stamp in self.measured()), started)))
+            now = whole_ms(min(now, max(*(stamp / 1e9 for _, stamp in measured([self])[0]), started)))
         facts |= {
             "status": outcome.status,
             "error_type": outcome.error_type,
@@ -457,3 +443,20 @@ def _leave_output(folder: Path, why: str, *, incomplete: bool) -> None:
                 file.write(f"{why}\n")
         else:
             folder.rmdir()
+
+
+def measured(runs: Sequence[Run]) -> list[tuple[tuple[int, int], ...]]:
+    """Return of each run how much it has written and when it last did, of each stream. Blocking."""
+    is_full, found = output.disk_is_full(runs[0].folder), []
+    for run in runs:
+        stamp = [(0, 0), (0, 0)]
+        for number, stream in enumerate(BOTH):
+            with suppress(OSError):
+                status = os.stat(f"{run.folder}/{output.child_file(stream, copied=run.terms.copied)}")
+                stamp[number] = (status.st_size, status.st_mtime_ns)
+        found.append(tuple(stamp))
+        if is_full:
+            run.trouble, run.is_short = os.strerror(errno.ENOSPC), True
+        elif not run.terms.copied:
+            run.trouble = None
+    return found

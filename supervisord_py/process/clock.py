@@ -35,6 +35,11 @@ def ahead(clock: Callable[[], float], of: Callable[[], float]) -> float:
     return nearest[1]
 
 
+async def tick(seconds: float) -> None:
+    """Wait for the loop's next whole multiple of so many seconds: all who look as often wake it up together."""
+    await asyncio.sleep(seconds - asyncio.get_running_loop().time() % seconds)
+
+
 @contextmanager
 def watched(jumped: Callable[[], None]) -> Iterator[None]:
     """Have the running loop call `jumped` whenever the wall clock was set, or the machine has woken up.
