@@ -53,18 +53,13 @@ class Offer(NamedTuple):
 def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
     """Return the document of what is `wanted` by setting and what of it is offered; `shell`: the bash, if there is one.
 
-    `expose` is None when nothing is left. Where only Python is wanted and cannot be had, bash takes its place.
+    `expose` is None when nothing is left.
     """
     not_wanted = "turned off by [kernels] expose"
     if wanted == "bash":
         python = Offer(offered=False, reason=not_wanted)
-    is_instead = wanted == "python" and not python.offered
-    reason = not_wanted if wanted == "python" else None
-    if shell is None:
-        reason = "there is no bash on PATH"
-    elif is_instead:
-        reason = "in place of Python cells, which cannot be had"
-    bash = Offer(shell is not None and (wanted != "python" or is_instead), reason, shell)
+    reason = not_wanted if wanted == "python" else None if shell else "there is no bash on PATH"
+    bash = Offer(reason is None, reason, shell)
     kinds = {(True, True): "both", (True, False): "python", (False, True): "bash"}
     return {
         "expose": kinds.get((python.offered, bash.offered)),

@@ -26,9 +26,9 @@ from typing import Any
 import msgspec
 
 from supervisord_py.errors import InvalidInputError, ShuttingDownError, StartFailedError
-from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient

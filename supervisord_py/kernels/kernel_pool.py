@@ -229,8 +229,8 @@ class KernelPool(Driver[KernelInstance]):
 
     async def _choose(self, session: LiveSession) -> None:
         if session.choice is None:
-            asked = session.choose_request(asyncio.get_running_loop().time() + self.config.start_seconds)
-            session.adopt(await self._resolver().resolve(asked, self.config))
+            give_up_at = asyncio.get_running_loop().time() + self.config.start_seconds
+            session.adopt(await self._resolver().resolve(session.request(), self.config, deadline=give_up_at))
 
     async def ready(self, instance: KernelInstance) -> None:
         """Return when it answers. Raises PxError: why it does not, with evidence."""

@@ -16,9 +16,16 @@ from supervisord_py.errors import AmbiguousNameError, ConflictError, InvalidInpu
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelHandle, Launch
 from supervisord_py.kernels.cell_files import folder_of_cells
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Choice, ChooseRequest, shortened
 from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.session import BackendName, CallEvent, Owner, SessionKey, SessionState
+from supervisord_py.kernels.session import (
+    SPEC_PREFIX,
+    BackendName,
+    Choice,
+    Owner,
+    SessionKey,
+    SessionState,
+    StartRequest,
+)
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
@@ -110,19 +117,17 @@ class LiveSession(KernelSlot):
             errors = [{"pointer": "/cwd", "message": message}]
             raise InvalidInputError(message, hint=hint, unit=self.unit, errors=errors)
 
-    def choose_request(self, deadline: float) -> ChooseRequest:
-        """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
+    def request(self) -> StartRequest:
+        """Return what its next kernel is to be chosen for."""
         key, is_bash = self.key, not self.keeps_variables
         has_spec = key.interpreter.startswith(SPEC_PREFIX)
-        return ChooseRequest(
+        return StartRequest(
             cwd=key.cwd,
             interpreter=None if has_spec or is_bash else key.interpreter,
             kernelspec=key.interpreter.removeprefix(SPEC_PREFIX) if has_spec else None,
             backend=key.backend,
-            language=BASH if is_bash else PYTHON,
-            extra=self.extra,
+            env=self.extra,
             environ=self.environ,
-            deadline=deadline,
         )
 
     def view(self) -> SessionView:
@@ -265,7 +270,7 @@ class KernelInstance(Instance):
 class KernelWaiter(Waiter, eq=False, kw_only=True):
     session: LiveSession
     granted: asyncio.Future[KernelInstance]
-    tell: Callable[[CallEvent], None] = lambda _: None
+    tell: Callable[[dict[str, Any]], None] = lambda _: None
 
 
 class SessionRegister:
@@ -323,8 +328,7 @@ class SessionRegister:
         """Return a session by its id. Raises UnknownUnitError: there is none."""
         if (session := self.sessions.get(session_id)) is not None:
             return session
-        name = shortened(session_id)
-        hint = "`pxctl kernel list` shows them; `pxctl kernel start` makes one."
+        hint, name = "`pxctl kernel list` shows them; `pxctl kernel start` makes one.", session_id[:100]
         raise UnknownUnitError(f"There is no kernel session {name}.", hint=hint, unit=f"kernel:{name}")
 
     def find(self, name: str, cwd: str | None = None) -> LiveSession:

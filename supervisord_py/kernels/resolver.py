@@ -18,22 +18,22 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import (
+from supervisord_py.kernels.config import KernelsConfig, Offer, report
+from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter, refused
+from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
+from supervisord_py.kernels.session import (
     BASH,
     DECISIVE,
     PYTHON,
     SPEC_PREFIX,
     Attempt,
+    BackendName,
     CandidateVerdict,
     Choice,
-    ChooseRequest,
     Source,
+    StartRequest,
 )
-from supervisord_py.kernels.config import KernelsConfig, Offer, report
-from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter, refused
-from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
-from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
@@ -64,9 +64,10 @@ class InterpreterResolver:
 
     async def resolve(
         self,
-        request: ChooseRequest,
+        request: StartRequest,
         config: KernelsConfig,
         *,
+        deadline: float | None = None,
         install: bool = True,
         progress: Callable[[str], None] = ignore,
     ) -> Choice:
@@ -74,11 +75,19 @@ class InterpreterResolver:
 
         `progress` gets short steps of an install, on the loop. InvalidInputError: what the request named is none;
         ConfigError: the interpreter of the settings does not run, or the kernelspec is broken; StartFailedError: none
-        runs (`explanation` says why); TimedOutError: the deadline passed, an install goes on for the next call.
+        runs (`explanation` says why); TimedOutError: the deadline (loop time) passed, an install goes on for the next
+        call.
         """
-        return await Resolution(self, request, config, progress, install=install and config.managed).choice()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await Resolution(self, request, config, progress, install=install and config.managed).choice()
+        except TimeoutError:
+            raise TimedOutError(
+                "the time of the call was over before there was an interpreter for it",
+                hint="ask again: what is being built goes on; or give the call more time with --timeout",
+            ) from None
 
-    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Choice:
+    async def explain(self, request: StartRequest, config: KernelsConfig) -> Choice:
         """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said."""
         resolution = Resolution(self, request, config)
         try:
@@ -89,20 +98,22 @@ class InterpreterResolver:
             return resolution.failed
 
     async def capabilities(
-        self, config: KernelsConfig, ask_gateway: Callable[[], Awaitable[str | None]], request: ChooseRequest
+        self, config: KernelsConfig, ask_gateway: Callable[[], Awaitable[object]], cwd: str | None
     ) -> dict[str, Any]:
-        """Return which cells can be run here, in the folder and environment of a request. Installs nothing.
+        """Return which cells can be run here, in a folder. Installs nothing.
 
-        `ask_gateway` says why the external gateway cannot be used; it is called where cells would run there.
+        `ask_gateway` raises why the external gateway cannot be used; it is called where cells would run there.
         """
-        path = request.environ.get("PATH") or self.environ.get("PATH") or DEFAULT_PATH
-        shell = await asyncio.to_thread(interpreters.find_shell, path)
+        shell = await asyncio.to_thread(interpreters.find_shell, self.environ.get("PATH") or DEFAULT_PATH)
         python = Offer(offered=False)
         if config.expose != BASH and BackendName(config.backend) is BackendName.GATEWAY_EXTERNAL:
-            trouble = await ask_gateway()
-            python = Offer(trouble is None, trouble or "cells run at the external gateway")
+            try:
+                await ask_gateway()
+                python = Offer(offered=True, reason="cells run at the external gateway")
+            except PxError as error:
+                python = Offer(offered=False, reason=error.detail)
         elif config.expose != BASH:
-            resolution = Resolution(self, replace(request, backend=BackendName(config.backend)), config)
+            resolution = Resolution(self, StartRequest(cwd=cwd), config)
             try:
                 python = Offer(offered=True, program=(await resolution.choice()).interpreter)
             except (ConfigError, StartFailedError) as error:
@@ -118,7 +129,7 @@ class Resolution:
     def __init__(
         self,
         resolver: InterpreterResolver,
-        request: ChooseRequest,
+        request: StartRequest,
         config: KernelsConfig,
         progress: Callable[[str], None] = ignore,
         *,
@@ -126,6 +137,7 @@ class Resolution:
     ) -> None:
         self._resolver = resolver
         self._request = request
+        self._backend = request.backend or BackendName(config.backend)
         self._config = config
         self._progress = progress
         self._install = install
@@ -146,25 +158,15 @@ class Resolution:
         self.installable = False
 
     async def choice(self) -> Choice:
-        try:
-            async with asyncio.timeout_at(self._request.deadline):
-                return await self._choose()
-        except TimeoutError:
-            raise TimedOutError(
-                "the time of the call was over before there was an interpreter for it",
-                hint="ask again: what is being built goes on; or give the call more time with --timeout",
-            ) from None
-
-    async def _choose(self) -> Choice:
         request = self._request
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
-        if request.language == BASH or request.backend is BackendName.BASH:
+        if request.is_bash:
             return await self._bash()
         if request.language != PYTHON:
             message = f"cells are in {PYTHON} or {BASH}, not in {request.language[:40]!r}"
             hint = f"say {PYTHON} or {BASH}, or name a kernelspec: `jupyter kernelspec list`"
             raise refused("/language", message, hint)
-        if request.backend is BackendName.GATEWAY_EXTERNAL:
+        if self._backend is BackendName.GATEWAY_EXTERNAL:
             return self._elsewhere()
         spec = None
         if request.kernelspec is not None:
@@ -199,8 +201,8 @@ class Resolution:
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
         name = self._request.kernelspec or NATIVE
-        found = filtered({}, self._rules, extra=self._request.extra, secrets=self._secrets)
-        env = Environment({each: value for each, value in found.env.items() if each in self._request.extra})
+        found = filtered({}, self._rules, extra=self._request.env, secrets=self._secrets)
+        env = Environment({each: value for each, value in found.env.items() if each in self._request.env})
         return self._made(f"{SPEC_PREFIX}{name}", Filtered(env, found.dropped), kernelspec=name)
 
     async def _bash(self) -> Choice:
@@ -222,7 +224,7 @@ class Resolution:
     def _made(self, key: str, env: Filtered, spec: Kernelspec | None = None, **members: Any) -> Choice:
         if spec is not None:
             members |= {"kernelspec": spec.name, "interrupt_mode": spec.interrupt_mode}
-        backend, attempts = members.pop("backend", self._request.backend), tuple(self._attempts)
+        backend, attempts = members.pop("backend", self._backend), tuple(self._attempts)
         return Choice(self._cwd, key, backend, env, attempts, modules=self._modules, **members)
 
     # -- one candidate after the other ---------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ class Resolution:
     # -- environments --------------------------------------------------------------------------------------------------
 
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
-        extra = {**(spec.environment(self._source) if spec else {}), **self._request.extra}
+        extra = {**(spec.environment(self._source) if spec else {}), **self._request.env}
         own, secrets = self._resolver.own, self._secrets
         return filtered(self._source, self._rules, activation, extra=extra, own=own, secrets=secrets)
 

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
-from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, Choice, ChooseRequest
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelWaiter, LiveSession, SessionView
-from supervisord_py.kernels.session import BackendName, CellStatus, Owner, SessionKey, Step, session_name
+from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
@@ -32,7 +31,7 @@ from supervisord_py.process.zygote_pool import UNITS, ZygoteView
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, StartRequest
+    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, Choice, StartRequest
 
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
@@ -168,18 +167,12 @@ class Kernels:
         return await kernelspecs.documents()
 
     async def capabilities(self, cwd: str | None = None) -> dict[str, Any]:
-        async def ask_gateway() -> str | None:
-            try:
-                await self.specs()
-            except PxError as error:
-                return error.detail
-            return None
-
-        return await self.resolver.capabilities(self.config, ask_gateway, ChooseRequest(cwd=cwd))
+        return await self.resolver.capabilities(self.config, self.specs, cwd)
 
     async def explain(self, request: StartRequest) -> Choice:
         """Say which interpreter and environment would be taken, and why not others; nothing is started."""
-        return await self.resolver.explain(self._choose_request(request), self.config)
+        self._refuse_what_is_off(request)
+        return await self.resolver.explain(request, self.config)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -313,13 +306,12 @@ class Kernels:
                 await asyncio.to_thread(known.check_folder)
             return known
         name = known.key.name if known else session_name(request.name)
+        asked = replace(request, cwd=request.cwd or (known.key.cwd if known else None))
         if known is not None and request.interpreter is None and request.kernelspec is None:
-            asked = known.choose_request(deadline)
-        else:
-            cwd = request.cwd or (known.key.cwd if known else None)
-            asked = replace(self._choose_request(request, deadline), cwd=cwd)
+            asked = known.request()
+        self._refuse_what_is_off(asked)
         choice = await self.resolver.resolve(
-            asked, self.config, progress=lambda line: tell({"event": "notice", "text": line})
+            asked, self.config, deadline=deadline, progress=lambda line: tell({"event": "notice", "text": line})
         )
         if is_own:
             name = f"{name[:50]}.{secrets.token_hex(4)}"
@@ -329,25 +321,13 @@ class Kernels:
         session.environ = dict(request.environ)
         return session
 
-    def _choose_request(self, request: StartRequest, deadline: float | None = None) -> ChooseRequest:
-        """Return for what an interpreter is wanted. Raises ConflictError: the settings turn that kind of cells off."""
-        is_bash = request.language == BASH or request.backend is BackendName.BASH
+    def _refuse_what_is_off(self, request: StartRequest) -> None:
         expose = self.config.expose
-        if expose == (PYTHON if is_bash else BASH):
+        if expose == ("python" if request.is_bash else "bash"):
             raise ConflictError(
-                f"{'Bash' if is_bash else 'Python'} cells are turned off: kernels.expose is {expose}.",
+                f"{'Bash' if request.is_bash else 'Python'} cells are turned off: kernels.expose is {expose}.",
                 hint="Set [kernels] expose to both (PX_PY=both), or send the other kind of cells.",
             )
-        return ChooseRequest(
-            cwd=request.cwd,
-            interpreter=request.interpreter,
-            kernelspec=request.kernelspec,
-            backend=BackendName.BASH if is_bash else request.backend or BackendName(self.config.backend),
-            language=BASH if is_bash else request.language,
-            extra=request.env,
-            environ=request.environ,
-            deadline=deadline,
-        )
 
     def _refuse_at_the_end(self) -> None:
         if self._ending is not None:

@@ -1,4 +1,4 @@
-"""Sessions, calls, cells, and what came of them: frozen values, shared by sessions, backends, and the API. No I/O."""
+"""Sessions, what was chosen for them, calls, cells, and what came of them: frozen values for all. No I/O."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict
 
 from supervisord_py.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from supervisord_py.kernels.environment import Filtered
+    from supervisord_py.process.child_environment import Environment
+
+BASH = "bash"
+PYTHON = "python"
+PROGRAMS = "kernel-"  # how the names of programs begin that are run for kernels
+SPEC_PREFIX = "spec:"  # before the name of a kernelspec that is a session's interpreter
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 CallEvent = dict[str, Any]
@@ -70,6 +78,11 @@ def session_name(asked: str) -> str:
     raise InvalidInputError(said, hint="Without a name it is `default`.", errors=errors)
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """Return what somebody sent as it is repeated to them: at most `most` characters, and how many were left out."""
+    return text if len(text) <= most else f"{text[:most]}… and {len(text) - most} characters more"
+
+
 class SessionKey(Struct, frozen=True):
     """What makes two calls share one kernel."""
 
@@ -99,15 +112,104 @@ class StartRequest(Struct, frozen=True):
 
     name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
     cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
-    interpreter: str | None = None  # None lets settings and candidates decide, here and in the next two
-    kernelspec: str | None = None
+    interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
+    kernelspec: str | None = None  # `python3` leaves the choice to us unless one of that name says which
     backend: BackendName | None = None
-    language: str = "python"  # `python` or `bash`
+    language: str = PYTHON  # or `bash`; a kernelspec has its own
     owner: Owner = Owner.SESSION  # an existing session keeps its own; `per_call` is for calls
     arguments: tuple[str, ...] = ()  # for the kernel's command line, behind its own (Jupyter's front ends send some)
     env: Mapping[str, str] = {}  # beyond what the filter lets through; ours win
     timeout_seconds: float | None = None  # as asked for; None is the default of the settings
     environ: Mapping[str, str] = {}  # of the caller: decides between interpreters, is never passed on unfiltered
+
+    @property
+    def is_bash(self) -> bool:
+        return self.language == BASH or self.backend is BackendName.BASH
+
+
+# -- what a session's kernel is started from, and why with this and not with another -----------------------------------
+
+
+class Source(StrEnum):
+    """Where a candidate comes from, in the words that people are shown."""
+
+    REQUEST = "request"
+    SETTING = "kernels.python"
+    KERNELSPEC = "kernelspec"
+    VIRTUAL_ENV = "VIRTUAL_ENV"
+    CONDA_PREFIX = "CONDA_PREFIX"
+    DOT_VENV = ".venv"
+    VENV = "venv"
+    MANAGED = "managed"
+    PATH = "PATH"
+
+
+DECISIVE = frozenset({Source.REQUEST, Source.SETTING, Source.KERNELSPEC})
+"""What somebody named: nothing else is taken in its place."""
+
+
+class CandidateVerdict(StrEnum):
+    """What came of a candidate. The words are machine-readable; `Attempt.detail` is for people."""
+
+    TAKEN = "taken"
+    MISSING = "missing"
+    UNUSABLE = "unusable"
+    NOT_NEEDED = "not_needed"
+
+
+class Attempt(Struct, frozen=True):
+    """One candidate and what came of it."""
+
+    source: Source
+    path: str  # of the interpreter, or where it would be
+    verdict: CandidateVerdict = field(default=CandidateVerdict.NOT_NEEDED, name="reason")
+    detail: str = "was not needed: an earlier one runs"  # a phrase that can follow its name
+    version: str | None = None
+    remedy: str | None = None  # the command that would make it usable
+    overlay: str | None = None  # folder with ipykernel, where it has none itself
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.path} ({self.source.value}) {self.detail}"
+
+    def document(self) -> dict[str, Any]:
+        return {**to_builtins(self), "taken": self.verdict is CandidateVerdict.TAKEN}
+
+
+class Choice(Struct, frozen=True):
+    """Everything that a start needs to know about where and with what, and how it came about; or why there is none."""
+
+    cwd: str  # real path
+    key: str  # for `SessionKey.interpreter`
+    backend: BackendName  # BASH for bash cells, else as asked for
+    environment: Filtered  # complete; for an external gateway only what the session brings
+    attempts: tuple[Attempt, ...] = ()  # all candidates in their order
+    language: str = PYTHON  # `python`, `bash`, or that of the kernelspec
+    interpreter: str | None = None  # Python for our launcher; the bash, for bash cells
+    overlay: str | None = None  # folder with ipykernel to be appended to sys.path
+    modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
+    kernelspec: str | None = None  # one that was asked for, or is to be asked for at a gateway
+    kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`; None where `interpreter` is to be run
+    interrupt_mode: str = "signal"  # or `message`
+    notices: tuple[str, ...] = ()  # for people
+    failure: str | None = None  # why nothing can be started
+
+    @property
+    def env(self) -> Environment:
+        return self.environment.env
+
+    def document(self) -> dict[str, Any]:
+        dropped = [{"name": name, "why": why.value} for name, why in self.environment.dropped.items()]
+        return {
+            "cwd": self.cwd,
+            "kernelspec": self.kernelspec,
+            "interpreter": self.interpreter,
+            "overlay": self.overlay,
+            "candidates": [each.document() for each in self.attempts],
+            "environment": {"passed": sorted(self.env), "dropped": dropped},
+            "modules": list(self.modules),
+            "failure": self.failure,
+        }
 
 
 # -- calls and cells ---------------------------------------------------------------------------------------------------

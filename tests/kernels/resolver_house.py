@@ -13,10 +13,10 @@ import pytest
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import Choice, ChooseRequest
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.interpreters import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
+from supervisord_py.kernels.session import Choice, StartRequest
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec
 
@@ -128,6 +128,6 @@ class ResolverHouse:
 
     async def choose(self, **request: Any) -> Choice:
         """Choose for the project's directory, noting the progress."""
-        install = request.pop("install", True)
-        asked = ChooseRequest(**{"cwd": str(self.proj), **request})
-        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, install=install)
+        how = {name: request.pop(name) for name in ("install", "deadline") if name in request}
+        asked = StartRequest(**{"cwd": str(self.proj), **request})
+        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, **how)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from kernels.resolver_house import TAG, ResolverHouse, fake_python
 from supervisord_py.errors import ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED
+from supervisord_py.kernels.session import CandidateVerdict, Source, StartRequest
 from waiting import PATIENCE, eventually
 
 
@@ -61,12 +61,12 @@ async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: 
         with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
             await house.choose(install=not allowed)
         assert caught.value.hint == remedy
-    asked = ChooseRequest(cwd=str(house.proj))
+    asked = StartRequest(cwd=str(house.proj))
     explanation = await house.resolver.explain(asked, house.config)
     assert explanation.attempts[0].remedy == remedy
     assert "a start builds" not in str(explanation.failure)
     assert house.built() == []
-    for wanted in (asked, ChooseRequest(cwd=str(house.proj), interpreter=MANAGED)):
+    for wanted in (asked, StartRequest(cwd=str(house.proj), interpreter=MANAGED)):
         explanation = await house.resolver.explain(wanted, replace(house.config, managed=True))
         assert str(explanation.failure).endswith("; a start builds what is lacking first")
     assert house.built() == []
@@ -170,7 +170,7 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     fake_python(root / "bin" / "python")
     (root / "half").touch()
     (root.parent / ".part-python").touch()
-    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    explanation = await house.resolver.explain(StartRequest(cwd=str(house.proj)), house.config)
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
     assert (attempt.verdict, attempt.detail) == (CandidateVerdict.MISSING, "is not built")
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")

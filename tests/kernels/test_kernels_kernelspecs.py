@@ -86,7 +86,7 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     file = install(
         house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
     )
-    choice = await house.choose(kernelspec="x", extra={"K": "2", "OPENAI_API_KEY": "k"})
+    choice = await house.choose(kernelspec="x", env={"K": "2", "OPENAI_API_KEY": "k"})
     assert choice.key == "spec:x"
     assert choice.language == "x"
     assert choice.interpreter is None

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from kernels.resolver_house import ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, StartFailedError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import DECISIVE, CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED, candidates
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import DECISIVE, BackendName, CandidateVerdict, Source, StartRequest
 from waiting import PATIENCE
 
 
@@ -72,7 +71,7 @@ async def test_why_an_interpreter_is_passed_over(house: ResolverHouse, kind: str
         python.write_bytes(b"\x7fELF\0\0\0\0")
     elif kind != "old":
         script(python, {"silent": "", "killed": "kill -9 $$", "nonsense": "echo 'px-self-report {}'"}[kind])
-    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    explanation = await house.resolver.explain(StartRequest(cwd=str(house.proj)), house.config)
     (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
     assert (attempt.verdict, attempt.detail[: len(detail)]) == (CandidateVerdict.UNUSABLE, detail)
     assert explanation.failure
@@ -165,7 +164,7 @@ def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, mo
 
 async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ResolverHouse) -> None:
     extra = {"KERNEL_USERNAME": "me", "OPENAI_API_KEY": "k", "KERNEL_X": "gateway-token"}
-    choice = await house.choose(backend=BackendName.GATEWAY_EXTERNAL, extra=extra)
+    choice = await house.choose(backend=BackendName.GATEWAY_EXTERNAL, env=extra)
     assert (choice.key, choice.kernelspec) == ("spec:python3", "python3")
     assert dict(choice.env) == {"KERNEL_USERNAME": "me"}
     assert house.placement.spawned == []

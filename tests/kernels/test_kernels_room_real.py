@@ -18,9 +18,8 @@ from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
-from supervisord_py.kernels.choice import Choice
 from supervisord_py.kernels.live_session import CUT_OFF
-from supervisord_py.kernels.session import CallEvent, CellStatus, Owner, SessionState, StartRequest
+from supervisord_py.kernels.session import CallEvent, CellStatus, Choice, Owner, SessionState, StartRequest
 
 
 @pytest.fixture
