@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import warm_client
-
 _started: list[subprocess.Popen[Any]] = []
 
 
 def beside(argv: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
     """Start a process that ends with the test at the latest; the settings are Popen's."""
-    process = warm_client.popen(argv, **settings)
+    process = subprocess.Popen(argv, **settings)
     _started.append(process)
     return process
 

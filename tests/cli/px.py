@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import warm_client
 from beside import beside
 from waiting import PATIENCE, until
 
@@ -60,7 +59,7 @@ class Px:
         return {**kept, **places, **usual, **more}
 
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
-        done = warm_client.run(
+        done = subprocess.run(
             [*(argv or ARGV), *arguments],
             input=given,
             stdin=subprocess.DEVNULL if given is None else None,
@@ -129,7 +128,7 @@ class Terminal:
     def __init__(self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = warm_client.popen(
+        self.process = subprocess.Popen(
             [*ARGV, *arguments],
             stdin=slave,
             stdout=slave,

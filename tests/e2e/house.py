@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import warm_client
 from beside import beside
 from waiting import PATIENCE, alive, marked, remove_group, until
 
@@ -243,11 +242,12 @@ class House:
     # -- its client ----------------------------------------------------------------------------------------------------
 
     def pxctl(self, *args: str, text: bool = True, **how: Any) -> subprocess.CompletedProcess[Any]:
-        """Run pxctl in the house. Settings are those of `warm_client.run`; `env` is added to the house's."""
+        """Run pxctl in the house. Settings are those of `subprocess.run`; `env` is added to the house's."""
         env = {**self.environ, **how.pop("env", {})}
-        words = {"text": True, "errors": "replace"} if text else {}
-        given = {"cwd": self.home, "timeout": DEADLINE, **({} if "input" in how else {"stdin": subprocess.DEVNULL})}
-        return warm_client.run([BIN / "pxctl", *args], env=env, capture_output=True, **words, **{**given, **how})
+        words: dict[str, Any] = {"text": True, "errors": "replace"} if text else {}
+        words |= {} if "input" in how else {"stdin": subprocess.DEVNULL}
+        words |= {"cwd": self.home, "timeout": DEADLINE, **how}
+        return subprocess.run([BIN / "pxctl", *args], check=False, env=env, capture_output=True, **words)
 
     def json(self, *args: str, code: int = 0) -> Any:
         """Return the document of a command that exits so."""
