@@ -141,7 +141,7 @@ class Resolution:
         self._config = config
         self._progress = progress
         self._install = install
-        self._caller = {**request.environ, **request.extra}
+        self._caller = {**request.environ, **request.env}
         # a PATH of the caller's comes with what was active beside it
         daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in self._caller}
         self._source = {**daemon, **self._caller}

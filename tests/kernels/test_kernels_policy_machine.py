@@ -18,7 +18,6 @@ from supervisord_py.kernels.session_set import (
     KernelStart,
     KernelStop,
     SessionSet,
-    StartCause,
     Waiter,
     Want,
     WhyRefused,
@@ -58,11 +57,11 @@ class SessionSetMachine(RuleBasedStateMachine):
     def perform(self, actions: list[Action]) -> list[Action]:
         for action in actions:
             match action:
-                case KernelStart(slot, cause):
+                case KernelStart(slot):
                     assert slot not in self.world, "two kernels of one session"
                     assert slot.failure is None, "a hard failure was not obeyed"
-                    is_awaited = any(it.session is slot for it in self.waiting)
-                    assert is_awaited or cause in {StartCause.RESTARTED, StartCause.RECYCLED, StartCause.REPLACED}
+                    assert slot in self.coming or any(it.session is slot for it in self.waiting), "for nobody"
+                    self.coming.discard(slot)
                     self.world[slot], self.used[slot] = Phase.STARTING, set()
                     assert len(self.live()) <= self.cap, "a start over the cap"
                 case KernelStop(slot, reason):
@@ -319,7 +318,7 @@ def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() ->
     assert sessions.end(impatient, 1.0) == []
     actions = sessions.ask(patient, 2.0)
     assert KernelStop(one, Reason.EVICTED_LRU) in actions
-    assert KernelStart(other, StartCause.CALL) in actions
+    assert KernelStart(other) in actions
 
 
 def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
@@ -359,7 +358,7 @@ def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None
     for slot in (other, third):
         sessions.gone(slot, 1.0)
     assert stops(sessions.end(up(sessions, one), 2.0, over_memory=True)) == [Reason.MEMORY_LIMIT]
-    assert sessions.gone(one, 2.0) == [KernelStart(one, StartCause.RECYCLED)]
+    assert sessions.gone(one, 2.0) == [KernelStart(one)]
     sessions.ready(one, 3.0)
     assert stops(sessions.settle(3.0 + IDLE_SECONDS)) == [Reason.EVICTED_TTL]
     sessions.gone(one, 200.0)
