@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.definition import declare
 from supervisord_py.pipes.models import BrokenPipe, Declared, PipeDefinition, PipesConfig
 
@@ -29,12 +28,6 @@ def broken(header: str, body: str = "Do it.") -> BrokenPipe:
     found = read(pipe_text(header, body))
     assert isinstance(found, BrokenPipe), found
     return found
-
-
-def problem(header: str) -> Problem:
-    found = broken(header)
-    assert not found.more
-    return found.problem
 
 
 def write_folder(pipes_dir: Path, name: str, header: str = "", body: str = "Do it.") -> Path:

@@ -14,12 +14,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, decode, did_you_mean, nearest
+from msgspec import structs
+
+from supervisord_py.config.documents import (
+    Document,
+    DocumentError,
+    Pointer,
+    Problem,
+    convert,
+    decode,
+    did_you_mean,
+    nearest,
+)
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.front_matter import parse
-from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, parse_schedule, shown, span_of
+from supervisord_py.pipes.schedule import Calendar, Schedule, calendar, checked_zone, parse_schedule, shown, span_of
 
 DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
@@ -32,6 +43,7 @@ _ELSEWHERE = (
     "lookback", "on_failure", "config",
 )  # fmt: skip
 """Keys of other programs that promise something; what promises nothing is kept silently."""
+_CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 _ASKS_NOTHING: tuple[Any, ...] = (None, "", "false", "no", "off", "admin", [], {})
 
 
@@ -45,29 +57,18 @@ def name_trouble(name: str) -> str | None:
 def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGENT) -> models.Declared:
     """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`, whose name is the pipe's; touches no file."""
     name, file, digest = folder.name, folder / PIPE_FILE, hashlib.sha256(raw).hexdigest()
-    if trouble := name_trouble(name):
-        said = f"the folder's name {shown(name)} {trouble}"
-        problem = Problem(message=said, file=str(folder), hint="rename the folder")
-        return models.BrokenPipe(name, folder, problem, digest=digest)
     try:
+        if trouble := name_trouble(name):
+            said = f"the folder's name {shown(name)} {trouble}"
+            raise DocumentError(Problem(message=said, file=str(folder), hint="rename the folder"))
         front = parse(decode(raw.removeprefix(b"\xef\xbb\xbf"), str(file)), str(file))
+        fields = _fields_of(front.header, name, default_agent)
     except DocumentError as error:
-        return models.BrokenPipe(name, folder, error.problem, digest=digest)
-    header = _Header(front.header)
-    fields = header.read(name, default_agent)
-    if header.problems:
-        first, *more = sorted(header.problems, key=lambda each: (each.line or 0, each.column or 0))
-        return models.BrokenPipe(name, folder, first, tuple(more), digest)
+        return models.BrokenPipe(name, folder, error.problem, digest)
     root, first_line = front.header.root, front.header.first_line
+    lines = {key.value: key.start_mark.line + first_line for key, _value in root.value} if root else {}
     return models.PipeDefinition(
-        name=name,
-        folder=folder,
-        file=file,
-        digest=digest,
-        body=front.body,
-        lines={key.value: key.start_mark.line + first_line for key, _value in root.value} if root else {},
-        warnings=tuple(header.warnings),
-        **fields,
+        name=name, folder=folder, file=file, digest=digest, body=front.body, lines=lines, **fields
     )
 
 
@@ -225,109 +226,105 @@ USED = (*_TABLE, "schedule_config", "trigger")  # keys that mean something here
 KNOWN = frozenset((*USED, *_ELSEWHERE))  # those, and the ones of other programs
 
 
-class _Header:
-    """Reads one header. Nothing is raised, so that a person learns of all mistakes at once."""
-
-    def __init__(self, header: Document) -> None:
-        self._header = header
-        self._value: dict[str, Any] = header.value
-        self.problems: list[Problem] = []
-        self.warnings: list[str] = []
-
-    def read(self, own_name: str, default_agent: str) -> dict[str, Any]:
-        """Return all fields that the front matter says something about."""
-        fields = self._table(self._value, _TABLE)
-        fields["retries"] = models.RetryRules(**fields.get("retries", {}))
-        fields["budget"] = models.BudgetRules(**fields.get("budget", {}))
-        name = fields.pop("name", None)
-        fields.setdefault("title", name if name != own_name else None)
-        fields["schedule"], fields["schedule_text"] = self._schedule(fields)
-        self._agent(fields, default_agent)
-        own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
-        fields["plan"] = Plan(**own, **fields.pop("limits", {}))
-        fields["events"] = tuple(dict.fromkeys(self._events()))
-        for key, value in self._value.items():
-            if key in _ELSEWHERE:
-                if (value.strip().lower() if isinstance(value, str) else value) not in _ASKS_NOTHING:
-                    self.warnings.append(f"{key} is not enforced here: the agent may do what you may do")
-            elif key not in USED and (near := nearest(key, USED, 0.8)) is not None:
-                line, _ = self._header.place((key,))
-                self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
-        return fields
-
-    def _complain(self, path: Pointer, said: str, hint: str | None, *, at_key: bool = False) -> None:
-        keys = ".".join(each for each in path if isinstance(each, str))
-        self.problems.append(self._header.problem(path, f"{keys}: {said}", hint=hint, key=at_key))
-
-    def _table(self, value: Mapping[str, Any], table: _Table, *path: str) -> dict[str, Any]:
-        fields = {}
-        for key, (field, read) in table.items():
-            if value.get(key) is not None and (value[key] != "" or key == models.COMMAND):
-                try:
-                    fields[field] = read(value[key]) if callable(read) else self._map(key, value[key], read)
-                except ConfigError as error:
-                    self._complain((*path, key), error.detail, error.hint)
-        return fields
-
-    def _map(self, key: str, value: Any, table: _Table) -> dict[str, Any]:
-        """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
-        hint = f"keys are {', '.join(table)}"
-        if key == "retries" and isinstance(value, str):
-            value = {"max": value}
-        if not isinstance(value, dict):
-            raise ConfigError("must be a map", hint=hint)
-        for each in value:
-            if each not in table:
-                self._complain((key, each), f"is not known{did_you_mean(each, table)}", hint, at_key=True)
-        return self._table(value, table, key)
-
-    def _schedule(self, fields: Mapping[str, Any]) -> tuple[Schedule, str]:
-        text, config = fields.get("schedule_text") or "manual", self._value.get("schedule_config")
-        path: Pointer = ("schedule",)
-        if config and not isinstance(config, dict):
-            self._complain(("schedule_config",), "must be a map, not text", "write frequency:, interval: under it")
-            config = None
-        if config:
-            text = ", ".join(f"{key}: {value}" for key, value in config.items())
-            path = ("schedule_config",)
-        try:
-            schedule, warnings = parse_schedule(text, config, timezone=fields.get("timezone"))
-        except ConfigError as error:
-            # The detail names the key that is wrong; its place is of more use than that of the whole map.
-            path += tuple(key for key in config or () if error.detail.startswith(key))[:1]
-            self._complain(path, error.detail, error.hint)
-            return Manual(), text
-        self.warnings += warnings
-        return schedule, text
-
-    def _agent(self, fields: dict[str, Any], default: str) -> None:
-        has_command, agent = self._value.get("command") is not None, fields.setdefault("agent", default)
-        if agent == models.COMMAND and not has_command:
-            self._complain(("agent",), "command needs a command to run", "add command: ./agent.sh")
-        elif has_command and agent != models.COMMAND and "agent" not in self._value:
+def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str, Any]:
+    """Return all fields that the front matter says something about; DocumentError: what is wrong with it, and where."""
+    value: dict[str, Any] = header.value
+    fields = _read(header, value, _TABLE)
+    agent = fields.setdefault("agent", default_agent)
+    schedule, text, said = _schedule(header, fields)
+    warnings = [] if said is None else [said]
+    if agent == models.COMMAND and "command" not in fields:
+        raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
+    if "command" in fields and agent != models.COMMAND:
+        if "agent" not in value:
             said = f"is run by agent: command only, and the agent is {agent}"
-            self._complain(("command",), said, "add agent: command")
-        elif has_command and agent != models.COMMAND:
-            self.warnings.append(f"command has no effect with agent: {agent}")
+            raise _mistake(header, ("command",), said, "add agent: command")
+        warnings.append(f"command has no effect with agent: {agent}")
+    events = tuple(dict.fromkeys(_events(header, warnings)))
+    for key, meant in value.items():
+        if key in _ELSEWHERE:
+            if (meant.strip().lower() if isinstance(meant, str) else meant) not in _ASKS_NOTHING:
+                warnings.append(f"{key} is not enforced here: the agent may do what you may do")
+        elif key not in USED and (near := nearest(key, USED, 0.8)) is not None:
+            line, _ = header.place((key,))
+            warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
+    name = fields.pop("name", None)
+    fields.setdefault("title", name if name != own_name else None)
+    own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
+    return fields | {
+        "retries": models.RetryRules(**fields.get("retries", {})),
+        "budget": models.BudgetRules(**fields.get("budget", {})),
+        "plan": Plan(**own, **fields.pop("limits", {})),
+        "schedule": schedule,
+        "schedule_text": text,
+        "events": events,
+        "warnings": tuple(warnings),
+    }
 
-    def _events(self) -> Iterator[models.EventPattern]:
-        value, hint = self._value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
-        path: Pointer = ("trigger",)
-        if isinstance(value, dict):
-            for key in value:
-                if key in {"custom", "sources"}:
-                    self.warnings.append(f"trigger.{key} has no effect here; events start this pipe")
-                elif key != "events":
-                    self._complain(("trigger", key), "is not known", hint, at_key=True)
-            value, path = value.get("events"), ("trigger", "events")
-        for index, word in enumerate(value if isinstance(value, list) else [value]):
-            where = (*path, index) if isinstance(value, list) else path
-            if word is None or word == "":
-                continue
-            if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
-                self.warnings.append(f"trigger: {shown(word)} never happens here")
-                continue
+
+def _mistake(header: Document, path: Pointer, said: str, hint: str | None) -> DocumentError:
+    return DocumentError(header.problem(path, said, hint=hint))
+
+
+def _read(header: Document, value: Mapping[str, Any], table: _Table, *path: str) -> dict[str, Any]:
+    fields = {}
+    for key, (field, read) in table.items():
+        if value.get(key) is not None and (value[key] != "" or key == models.COMMAND):
             try:
-                yield parse_pattern(_text(word))
+                fields[field] = read(value[key]) if callable(read) else _map(header, key, value[key], read)
             except ConfigError as error:
-                self._complain(where, error.detail, error.hint)
+                raise _mistake(header, (*path, key), error.detail, error.hint) from None
+    return fields
+
+
+def _map(header: Document, key: str, value: Any, table: _Table) -> dict[str, Any]:
+    """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
+    hint = f"keys are {', '.join(table)}"
+    if key == "retries" and isinstance(value, str):
+        value = {"max": value}
+    if not isinstance(value, dict):
+        raise ConfigError("must be a map", hint=hint)
+    for each in value:
+        if each not in table:
+            raise _mistake(header, (key, each), f"is not known{did_you_mean(each, table)}", hint)
+    return _read(header, value, table, key)
+
+
+def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, str, str | None]:
+    """Return what `schedule_config`, else `schedule`, means, its text, and a sentence for whoever wrote it."""
+    config, zone, path = header.value.get("schedule_config"), fields.get("timezone"), "schedule_config"
+    if isinstance(config, dict):  # what other programs leave open
+        config = {key: value for key, value in config.items() if value not in (None, "", [])}
+    try:
+        if not config:
+            path, text = "schedule", fields.get("schedule_text") or "manual"
+            schedule, said = parse_schedule(text, zone)
+            return schedule, text, said
+        plan, problems = convert(header, Calendar, (path,), value=config, strict=False)
+        if plan is None:
+            raise DocumentError(structs.replace(problems[0], hint=_CONFIG_HINT))
+        return calendar(plan, zone), ", ".join(f"{key}: {value}" for key, value in config.items()), None
+    except ConfigError as error:
+        raise _mistake(header, (path,), error.detail, error.hint) from None
+
+
+def _events(header: Document, warnings: list[str]) -> Iterator[models.EventPattern]:
+    path: Pointer = ("trigger",)
+    value, hint = header.value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
+    if isinstance(value, dict):
+        for key in value:
+            if key in {"custom", "sources"}:
+                warnings.append(f"trigger.{key} has no effect here; events start this pipe")
+            elif key != "events":
+                raise _mistake(header, ("trigger", key), "is not known", hint)
+        value, path = value.get("events"), ("trigger", "events")
+    for word in value if isinstance(value, list) else [value]:
+        if word is None or word == "":
+            continue
+        if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
+            warnings.append(f"trigger: {shown(word)} never happens here")
+            continue
+        try:
+            yield parse_pattern(_text(word))
+        except ConfigError as error:
+            raise _mistake(header, path, error.detail, error.hint) from None

@@ -106,8 +106,6 @@ def decide(
             return Never("runs only by hand or by an event")
         case Every():
             decision = _interval(schedule, progress, now, run_on_enable=run_on_enable)
-        case At():
-            decision = _once(schedule, progress, now)
         case _:
             decision = _by_calendar(schedule, progress, now)
     if not isinstance(decision, Due) or now.boottime_of(decision.at) > now.resumed_at:
@@ -142,25 +140,7 @@ def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool
     return Due(at, _made_good(late))
 
 
-def _once(schedule: At, known: Progress, now: Now) -> Decision:
-    instant = schedule.due(known.anchor_at, now.zone)
-    text = time_text(instant, now.zone, now.wall)
-    if known.last_due is not None and known.last_due >= instant:
-        return Never(f"was due once, at {text}", over=True)
-    if known.anchor_at - instant > LATE_SECONDS:
-        over = span_text(known.anchor_at - instant)
-        return Never(f"{text} was over {over} before it was first seen or enabled: refused", over=True)
-    late = now.wall - instant
-    if late < 0:
-        return Wait(instant, f"waits for {text}, once")
-    if late > CATCH_UP_SECONDS:
-        return Never(f"missed {text} by {span_text(late)}: too late to be made good", over=True)
-    if late <= LATE_SECONDS:
-        return Due(instant, f"due at {text}, once")
-    return Due(instant, _made_good(late))
-
-
-def _by_calendar(schedule: Cron | Calendar, known: Progress, now: Now) -> Decision:
+def _by_calendar(schedule: At | Cron | Calendar, known: Progress, now: Now) -> Decision:
     if _left(schedule, known) <= 0:
         return Never(f"max_occurrences reached: {known.occurrences}", over=True)
     zone, begun, done = zone_of(schedule.timezone, now.zone), known.anchor_at, now.past(known.anchor_at)
@@ -232,9 +212,9 @@ def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float
 
 def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:
     match schedule:
+        case Manual():
+            return iter(())
         case Every():
             return counting(at + schedule.seconds, schedule.seconds)
-        case Cron() | Calendar():
-            return schedule.following(at, now.zone, known.anchor_at)
         case _:
-            return iter(())
+            return schedule.following(at, now.zone, known.anchor_at)

@@ -21,10 +21,11 @@ from urllib.parse import unquote
 import structlog
 from msgspec import structs
 
-from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mean, read_bounded
+from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, config_error, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.pipes import models
+from supervisord_py.pipes.adapters import sentence
 from supervisord_py.pipes.catalog import Change, DiskError, write_pipe
 from supervisord_py.pipes.context import FEW
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
@@ -80,7 +81,7 @@ class PipeFiles:
 
     async def _take(self, change: Change) -> None:
         declared = self._room.catalog.pipes.get(change.name)
-        problem = models.problem_text(declared.problem) if isinstance(declared, models.BrokenPipe) else None
+        problem = sentence(declared.problem) if isinstance(declared, models.BrokenPipe) else None
         self._room.events.publish(f"pipe_{change.kind}", f"pipe:{change.name}", config_error=problem)
         if isinstance(declared, models.PipeDefinition):
             await self.settle(declared)
@@ -172,11 +173,11 @@ class PipeFiles:
             text = set_keys(before, changes)
             will = declare(text.encode(), folder=declared.folder, default_agent=self._room.config.default_agent)
             if isinstance(will, models.BrokenPipe):
-                wrong = [will.problem, *will.more]
+                wrong = [will.problem]
             else:  # what is missing beside the file is told where it was named just now
                 wrong = [each for each in self._room.faults(will) if each.pointer[1:] in changes]
         if wrong:
-            raise models.error_of(wrong, declared.name)
+            raise config_error(wrong, f"pipe:{declared.name}")
         if text != before:
             write_pipe(file, text)
 
@@ -230,8 +231,7 @@ async def add(source: str, config: models.PipesConfig, *, name: str | None = Non
     folder = _place_for(pipes_dir, name)
     declared = declare(raw, folder=folder, default_agent=config.default_agent)
     if isinstance(declared, models.BrokenPipe):
-        wrong = [structs.replace(each, file=source) for each in (declared.problem, *declared.more)]
-        broken = models.error_of(wrong, name)
+        broken = config_error([structs.replace(declared.problem, file=source)], f"pipe:{name}")
         broken.hint = f"{broken.hint}; mend it where it is, then add it again"
         raise broken
     disabled = set_keys(raw.decode(), {"enabled": False}).encode()

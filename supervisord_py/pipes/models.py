@@ -5,7 +5,7 @@ Times are Unix seconds, sizes bytes; what is not known is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -13,7 +13,6 @@ import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
 from supervisord_py.config.settings import PipesSettings
-from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Plan, Status
 from supervisord_py.pipes.schedule import Schedule
 
@@ -117,8 +116,7 @@ class BrokenPipe(msgspec.Struct, frozen=True):
 
     name: str
     folder: Path
-    problem: Problem  # the first thing that is wrong
-    more: tuple[Problem, ...] = ()  # all further ones, in the order of the file, so that a person mends it in one go
+    problem: Problem
     digest: str = ""  # SHA-256 of the file; "" where it could not be read
 
 
@@ -126,24 +124,10 @@ Declared: TypeAlias = PipeDefinition | BrokenPipe
 
 
 def usable(declared: Declared) -> PipeDefinition:
-    """Return a pipe that can be used; ConfigError, with all that is wrong, where it is broken."""
+    """Return a pipe that can be used; ConfigError, with what is wrong, where it is broken."""
     if isinstance(declared, BrokenPipe):
-        raise error_of((declared.problem, *declared.more), declared.name)
+        raise config_error([declared.problem], f"pipe:{declared.name}")
     return declared
-
-
-def problem_text(problem: Problem, *, cure: bool = True) -> str:
-    """Return `config_error` as it is shown: `pipe.md:3: <message>; <hint>`."""
-    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
-    return f"{place}: {problem.message}{f'; {problem.hint}' if problem.hint and cure else ''}"
-
-
-def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
-    """Return what is wrong with a pipe, of which there is at least one, as the error of every surface."""
-    error = config_error(problems, f"pipe:{pipe}")
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    error.detail = f"{problem_text(problems[0], cure=False)}{more}"
-    return error
 
 
 # -- what is asked, and what is shown ----------------------------------------------------------------------------------

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import takewhile
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from supervisord_py.config.documents import did_you_mean, nearest
+from supervisord_py.config.documents import nearest
 from supervisord_py.errors import ConfigError
 
 WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
@@ -55,14 +55,15 @@ class At(msgspec.Struct, frozen=True):
     timezone: str | None = None
     after_seconds: float | None = None  # so long after the pipe was first seen or enabled, or its schedule changed
 
-    def due(self, anchor: float, machine: tzinfo) -> float:
-        """Return the instant, in Unix seconds; a time of day alone is that of the day after `anchor`."""
-        if self.after_seconds is not None:
-            return float(int(anchor + self.after_seconds))
-        zone, reading = zone_of(self.timezone, machine), self.reading
-        if "-" not in reading:
-            reading = f"{datetime.fromtimestamp(anchor, zone).date() + timedelta(days=1)}T{reading}"
-        return _instant(reading, zone)
+    def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
+        """Yield the due instant if it is after `instant`; a time of day alone is that of the day after `begun`."""
+        zone, reading, due = zone_of(self.timezone, machine), self.reading, int(begun + (self.after_seconds or 0.0))
+        if self.after_seconds is None:
+            if "-" not in reading:
+                reading = f"{datetime.fromtimestamp(begun, zone).date() + timedelta(days=1)}T{reading}"
+            due = int(_instant(reading, zone))
+        if due > instant:
+            yield float(due)
 
 
 class Cron(msgspec.Struct, frozen=True):
@@ -86,16 +87,16 @@ FREQUENCIES = {"minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 60480
 ELAPSED = ("minutes", "hours")  # these have no time of day
 
 
-class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True, forbid_unknown_fields=True):
     """`schedule_config`: every so many units from `starting` on, or else from when the pipe was enabled.
 
     What it leaves open (the weekday of weeks, the day of months) is that of its beginning. A day that a month has not
     got is its last. `starting` and `ending` are ISO 8601, on the clock of the zone where they have no offset.
     """
 
-    frequency: str
+    frequency: Literal["minutes", "hours", "days", "weeks", "months"]
     interval: Annotated[int, Meta(ge=1, le=10**6)] = 1
-    days_of_week: tuple[int, ...] = ()  # 0 is Sunday
+    days_of_week: tuple[Annotated[int, Meta(ge=0, le=7)], ...] = ()  # 0 is Sunday, as is 7
     day_of_month: Annotated[int, Meta(ge=1, le=31)] | None = None
     at_hour: Annotated[int, Meta(ge=0, le=23)] = 0
     at_minute: Annotated[int, Meta(ge=0, le=59)] = 0
@@ -228,8 +229,6 @@ def span_text(seconds: float) -> str:
 SHORTEST_SECONDS = 10.0  # nothing denser is taken
 LONGEST_SECONDS = 3660 * 86400.0
 FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
-Parsed: TypeAlias = tuple[Schedule, tuple[str, ...]]
-"""A schedule, and sentences for the one who wrote it."""
 _MACROS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
@@ -249,26 +248,20 @@ _CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekd
 _CRON_MOST = (59, 59, 23, 31, 12, 6)
 
 
-def parse_schedule(text: str, config: Mapping[str, object] | None = None, *, timezone: str | None = None) -> Parsed:
-    """Read a schedule, or raise ConfigError, whose `detail` says why it is none.
+def parse_schedule(text: str, zone: str | None = None) -> tuple[Schedule, str | None]:
+    """Read `schedule` of the front matter; return it, and a sentence for whoever wrote it, where there is one.
 
-    Args:
-        text: `schedule` of the front matter.
-        config: `schedule_config`; one that is not empty takes the place of the text.
-        timezone: Zone of what names none; None is the machine's.
+    `zone` is of what names none; None is the machine's. Raises ConfigError: its `detail` says why it is none.
     """
-    zone = None if timezone is None else checked_zone(timezone)
-    if config:
-        return _read_config(config, zone)
     plain = " ".join(text.split())
     lower = plain.lower()
     found = _read(lower, zone) if len(plain) <= 200 else None
     if found is None:
         raise ConfigError(f"{shown(plain)} is no schedule", hint=FORMS)
     if lower not in _FIXED:
-        return found, ()
+        return found, None
     said = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{_FIXED[lower]}`"
-    return found, (said,)
+    return found, said
 
 
 def _read(text: str, zone: str | None) -> Schedule | None:
@@ -384,51 +377,22 @@ def _checked_cron(text: str) -> str:
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 
+def calendar(plan: Calendar, zone: str | None) -> Schedule:
+    """Return what a `schedule_config` means; `zone` is of one that names none.
 
-def _read_config(config: Mapping[str, object], zone: str | None) -> Parsed:
-    """Read the map that other programs write; texts stand for numbers. The detail of an error begins with the key."""
-    given: dict[str, Any] = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
-    name = str(given.get("frequency")).strip().lower()
-    frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
-    if frequency not in FREQUENCIES:
-        raise ConfigError(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}", hint=_CONFIG_HINT)
-    known = Calendar.__struct_fields__
-    unknown = [key for key in given if key not in known]
-    warnings = [f"schedule_config: {key} is unknown{did_you_mean(key, known)}" for key in unknown]
-    given = {key: value for key, value in given.items() if key in known}
-    given |= {key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given}
-    given["timezone"] = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
-    given["days_of_week"] = _days_of_week(given.get("days_of_week", ()))
-    try:
-        plan = msgspec.convert(given | {"frequency": frequency}, Calendar, strict=False)
-    except msgspec.ValidationError as error:
-        wrong, _, key = str(error).rstrip("`").partition(" - at `$.")
-        raise ConfigError(f"{key} {shown(str(given[key]))} does not fit: {wrong}", hint=_CONFIG_HINT) from None
-    seconds = _checked(plan.interval * FREQUENCIES[frequency], f"every {plan.interval} {frequency}")
+    Raises ConfigError: there is no such zone or moment, or it is too dense or too rare.
+    """
+    ends = {}
+    for key, text in (("starting", plan.starting), ("ending", plan.ending)):
+        if text is not None:
+            moment = _moment(text)
+            if key == "ending" and len(text) == len("2099-01-01"):
+                moment = moment.replace(hour=23, minute=59, second=59)
+            ends[key] = moment.isoformat()
+    days = tuple(sorted({each % 7 for each in plan.days_of_week}))
+    zone = zone if plan.timezone is None else checked_zone(plan.timezone)
+    plan = structs.replace(plan, days_of_week=days, timezone=zone, **ends)
+    seconds = _checked(plan.interval * FREQUENCIES[plan.frequency], f"every {plan.interval} {plan.frequency}")
     is_bounded = plan.days_of_week or plan.starting or plan.ending or plan.max_occurrences
-    return (plan if is_bounded or frequency not in ELAPSED else Every(seconds)), tuple(warnings)
-
-
-def _end_point(key: str, text: str) -> str:
-    """Return ISO 8601; a date alone is the beginning of the day, as an `ending` the end of it."""
-    try:
-        moment = _moment(text)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error.detail}", hint=f"write `{key}: 2099-01-01T09:00:00Z`") from None
-    if key == "ending" and len(text) == len("2099-01-01"):
-        moment = moment.replace(hour=23, minute=59, second=59)
-    return moment.isoformat()
-
-
-def _days_of_week(value: object) -> tuple[int, ...]:
-    """Return days by POSIX number; they are given by number (0 and 7 are Sunday) or name."""
-    found = set()
-    for each in value if isinstance(value, list | tuple) else str(value).split(","):
-        text = str(each).strip().lower()
-        day = int(text) % 7 if text in set("01234567") else _weekday(text)
-        if day is None:
-            raise ConfigError(f"days_of_week {shown(text)} is no weekday (0 is Sunday)", hint=_CONFIG_HINT)
-        found.add(day)
-    return tuple(sorted(found))
+    return plan if is_bounded or plan.frequency not in ELAPSED else Every(seconds)

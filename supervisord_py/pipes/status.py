@@ -15,7 +15,7 @@ from supervisord_py.config.documents import Problem
 from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
-from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of, sentence
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
@@ -82,7 +82,7 @@ class PipeViews(Executions):
         }
         facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
         if isinstance(declared, models.BrokenPipe):
-            why, file = models.problem_text(declared.problem), declared.problem.file
+            why, file = sentence(declared.problem), declared.problem.file
             return models.PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
         enabled, standing = self.states.is_enabled(declared), self.decision(declared)
         missing = self._missing_agent(declared)
@@ -100,7 +100,7 @@ class PipeViews(Executions):
             enabled=enabled,
             schedule=declared.schedule_text,
             next_run=next(iter(upcoming), None) if enabled and self.config.enabled else None,
-            config_error=models.problem_text(fault) if fault is not None else None,
+            config_error=sentence(fault) if fault is not None else None,
             warnings=tuple(warnings),
             title=declared.title,
             description=declared.description,
@@ -167,14 +167,14 @@ class PipeViews(Executions):
                 yield f"no run of it comes by itself: {standing.why}"
             elif not row.occurrences:
                 key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
-                yield definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
+                yield definition.problem(key, standing.why, "write a time that will come, or `manual`")
         if (late := self._slower(definition)) is not None:
             yield late
 
     async def checks_of(self, declared: models.Declared) -> list[models.Check]:
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
         if isinstance(declared, models.BrokenPipe):
-            return [_failed(each) for each in (declared.problem, *declared.more)]
+            return [_failed(declared.problem)]
         chosen, odd_presets = await choose(self, declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         for odd in self._oddities(declared, self.decision(declared)):
@@ -212,7 +212,7 @@ class PipeViews(Executions):
         shown = self.show(declared)
         report = {each: getattr(shown, each) for each in ("name", "enabled", "schedule", "last_decision", "events")}
         if isinstance(declared, models.BrokenPipe):
-            why = [f"it cannot run: {models.problem_text(declared.problem)}"]
+            why = [f"it cannot run: {sentence(declared.problem)}"]
             return report | {"summary": "broken", "upcoming": (), "timezone": None, "now": None, "sentences": why}
         sentences = []
         is_on, standing = shown.enabled and config.enabled, self.decision(declared)
@@ -223,7 +223,7 @@ class PipeViews(Executions):
         if not config.enabled:
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
         if fault := next(self.faults(declared), None) or self._missing_agent(declared):
-            sentences.append(f"each run of it fails at once: {models.problem_text(fault)}")
+            sentences.append(f"each run of it fails at once: {sentence(fault)}")
         upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, count)
         schedule, now, late = declared.schedule, self.now(), self._slower(declared)
         sentences.append(f"schedule: {describe(schedule)}")
@@ -273,7 +273,7 @@ def _of_folder(definition: models.PipeDefinition) -> Iterator[models.Check]:
 
 def _failed(problem: Problem) -> models.Check:
     key = problem.pointer[1:].partition("/")[0] or "front_matter"
-    return models.Check(key, "fail", problem.message.removeprefix(f"{key}: "), problem.line, problem.hint)
+    return models.Check(key, "fail", problem.message, problem.line, problem.hint)
 
 
 def _in_words(definition: models.PipeDefinition, chosen: Execution) -> str:
