@@ -25,7 +25,15 @@ from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
-from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, SessionSet, Waiter, WhyRefused
+from supervisord_py.kernels.session_set import (
+    Action,
+    KernelSlot,
+    KernelStart,
+    KernelStop,
+    SessionSet,
+    Waiter,
+    WhyRefused,
+)
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
@@ -70,19 +78,9 @@ class KernelPool(Driver[KernelInstance]):
         self._in_flight: list[tuple[KernelInstance, KernelCellRow, Waiter]] = []  # what they were at then
         self._unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
         self._has_kernels = asyncio.Event()
-        self._let_go = False
+        self.is_let_go = False  # nothing is decided any more: another control plane goes on
 
     # -- beginning and end -------------------------------------------------------------------------------------------
-
-    async def stop_all(self) -> None:
-        """Stop every kernel, all at once; returns when nothing is left, or what is left has survived a stop."""
-        self.perform(self.set.close(clock.now()))
-        for kernel in tuple(self.kernels):
-            await kernel.stopped.wait()
-
-    async def let_go(self) -> None:
-        self._let_go = True
-        await self.supervisor.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         self.config = config
@@ -91,7 +89,6 @@ class KernelPool(Driver[KernelInstance]):
         self.perform(self.set.settle(clock.now()))
 
     async def keep_watch(self) -> None:
-        """Look at age, output, memory, and what others do with kernels; asleep while there are none."""
         while True:
             self._has_kernels.clear()
             if not self.kernels:
@@ -152,12 +149,12 @@ class KernelPool(Driver[KernelInstance]):
     # -- what the set decides ----------------------------------------------------------------------------------------
 
     def perform(self, actions: Sequence[Action]) -> None:
-        if self._let_go:
+        if self.is_let_go:
             return
         cause: int | None = None
         for action in actions:  # starts come first: they are what others are evicted for
             if isinstance(action, KernelStart):
-                cause = self._start(action)
+                cause = self._start(action.session)
         for action in actions:
             match action:
                 case KernelStop(LiveSession(kernel=KernelInstance() as kernel), reason):
@@ -185,13 +182,12 @@ class KernelPool(Driver[KernelInstance]):
             return messages.hard_failure(session.deaths, session.failure, session.unit)
         return messages.refusal(why, session.unit, self.config)
 
-    def _start(self, start: KernelStart) -> int:
-        session = start.session
+    def _start(self, session: KernelSlot) -> int:
         assert isinstance(session, LiveSession)
         session.kernel = kernel = KernelInstance(self.placement.new_key(), session)
         self.kernels[kernel] = None
         self._has_kernels.set()
-        event = self.supervisor.say("starting", kernel, cause=session.ended_by, why=start.cause.value)
+        event = self.supervisor.say("starting", kernel, cause=session.ended_by)
         session.ended_by = None
         kernel.life = self.supervisor.task(self._live(kernel))
         return event
@@ -450,27 +446,19 @@ class KernelPool(Driver[KernelInstance]):
         before any verdict these are counted once, which takes longer.
         """
         limit, pid = self.config.soft_memory_mb * MIB, kernel.pid
-        if not limit:
-            return False
-        if pid is not None and not procfs.has_children(pid):
+        if limit and pid is not None and not procfs.has_children(pid):
             kernel.rss_bytes = procfs.resident(pid)
             if kernel.rss_bytes <= limit:
                 return False
-        size = await self.measure(kernel)
-        if size is None or size <= limit:
-            return False
-        size = await self.measure(kernel, shared_once=True)
-        return size is not None and size > limit
+        is_large = limit > 0 and await self.measure(kernel) > limit
+        return is_large and await self.measure(kernel, shared_once=True) > limit
 
-    async def measure(self, *kernels: KernelInstance, shared_once: bool = False) -> int | None:
-        """Measure kernels; return the largest, in bytes, None where nothing of them is ours to measure."""
-        keys = {key: it for it in kernels if (key := it.process_key) is not None}
-        if not keys:
-            return None
-        try:
-            stats = await self.placement.stat(tuple(keys), shared_once=shared_once)
-        except KeeperLostError:
-            return None
-        for key, stat in stats.items():
-            keys[key].rss_bytes = stat.rss_bytes
-        return max((stat.rss_bytes for stat in stats.values()), default=None)
+    async def measure(self, *kernels: KernelInstance, shared_once: bool = False) -> int:
+        """Measure kernels; return the largest, in bytes, 0 where nothing of them is ours to measure."""
+        keys, largest = {key: it for it in kernels if (key := it.process_key) is not None}, 0
+        with contextlib.suppress(KeeperLostError):
+            stats = await self.placement.stat(tuple(keys), shared_once=shared_once) if keys else {}
+            for key, stat in stats.items():
+                keys[key].rss_bytes = stat.rss_bytes
+                largest = max(largest, stat.rss_bytes)
+        return largest

@@ -94,7 +94,9 @@ class Kernels:
     async def close(self) -> None:
         """Stop every kernel, all at once; calls in flight hear of the shutdown."""
         self._ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
-        await self.pool.stop_all()
+        self.pool.perform(self.pool.set.close(clock.now()))
+        for kernel in tuple(self.pool.kernels):
+            await kernel.stopped.wait()  # nothing is left of it, or has survived a stop
         if self._calls:
             await asyncio.wait(self._calls, timeout=LAST_ANSWERS_SECONDS)
         await self._let_go(stop=True)
@@ -109,7 +111,8 @@ class Kernels:
     async def _let_go(self, *, stop: bool) -> None:
         handles = [it.handle for it in self.pool.kernels if it.handle is not None]
         self.register.write_used()
-        await self.pool.let_go()
+        self.pool.is_let_go = True
+        await self.pool.supervisor.close()
         for task in self._calls:
             task.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)

@@ -42,14 +42,6 @@ class WhyRefused(StrEnum):
     CLOSING = "closing"
 
 
-class StartCause(StrEnum):
-    CALL = "call"
-    ASKED = "asked"
-    REPLACED = "replaced"
-    RESTARTED = "restarted"  # by itself, after a death
-    RECYCLED = "recycled"
-
-
 class Want(StrEnum):
     """What is asked for: a turn on the kernel, to have it up, or a fresh one now, busy or not."""
 
@@ -83,9 +75,9 @@ class KernelSlot:
         self.used_at = 0.0  # the last use, as `now`; its owner may put it forward
         self.foreign_busy = False  # a Jupyter client has work on the kernel; set by its owner
         self.is_fresh = False  # nothing has run on the present kernel; its owner clears it when a Jupyter client did
-        self.comes_back: StartCause | None = None  # why it is started once it is gone, although maybe nobody waits
+        self.comes_back = False  # it is started once it is gone, also where nobody waits
         self.deaths = 0  # crashes since the last cell that succeeded
-        self.restarts = 0
+        self.restarts = 0  # how often it was to come back by itself after a crash
         self.failure: Mapping[str, object] | None = None  # problem of the last death: not started until somebody asks
 
     @property
@@ -110,7 +102,6 @@ class KernelStart(Struct, frozen=True):
     """Start a kernel; tell `ready` or `start_failed`."""
 
     session: KernelSlot
-    cause: StartCause
 
 
 class KernelStop(Struct, frozen=True):
@@ -158,7 +149,7 @@ class SessionSet:
         slot.line.append(waiter)
         self.active[slot] = None
         if waiter.want is Want.RESTART and slot.phase is not Phase.COLD:
-            slot.comes_back = StartCause.REPLACED
+            slot.comes_back = True
             if slot.phase in LIVE:
                 self._stop(slot, Reason.REPLACED)
         return self.settle(now)
@@ -174,7 +165,7 @@ class SessionSet:
         elif slot.running is waiter:
             slot.running, slot.used_at = None, now
             if over_memory and not slot.foreign_busy:
-                slot.comes_back = StartCause.RECYCLED
+                slot.comes_back = True
                 self._stop(slot, Reason.MEMORY_LIMIT)
             elif not (slot.line or slot.per_call or self._is_crowded):
                 return []  # it stays warm, and nobody wants its place
@@ -183,7 +174,7 @@ class SessionSet:
     def stop(self, slot: KernelSlot, reason: Reason, now: float, why: WhyRefused = WhyRefused.STOPPED) -> list[Action]:
         """Have a session's kernel stopped now, busy or not; who waits for it is refused."""
         self._refuse_all(slot, why)
-        slot.comes_back = None
+        slot.comes_back = False
         if slot.phase in LIVE:
             self._stop(slot, reason)
         return self.settle(now)
@@ -223,7 +214,8 @@ class SessionSet:
                     slot.failure = problem
                     self._refuse_all(slot, WhyRefused.HARD_FAILURE)
                 else:
-                    slot.comes_back = StartCause.RESTARTED
+                    slot.comes_back = True
+                    slot.restarts += 1
             self._stop(slot, None)
         return self.settle(now)
 
@@ -256,11 +248,10 @@ class SessionSet:
         while cold and self._make_place():
             self._start(cold.pop(0), now)
         for slot in self.active:
-            if slot.comes_back is not None and slot.phase is Phase.COLD and not slot.line:
+            if slot.comes_back and slot.phase is Phase.COLD and not slot.line:
+                slot.comes_back = False  # where there is no place the next call starts it
                 if self.count(*LIVE) < self.limits.max_sessions and not slot.per_call:
                     self._start(slot, now)
-                else:
-                    slot.comes_back = None  # the next call starts it
         for victim in self.victims()[: max(0, self.count(*LIVE) - self.limits.max_sessions)]:
             self._stop(victim, Reason.EVICTED_LRU)
         self._is_crowded = bool(cold) or self.count(*LIVE) > self.limits.max_sessions
@@ -276,7 +267,6 @@ class SessionSet:
         served = [it for it in slot.line if it.want is not Want.CALL]
         slot.line = [it for it in slot.line if it.want is Want.CALL]
         if slot.running is None and slot.line and slot.line[0].reset and not slot.is_fresh:
-            slot.comes_back = StartCause.REPLACED
             self._stop(slot, Reason.REPLACED)
         elif slot.running is None and slot.line:
             slot.running, slot.is_fresh = slot.line.pop(0), False
@@ -301,12 +291,8 @@ class SessionSet:
         return True
 
     def _start(self, slot: KernelSlot, now: float) -> None:
-        cause = slot.comes_back
-        if cause is None:
-            cause = StartCause.CALL if slot.line[0].want is Want.CALL else StartCause.ASKED
-        slot.restarts += cause is StartCause.RESTARTED
-        slot.phase, slot.used_at, slot.is_fresh, slot.comes_back = Phase.STARTING, now, True, None
-        self._out.append(KernelStart(slot, cause))
+        slot.phase, slot.used_at, slot.is_fresh, slot.comes_back = Phase.STARTING, now, True, False
+        self._out.append(KernelStart(slot))
 
     def _stop(self, slot: KernelSlot, reason: Reason | None) -> None:
         """Let go of a kernel. The call on it is lost with it; who waits in line waits on."""

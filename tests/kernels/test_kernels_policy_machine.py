@@ -48,6 +48,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.running: dict[KernelSlot, Waiter] = {}
         self.used: dict[KernelSlot, set[str]] = {}  # what ran on the present kernel
         self.deaths: dict[KernelSlot, int] = {}
+        self.coming: set[KernelSlot] = set()  # may start though nobody waits
 
     def limits(self) -> KernelsSettings:
         return KernelsSettings(max_sessions=self.cap, idle_seconds=IDLE_SECONDS, queue_max=QUEUE_MAX)
@@ -106,10 +107,12 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.waiting[waiter] = self.arrivals
         if (reset or want is not Want.CALL) and not self.set.is_closed:
             self.deaths.pop(slot, None)
+        self.coming |= {slot} if want is Want.RESTART else set()
         self.perform(self.set.ask(waiter, self.now))
         return waiter
 
     def end_call(self, slot: KernelSlot, *, over_memory: bool = False) -> None:
+        self.coming |= {slot} if over_memory else set()
         self.perform(self.set.end(self.running.pop(slot), self.now, over_memory=over_memory))
         assert not over_memory or self.world[slot] is Phase.STOPPING or slot.foreign_busy
 
@@ -159,6 +162,7 @@ class SessionSetMachine(RuleBasedStateMachine):
     @rule(number=numbers)
     def stop(self, number: int) -> None:
         slot = self.slots[number]
+        self.coming.discard(slot)
         self.perform(self.set.stop(slot, Reason.STOPPED, self.now))
         assert not [it for it in self.waiting if it.session is slot]
         assert self.world.get(slot) in {None, Phase.STOPPING}
@@ -206,6 +210,7 @@ class SessionSetMachine(RuleBasedStateMachine):
     def die(self, choice: Random, crashed: bool) -> None:
         slot = self.pick(choice, Phase.READY)
         self.deaths[slot] = self.deaths.get(slot, 0) + crashed
+        self.coming |= {slot} if crashed else set()
         self.perform(self.set.died(slot, self.now, {"detail": "a crash"} if crashed else None))
         assert slot not in self.running
         assert (slot.failure is not None) is (self.deaths[slot] > 1)
@@ -319,13 +324,6 @@ def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() ->
     actions = sessions.ask(patient, 2.0)
     assert KernelStop(one, Reason.EVICTED_LRU) in actions
     assert KernelStart(other) in actions
-
-
-def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
-    sessions, slot = SessionSet(KernelsSettings()), KernelSlot()
-    assert sessions.end(up(sessions, slot), 2.0) == []
-    call = Waiter(slot)
-    assert (sessions.ask(call, 3.0), call.is_served, sessions.end(call, 4.0)) == ([call], True, [])
 
 
 def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_asks() -> None:
