@@ -20,6 +20,7 @@ from supervisord_py.api.units import all_units, change_unit, resolve_one
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
+from supervisord_py.process.pool import Pin
 from supervisord_py.tools.catalog import EXAMPLE, Entry, add_tool, is_example, new_tool, remove_tool
 from supervisord_py.tools.environment import Builder, lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import VENV
@@ -123,14 +124,14 @@ async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool 
 async def pin(call: ApiCall, *, forever: bool = False) -> dict[str, Any]:
     """Exempt a tool from LRU eviction, and with `forever` from age as well."""
     name = tool_name(call)
-    await call.context.launcher.pin(name, forever=forever)
+    await call.context.launcher.pin(name, Pin.FOREVER if forever else Pin.LRU)
     return {"unit": f"tool:{name}", "pinned": True, "forever": forever}
 
 
 async def unpin(call: ApiCall) -> dict[str, Any]:
     """Take a pin away, also one that the tool declares for itself."""
     name = tool_name(call)
-    await call.context.launcher.unpin(name)
+    await call.context.launcher.pin(name, Pin.NONE)
     return {"unit": f"tool:{name}", "pinned": False, "forever": False}
 
 

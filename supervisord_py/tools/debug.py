@@ -21,9 +21,9 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.tools.failures import MEMORY_SIGNS, hint_for
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun
-from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import schema_drift
+from supervisord_py.tools.validate import sample_input
 
 INSTANCES = 10
 EVENTS = 200  # among which the last runs are looked for
@@ -48,26 +48,20 @@ Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
 
 
-def _in_problems(problems: Sequence[Mapping[str, Any]]) -> Found:
-    """Look for cases in what went wrong just now, or at the last start; the first counts."""
-    found = Found()
-    for problem in reversed(problems):
-        detail, hint, kind, reason = problem["detail"], problem["hint"], problem["kind"], problem.get("reason")
-        tail = str(problem.get("stderr_tail", "")).strip()
-        if reason == "early_exit" and problem.get("code") == 0:
-            found["exits_zero"] = (detail, hint)
-        elif reason in {"early_exit", "readiness_timeout"}:
-            last = tail.splitlines()[-1].strip()[:200] if tail else ""
-            found["never_ready"] = (detail if last in detail else f"{detail} Its stderr ends: {last}", hint)
-        if kind == "invalid_input" or problem["status"] == 422:
-            found["invalid_input"] = (f"The sample input was refused: {detail}", None)
-        if kind == "tool_failed" and problem["status"] >= 500 and not tail and "signal" not in problem:
-            found["bad_answer"] = (f"{detail} Its stderr is empty.", None)
-        if problem.get("limit") in {"memory", "runtime"}:
-            found[f"{problem['limit']}_limit"] = (detail, hint)
-        if problem.get("stage") in {"interpreter", "exec"}:
-            found["missing_interpreter_or_module"] = (detail, hint)
-    return found
+def _in_problem(problem: Mapping[str, Any]) -> Found:
+    """Look for cases in what went wrong just now, or at the last start."""
+    reason, code, said = problem.get("reason"), problem.get("code"), problem.get("stderr_tail")
+    is_answer = problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
+    fits = {
+        "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
+        "invalid_input": problem["status"] == 422,
+        "bad_answer": is_answer and not str(said or "").strip(),
+        "exits_zero": reason == "early_exit" and code == 0,
+        "memory_limit": problem.get("limit") == "memory",
+        "runtime_limit": problem.get("limit") == "runtime",
+        "missing_interpreter_or_module": problem.get("stage") in {"interpreter", "exec"},
+    }
+    return {case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found}
 
 
 def _in_records(
@@ -111,27 +105,26 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     spec = tools.catalog.get(name)
     is_cold = tools.instance_of(name) is None
     latest = await tools.events.latest(unit=spec.unit, limit=EVENTS)
-    past = [each for each in reversed(latest) if each.event == "run"]  # of version 0.1 they had no status
+    runs = [each for each in reversed(latest) if each.event == "run"]
     error = await _try_it(tools, spec) if is_cold else None
-    state, instance, tail = tools.states.of(name), tools.instance_of(name), ""
-    drift: Sequence[str] = state.drift if state.drift_digest == spec.digest else ()
+    instance, drift, stderr = tools.instance_of(name), tuple[str, ...](), ""
     if instance is not None:
-        tail = await tools.supervisor.tail(instance)
+        stderr = await tools.supervisor.tail(instance)
         if instance.upstream and instance.ready_at and instance.wanted is None:
             drift = await schema_drift(instance.upstream, dict(spec.manifest))
-    problems = [each for each in (error.problem() if error else None, state.failure) if each]
+    problems = [each for each in (tools.states.of(name).failure, error and error.problem()) if each]
+    stderr = "\n".join([stderr, *(str(each.get("stderr_tail", "")) for each in problems)])
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
-    ended = [row for row in lives if row.spec_digest == spec.digest]
-    stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
-    found = _in_records(spec, drift, ended, past, stderr)
+    found = _in_records(spec, drift, [row for row in lives if row.spec_digest == spec.digest], runs, stderr)
     died = {row.key for row in lives if row.reason in {"signal", "exit"}}  # what its end says is no bad answer
-    failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
+    failed = (run for run in runs if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
     if (mute := next(failed, None)) is not None and mute.instance not in died:
         began_at = mute.time - mute.facts["duration_seconds"]
         if not (await tools.supervisor.tail_since(spec.unit, began_at)).strip():
             said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
             found["bad_answer"] = (said, None)
-    found |= _in_problems(problems)
+    for problem in problems:
+        found |= _in_problem(problem)
     cases: list[dict[str, Any]] = []
     for case, usual in STEPS.items():
         evidence, step = found.get(case, (None, None))
@@ -155,9 +148,8 @@ async def _try_it(tools: Tools, spec: ToolSpec) -> PxError | None:
     try:
         if sample.trouble:
             await tools.warm(spec.name)
-        else:
-            async with ToolRun(tools, spec, json.dumps(sample.value).encode(), sample.value).going():
-                pass
+            return None
+        async with ToolRun(tools, spec, json.dumps(sample.value).encode(), sample.value).going():
+            return None
     except PxError as error:
         return error
-    return None

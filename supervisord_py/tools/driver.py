@@ -33,7 +33,7 @@ from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
 from supervisord_py.process.instance import End, Instance, Note, outcome
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit
+from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit, tree_limits
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 from supervisord_py.tools import failures
@@ -65,31 +65,21 @@ _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACE
 
 
 class ToolInstance(Instance):
-    """One instance of a tool; without a spec it is what is left of a tool that is gone, and is only stopped.
+    """One instance of a tool; without a spec it is what is left of a tool that is gone, and is only stopped."""
 
-    Attributes:
-        spec: The declaration that it was started from, or the present one when it was adopted.
-        serial: Its number in the pool; 0 for one that is only tried out.
-        breaks: Each breaks off one of the runs that it works on.
-        cold_start_ms: From the decision to ready.
-        fork: Has a zygote fork it, if there is one.
-        healthz: The last answer to that question, 0 for none.
-        is_asked: We ask it for its schema: that connection may still wait in the backlog when it ends.
-    """
-
-    spec: ToolSpec
-    cold_start_ms = 0
-    extra_env: Mapping[str, str] = {}
+    spec: ToolSpec  # that it was started from, or the present one when it was adopted
+    cold_start_ms = 0  # from the decision to ready
+    trial_env: Mapping[str, str] | None = None  # of one that is only tried out, beside the pool
     notify: NotifySocket | None = None
     upstream: Upstream | None = None
-    fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None
-    healthz = 0
-    is_asked = False
+    fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
+    healthz = 0  # the last answer to that question, 0 for none
+    is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:
         super().__init__(key, unit)
-        self.serial = serial
-        self.breaks: set[Callable[[PxError], None]] = set()
+        self.serial = serial  # its number in the pool
+        self.breaks: set[Callable[[PxError], None]] = set()  # each breaks off one of the runs that it works on
         self.is_declared = spec is not None
         if spec is not None:
             self.spec = spec
@@ -97,12 +87,12 @@ class ToolInstance(Instance):
             self.stop_seconds = spec.stop_timeout_seconds
 
     def note(self) -> str:
-        """Return the note for the keeper; one that is not in the pool is never adopted."""
-        return super().note() if self.serial else ""
+        """Return the note for the keeper; one that is only tried out is never adopted."""
+        return super().note() if self.trial_env is None else ""
 
     def own_note(self) -> dict[str, Any]:
-        facts = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
-        return {**facts, "start_method": self.start_method}
+        own = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
+        return {**own, **self.facts()}
 
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.start_method}
@@ -116,10 +106,7 @@ class ToolInstance(Instance):
 
 
 class ToolDriver:
-    """Drives instances of tools: `on_gone` is told of each that has ended, `on_imports` what a tool has imported.
-
-    `prefix`: of the names under which the keeper has the listening sockets. Without `zygotes` nothing is forked.
-    """
+    """Drives instances of tools: `on_gone` is told of each that has ended, `on_imports` what a tool has imported."""
 
     kind = "tool"
 
@@ -129,14 +116,13 @@ class ToolDriver:
         catalog: Catalog,
         config: ToolsConfig,
         environ: Mapping[str, str],
-        on_gone: Callable[[ToolInstance], None] = lambda _instance: None,
-        on_imports: Callable[[str, Sequence[str]], None] = lambda _tool, _imports: None,
-        *,
-        prefix: str = "listen:tool:",
-        zygotes: ZygotePool | None = None,
+        zygotes: ZygotePool,
+        on_gone: Callable[[ToolInstance], None],
+        on_imports: Callable[[str, Sequence[str]], None],
     ) -> None:
         self.config = config
-        self.listeners = Listeners(supervisor.placement, prefix)
+        self.listeners = Listeners(supervisor.placement, "listen:tool:")
+        self.trials = Listeners(supervisor.placement, "listen:probe:")
         self.gone = on_gone
         self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
         self._supervisor = supervisor
@@ -153,14 +139,17 @@ class ToolDriver:
         Raises StartFailedError: the interpreter or a required secret is missing; OSError: there is no socket.
         """
         spec = instance.spec
-        instance.port = free_port() if spec.listen == "port" else await self.listeners.get(spec.name)
+        instance.port = free_port() if spec.listen == "port" else await self._listeners_of(instance).get(spec.name)
         instance.notify = NotifySocket(self.config.run_dir, instance.key)
         child = await asyncio.to_thread(self._child_spec, instance)
         recipe = recipe_of(spec, child)
-        if self._zygotes is not None and recipe is not None:
+        if instance.trial_env is None and recipe is not None:
             instance.fork = partial(self._zygotes.fork, recipe, instance.key)
             instance.notify.on_modules = partial(self._learn, spec, recipe)
         return child
+
+    def _listeners_of(self, instance: ToolInstance) -> Listeners:
+        return self.listeners if instance.trial_env is None else self.trials
 
     async def expect(self, spec: ToolSpec, imports: Sequence[str]) -> None:
         """Have a zygote for the next start of a tool; `imports`: what it imported before. Raises StartFailedError."""
@@ -170,7 +159,6 @@ class ToolDriver:
 
     def _learn(self, spec: ToolSpec, recipe: Recipe, imports: Sequence[str]) -> None:
         """Have a zygote that imports what a tool has, or what its declaration says."""
-        assert self._zygotes is not None
         self.recipes[spec.name] = recipe
         self._zygotes.want(recipe, spec.preload if isinstance(spec.preload, tuple) and spec.preload else imports)
         self._on_imports(spec.name, imports)
@@ -183,43 +171,44 @@ class ToolDriver:
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", port, "--")
             python = str(find_interpreter(spec, settings.python))
             argv = (python, *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
-        extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
+        extra = {**(instance.trial_env or {})}
+        if instance.notify is not None:
+            extra["NOTIFY_SOCKET"] = str(instance.notify.path)
         if spec.listen == "fd":
             extra |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
         env = build_environment(spec, self._environ, settings.env_allow, self.config.data_dir, extra)
+        listener = self._listeners_of(instance).prefix + spec.name
         return ChildSpec(
             unit=spec.unit,
             argv=argv,
             cwd=str(spec.folder),
             env=dict(env),
             limits=_resource_limits(spec),
-            grants=(GrantedFd(HANDED_FD, self.listeners.prefix + spec.name),) if spec.listen != "port" else (),
+            grants=(GrantedFd(HANDED_FD, listener),) if spec.listen != "port" else (),
             listen_pid=spec.listen == "fd",
             max_rss_bytes=spec.max_rss_bytes,
         )
 
     async def ready(self, instance: ToolInstance) -> None:
         """Wait until it may take work. Raises PxError: why it does not, with evidence."""
-        spec, port, supervisor, notify = instance.spec, instance.port, self._supervisor, instance.notify
-        assert notify is not None
+        spec, port, supervisor = instance.spec, instance.port, self._supervisor
+        assert instance.notify is not None
         instance.upstream = Upstream(port)
         left = spec.start_timeout_seconds - (time.time() - instance.started_at)
         exited = asyncio.ensure_future(supervisor.wait(instance))
         healthy = asyncio.ensure_future(_until_healthy(instance, instance.upstream))
-        contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
+        first: list[asyncio.Future[Any]] = [exited, healthy, asyncio.ensure_future(instance.notify.is_ready.wait())]
         try:
-            done, _ = await asyncio.wait(contestants, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in contestants:
+            for each in first:
                 each.cancel()
-            await asyncio.gather(*contestants, return_exceptions=True)
+            await asyncio.gather(*first, return_exceptions=True)
         if exited in done:
-            record = exited.result()
-            words = await supervisor.last_words(instance)
+            record, words = exited.result(), await supervisor.last_words(instance)
             if spec.listen == "port" and failures.IN_USE.search(words):
                 raise failures.port_taken(spec, port)
-            reason = outcome(record, instance.wanted, ready=False)
-            raise failures.early_exit(spec, End(reason, record, words))
+            raise failures.early_exit(spec, End(outcome(record, instance.wanted, ready=False), record, words))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
             listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
@@ -237,9 +226,8 @@ class ToolDriver:
         instance = ToolInstance(child.key, child.unit, spec)
         if note is not None:
             instance.digest = note.digest
-            instance.port = int(note.own.get("port") or 0)
-            instance.cold_start_ms = int(note.own.get("cold_start_ms") or 0)
-            instance.start_method = str(note.own.get("start_method") or instance.start_method)
+            for name in ("port", "cold_start_ms", "start_method"):
+                setattr(instance, name, note.own.get(name, getattr(instance, name)))
         return instance
 
     async def adopt(self, instance: ToolInstance, note: Note) -> bool:
@@ -266,7 +254,7 @@ class ToolDriver:
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         # What waits there would start it again at once, unless it came after an end that nobody was concerned by.
         is_let_go = instance.wanted in _LET_GO_IDLE and not instance.is_asked
-        self.listeners.listen_again(instance.name, refuse_waiting=not is_let_go)
+        self._listeners_of(instance).listen_again(instance.name, refuse_waiting=not is_let_go)
 
     def let_go(self, instance: ToolInstance) -> None:
         """Close our ends of what an instance holds; it may live on for the next control plane."""
@@ -308,13 +296,12 @@ def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
 
 
 def _resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
-    """Return the limits of a tool beside that of memory; a core dump is never written."""
+    """Return the limits of a tool beside that of memory."""
+    limits = spec.limits
     asked = (
-        ("core", 0, 0),
-        ("nofile", spec.limits.open_files, 0),
-        ("nproc", spec.limits.processes, 0),
-        ("cpu", spec.limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
+        ("nofile", limits.open_files, 0),
+        ("cpu", limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
         ("as", spec.max_address_space_bytes, 0),
-        ("cpu_percent", spec.limits.cpu_percent, 0),
     )
-    return tuple(ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None)
+    own = [ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None]
+    return (*tree_limits(limits.processes, limits.cpu_percent), *own)

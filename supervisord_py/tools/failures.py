@@ -31,7 +31,6 @@ from supervisord_py.process.instance import End, signal_name
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
-from supervisord_py.tools.sockets import Listening
 
 _LIMIT_WORDS = {
     Reason.MEMORY_LIMIT: "memory",
@@ -115,12 +114,14 @@ def _last_line(stderr_tail: str) -> str:
     return f": {lines[-1].strip()[:300]}" if lines else "; it wrote nothing to stderr."
 
 
-def not_ready(spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int, stderr_tail: str) -> PxError:
+def not_ready(
+    spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], answer: int, stderr_tail: str
+) -> PxError:
     """Describe a start that lives but was not ready in time.
 
     `listening`: where its tree listens; `answer`: the last one to `/healthz`, 0 for none.
     """
-    elsewhere = [str(one) for one in listening if one.port != port]
+    elsewhere = [f"{address}:{number}" for address, number in listening if number != port]
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
         why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
@@ -128,15 +129,14 @@ def not_ready(spec: ToolSpec, port: int, listening: Sequence[Listening], answer:
     elif answer:
         why = f"GET /healthz answered {answer}"
         hint = "Answer 200 on GET /healthz once the tool can work."
-    elif any(one.port == port for one in listening):
+    elif listening:
         why = f"it holds port {port} but nobody answers there"
     return ReadinessTimeoutError(
-        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}.",
+        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_line(stderr_tail)}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         start_timeout_seconds=spec.start_timeout_seconds,
-        listening=[str(one) for one in listening],
         port=port,
         stderr_tail=stderr_tail,
     )

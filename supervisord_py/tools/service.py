@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -84,9 +85,8 @@ class Tools:
         self.events = events
         self.failed_at: dict[str, float] = {}  # by unit: when a failed run was last an event
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
-        self._environ = environ
-        told = (self._gone, self._imported)
-        self.driver = ToolDriver(self.supervisor, catalog, config, environ, *told, zygotes=self.zygotes)
+        known = (self.supervisor, catalog, config, environ, self.zygotes)
+        self.driver = ToolDriver(*known, self._gone, self._imported)
         self._placement = placement
         self._ledger = ledger
         self._instances: dict[int, ToolInstance] = {}
@@ -139,9 +139,9 @@ class Tools:
         self.states.remember(name, state=instance.phase.value)
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
         instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance))
-        now = clock.now()
-        known: dict[str, Any] = {"digest": instance.digest, "last_used": now - age, "ready": ready, "now": now}
-        self._perform(self.pool.adopt(name, instance.serial, instance.spec.rules, **known))
+        now, rules = clock.now(), instance.spec.rules
+        adopt = partial(self.pool.adopt, name, instance.serial, rules, digest=instance.digest)
+        self._perform(adopt(last_used=now - age, ready=ready, now=now))
 
     async def close(self) -> None:
         """Stop every tool, all at once; runs in flight hear of the shutdown.
@@ -274,6 +274,8 @@ class Tools:
 
     def _gone(self, instance: ToolInstance) -> None:
         name = instance.name
+        if instance.trial_env is not None:
+            return
         if instance.started_at >= self._newest.get(name, 0.0) and instance.end is not None:
             died = instance.died and instance.ready_at is not None
             restarts = self.states.of(name).restarts + died
@@ -391,46 +393,40 @@ class Tools:
         await instance.stopped.wait()
         report = instance.report
         if report.survivors:
-            left = [{"pid": each.pid, "name": each.name, "start_time": each.start_time} for each in report.survivors]
+            left = list(map(msgspec.to_builtins, report.survivors))
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
             hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
             raise SurvivorsError(f"Survived the stop: {names}.", hint=hint, unit=f"tool:{name}", survivors=left)
         return report
 
-    async def pin(self, name: str, *, forever: bool = False) -> None:
-        """Exempt a tool from LRU eviction, `forever` from age as well. Survives restarts of everything."""
-        spec = self.catalog.get(name)
-        await self._ledger.write(PINS.put(PinRow(spec.unit, forever, time.time())))
-        self._tell(self.pool.pin, name, Pin.FOREVER if forever else Pin.LRU)
-        self.states.remember(name, unpinned=False)
-        self.events.publish("pinned", spec.unit, forever=forever)
+    async def pin(self, name: str, pin: Pin) -> None:
+        """Exempt a tool from eviction, or take that back, also a pin that it declares for itself.
 
-    async def unpin(self, name: str) -> None:
-        """Take a pin back, also one that the tool declares for itself."""
-        self.catalog.entry(name)
-        await self._ledger.write(PINS.delete(f"tool:{name}"))
-        self._tell(self.pool.pin, name, Pin.NONE)
-        self.states.remember(name, unpinned=True)
-        self.events.publish("unpinned", f"tool:{name}")
+        Survives restarts of everything. Raises UnknownUnitError.
+        """
+        unit, forever = f"tool:{self.catalog.entry(name).name}", pin is Pin.FOREVER
+        await self._ledger.write(PINS.delete(unit) if pin is Pin.NONE else PINS.put(PinRow(unit, forever, time.time())))
+        self._tell(self.pool.pin, name, pin)
+        self.states.remember(name, unpinned=pin is Pin.NONE)
+        self.events.publish("unpinned" if pin is Pin.NONE else "pinned", unit, forever=forever)
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
-        for slot in self.pool.slots():
+        for name in {*self.driver.listeners.tools(), *(slot.unit for slot in self.pool.slots())}:
+            slot = self.pool.slot(name)
             try:
-                rules = self.catalog.get(slot.unit).rules
+                rules = self.catalog.get(name).rules
             except ConfigError:
                 continue  # a file that is being edited takes nothing down
             except UnknownUnitError:
-                self._tell(self.pool.forget, slot.unit)
+                if slot is not None:
+                    self._tell(self.pool.forget, name)
+                else:
+                    await self.driver.listeners.drop(name)
                 continue
-            if rules != slot.rules or not slot.is_known:  # each report looks at every slot: tell only what is new
-                self._tell(self.pool.declare, slot.unit, rules)
-        for tool in self.driver.listeners.tools():
-            if self.pool.slot(tool) is None:
-                try:
-                    self.catalog.entry(tool)
-                except UnknownUnitError:
-                    await self.driver.listeners.drop(tool)
+            # Each report looks at every slot: tell only what is new.
+            if slot is not None and (rules != slot.rules or not slot.is_known):
+                self._tell(self.pool.declare, name, rules)
 
     async def _keep_up(self) -> None:
         """Look around every few seconds while something is warm; measure it where a memory budget is set."""
@@ -450,10 +446,6 @@ class Tools:
         self.zygotes.trim()
         self._tell(self.pool.bound, bounds_of(config.settings))
 
-    def trial_driver(self, method: str) -> ToolDriver:
-        """Return a driver for instances that are tried out beside the pool, with listening sockets of their own."""
-        return ToolDriver(self.supervisor, self.catalog, self.config, self._environ, prefix=f"listen:{method}:")
-
     # -- looking ---------------------------------------------------------------------------------------------
 
     def instance_of(self, name: str) -> ToolInstance | None:
@@ -461,52 +453,21 @@ class Tools:
         return self._instances.get(slot.serial) if slot is not None else None
 
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
-        """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives.
-
-        Raises UnknownUnitError: there is no tool of that name.
-        """
+        """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives."""
         # Of two folders with one name the first counts, as in a start.
         entries = {entry.name: entry for entry in reversed(self.catalog.entries())}
         live = {instance.name for instance in self._instances.values()}
-        if name is not None and name not in entries and name not in live:
-            self.catalog.entry(name)
         names = sorted(entries.keys() | live) if name is None else [name]
         return tuple(self._state(each, entries.get(each)) for each in names)
 
     def _state(self, name: str, entry: Entry | None) -> ToolState:
-        # `entry` is None when the tool is gone, but something of it lives.
-        last, slot, listening = self.states.of(name), self.pool.slot(name), self.driver.listeners.port_of(name)
-        live = self.instance_of(name) if slot is not None and slot.phase is not Phase.COLD else None
-        word = ("failed" if last.failure else "cold") if slot is None or live is None else slot.phase.value
-        if slot is not None and slot.phase is Phase.READY and slot.in_flight:
-            word = "busy"
+        state = ToolState(name, entry, self.states.of(name), self.pool.slot(name), self.instance_of(name))
+        state.port = state.port or self.driver.listeners.port_of(name)
+        state.pinned = state.pinned or self.pool.pin_of(name) is not Pin.NONE
         zygote = self.zygotes.get(self.driver.recipes.get(name))
-        warnings = [*(entry.spec.warnings if entry and entry.spec else ())]
-        warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
-        warnings += [f"its starts are not forked: {zygote.refused}"] if zygote and zygote.refused else []
-        declared = entry is not None and entry.spec is not None and entry.spec.pinned and not last.unpinned
-        return ToolState(
-            unit=f"tool:{name}",
-            name=name,
-            state=word,
-            reason=last.reason if live is None else live.wanted.value if live.wanted else None,
-            pid=live.pid if live else None,
-            port=live.port or listening if live else listening,
-            started_at=live.started_at if live else None,
-            last_used=last.last_used,
-            in_flight=len(slot.in_flight) if slot else 0,
-            waiting=len(slot.line) if slot else 0,
-            pinned=declared or self.pool.pin_of(name) is not Pin.NONE,
-            start_method=live.start_method if live else None,
-            restarts=last.restarts,
-            instance=live.key if live else None,
-            cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
-            config_error=entry.error if entry else None,
-            failure=last.failure,
-            warnings=tuple(warnings),
-            survivors=tuple(each.pid for each in live.report.survivors) if live else (),
-            rss_bytes=slot.rss_bytes or None if slot else None,
-        )
+        if zygote is not None and zygote.refused:
+            state.warnings.append(f"its starts are not forked: {zygote.refused}")
+        return state
 
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""

@@ -15,7 +15,6 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from supervisord_py.process.keeper_client import KeeperClient
 
@@ -108,16 +107,10 @@ def _listening_socket() -> socket.socket:
     with socket.socket() as chosen:
         chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         chosen.bind(("127.0.0.1", 0))
-        listening = socket.socket()
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listening.bind(("127.0.0.1", chosen.getsockname()[1] if sys.platform == "linux" else 0))
-            listening.listen(LISTEN_BACKLOG)
-        except OSError:
-            listening.close()
-            raise
+        port = chosen.getsockname()[1] if sys.platform == "linux" else 0
+        listening = socket.create_server(("127.0.0.1", port), backlog=LISTEN_BACKLOG)
+    # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
@@ -139,15 +132,11 @@ class NotifySocket:
         self.is_ready = asyncio.Event()
         self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            self._socket.setblocking(False)
-            self.path.unlink(missing_ok=True)
-            self._socket.bind(str(self.path))
-            self.path.chmod(0o600)
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o600)
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
 
     def _receive(self) -> None:
@@ -171,35 +160,24 @@ class NotifySocket:
 
 
 def notify_path(run_dir: Path, key: str) -> Path:
-    """Return where the notification socket of an instance lies; short, because sun_path holds 104 bytes at least."""
-    return run_dir / "n" / key.rpartition(".")[2]
+    return run_dir / "n" / key.rpartition(".")[2]  # short: sun_path holds 104 bytes at least
 
 
-class Listening(NamedTuple):
-    """A listening TCP socket of some process."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
-
-
-def listening_of(leader: int) -> tuple[Listening, ...]:
-    """Return where a tree of processes listens, without duplicates, leader first. Costs milliseconds."""
+def listening_of(leader: int) -> list[tuple[str, int]]:
+    """Return where a tree of processes listens, address and port; leader first. Costs milliseconds."""
     import psutil  # a megabyte that an idle daemon does not need
 
-    found: dict[Listening, None] = {}
+    found: dict[tuple[str, int], None] = {}
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(leader)
         for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.Error, OSError):
                 for each in process.net_connections(kind="tcp"):
                     if each.status == psutil.CONN_LISTEN:
-                        found[Listening(*each.laddr[:2])] = None
-    return tuple(found)
+                        found[each.laddr[:2]] = None
+    return list(found)
 
 
 def is_listener_of(leader: int, port: int) -> bool:
     """Say whether a process of the tree listens where a connection to 127.0.0.1:port arrives."""
-    return any(each.port == port and each.address in _LOCAL for each in listening_of(leader))
+    return any(number == port and address in _LOCAL for address, number in listening_of(leader))

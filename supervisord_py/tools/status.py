@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.pool import Slot
+from supervisord_py.tools.catalog import Entry
+from supervisord_py.tools.driver import ToolInstance
 
 
 class LastState(msgspec.Struct):
@@ -69,26 +71,36 @@ class LastStates:
                 self.remember(tool)
 
 
-class ToolState(NamedTuple):
-    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting` counts requests."""
+class ToolState:
+    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting` counts requests.
 
-    unit: str
-    name: str
-    state: str
-    reason: str | None
-    pid: int | None
-    port: int | None
-    started_at: float | None
-    last_used: float | None
-    in_flight: int
-    waiting: int
-    pinned: bool
-    start_method: str | None
-    restarts: int
-    instance: str | None
-    cold_start_ms: int | None
-    config_error: ConfigError | None
-    failure: Mapping[str, Any] | None
-    warnings: tuple[str, ...]
-    survivors: tuple[int, ...]
-    rss_bytes: int | None
+    Without an `entry` the tool is gone, but something of it lives.
+    """
+
+    def __init__(
+        self, name: str, entry: Entry | None, last: LastState, slot: Slot | None, live: ToolInstance | None
+    ) -> None:
+        spec = entry.spec if entry is not None else None
+        self.unit = f"tool:{name}"
+        self.name = name
+        self.state = ("failed" if last.failure else "cold") if slot is None or live is None else slot.phase.value
+        if slot is not None and slot.phase is Phase.READY and slot.in_flight:
+            self.state = "busy"
+        self.reason = last.reason if live is None else live.wanted and live.wanted.value
+        self.pid = live.pid if live else None
+        self.port = (live.port or None) if live else None
+        self.started_at = live.started_at if live else None
+        self.last_used = last.last_used
+        self.in_flight = len(slot.in_flight) if slot else 0
+        self.waiting = len(slot.line) if slot else 0
+        self.pinned = spec is not None and spec.pinned and not last.unpinned
+        self.start_method = live.start_method if live else None
+        self.restarts = last.restarts
+        self.instance = live.key if live else None
+        self.cold_start_ms = live.cold_start_ms if live and live.ready_at else None
+        self.config_error = entry.error if entry is not None else None
+        self.failure = last.failure
+        self.warnings = [*(spec.warnings if spec is not None else ())]
+        self.warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
+        self.survivors = [each.pid for each in live.report.survivors] if live else []
+        self.rss_bytes = (slot.rss_bytes or None) if slot else None

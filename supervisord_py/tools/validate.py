@@ -4,6 +4,10 @@ The checks of files collect everything; the checks of a running instance stop at
 follows would only repeat it. That instance lives apart from the warm set, on a socket of its own. It is recorded like
 every instance (start method `probe`), and a control plane that finds it left behind stops it, because its note is not
 one that can be adopted. Whatever happens, what was started is stopped.
+
+The input that it sends is the tool's own `test-request.json`, else one made from what it declares, as plain as can be:
+const, default, first example or option, the middle or an end of a range. Where that does not fit, the author is asked
+to write the test request.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ import msgspec
 
 from supervisord_py.config.documents import DocumentError, Problem, read_document
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
-from supervisord_py.tools.manifest import MANIFEST, ToolSpec, load_tool
+from supervisord_py.tools.manifest import MANIFEST, ToolSpec, check_input, load_tool
+from supervisord_py.tools.pixie import FILE_TYPES, PixieManifest, value_schema
 from supervisord_py.tools.proxy import make_room, media_type, run_calls
-from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, schema_drift
@@ -48,8 +52,20 @@ CHECK_SECONDS = 30.0  # bound of each check on the instance, where the tool over
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
+TEST_REQUEST = "test-request.json"
 _MAX_ANSWER = 64 * 1024 * 1024
+_MAX_DEPTH = 20
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)")
+_PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
+)
+_SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA"
+_PIXIES: dict[str, Any] = {
+    "file": _PICTURE, "image": _PICTURE, "audio": _SILENCE, "colour": "#000000", "time": "12:00", "date": "2026-01-01",
+    "datetime": "2026-01-01T12:00:00", "date_range": ["2026-01-01", "2026-01-02"], "map_point": [0, 0],
+    "map_bbox": [[0, 0], [0.01, 0.01]], "map_polygon": [[0, 0]], "map_multipoint": [[0, 0]],
+}  # fmt: skip
+"""Samples of inputs whose schema says less than their type."""
 
 
 class ToolCheck(NamedTuple):
@@ -102,9 +118,8 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
         if members <= {"input", "inputs", "output", "outputs", "secrets"}:
             checks |= {"tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is JSON"), "schemas_coherent": broken}
         return None, checks
-    started = " ".join(spec.command) if spec.command else spec.entrypoint
     checks = {
-        "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts ({started}) are there"),
+        "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts are there"),
         "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is sound, dialect {spec.dialect}"),
         "schemas_coherent": ToolCheck(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
@@ -173,18 +188,16 @@ class _Trial:
     """One instance of a tool for the length of a validation; a check of it is a method of the check's name."""
 
     def __init__(self, tools: Tools, spec: ToolSpec) -> None:
-        self.supervisor = tools.supervisor
-        self.config = tools.config
-        self.driver = tools.trial_driver(METHOD)
-        self.spec = spec
-        self.sample = Sample(None, "")
+        self.sample = sample_input(spec)
         self.answer: Any = None
-        self._is_json = True
         self.stderr = ""
+        self._is_json = True
+        self._tools = tools
+        self._spec = spec
         self._seconds = float((spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
-        self._instance.extra_env = VALIDATING
+        self._instance.trial_env = VALIDATING
         self._instance.start_method = METHOD
 
     async def run(self, checks: dict[str, ToolCheck]) -> None:
@@ -217,25 +230,25 @@ class _Trial:
                 body, _ = await answer.read_up_to(limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
-            detail = f"{self.spec.unit} did not answer {asked} within {seconds:g} s."
-            raise TimedOutError(detail, unit=self.spec.unit) from error
+            detail = f"{self._spec.unit} did not answer {asked} within {seconds:g} s."
+            raise TimedOutError(detail, unit=self._spec.unit) from error
         except BROKEN as error:
             what = f"broke off its answer to {asked} ({type(error).__name__})."
-            raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
+            raise failures.bad_answer(self._spec, what, await self._tools.supervisor.tail(self._instance)) from error
 
     async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
-        root, run_id = self.config.data_dir, str(uuid.uuid4())
-        if self.spec.pixie is not None:
-            await asyncio.to_thread(make_room, root / self.spec.name, run_id, self.spec.pixie.retain_runs)
-        return run_calls(self.spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
+        spec, root, run_id = self._spec, self._tools.config.data_dir, str(uuid.uuid4())
+        if spec.pixie is not None:
+            await asyncio.to_thread(make_room, root / spec.name, run_id, spec.pixie.retain_runs)
+        return run_calls(spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
 
     async def _post(self, value: Any) -> _Answer:
         (call,) = await self._calls(value, streaming=False)
-        return await self._ask((self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
+        return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
 
     async def tool_spawns(self) -> ToolCheck:
         begun = time.monotonic()
-        await self.supervisor.start(self.driver, self._instance)
+        await self._tools.supervisor.start(self._tools.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
         health = await self._ask(self._seconds, "GET", "/healthz")
         if health.status != 200:
@@ -247,12 +260,11 @@ class _Trial:
 
     async def schema_matches_disk(self) -> ToolCheck:
         assert self._instance.upstream is not None
-        if drift := await schema_drift(self._instance.upstream, self.spec.manifest):
+        if drift := await schema_drift(self._instance.upstream, self._spec.manifest):
             return ToolCheck(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
         return ToolCheck(PASS, "GET /schema is tool.json")
 
     async def sample_input_run(self) -> ToolCheck:
-        self.sample = sample_input(self.spec)
         if self.sample.trouble:
             return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
@@ -265,7 +277,7 @@ class _Trial:
         return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def output_conforms(self) -> ToolCheck:
-        schema = self.spec.output_schema
+        schema = self._spec.output_schema
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
             return ToolCheck(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
@@ -273,18 +285,18 @@ class _Trial:
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
             return ToolCheck(FAIL, lines[0], "\n".join(lines))
         extra = self.answer.keys() - schema.get("properties", {}).keys() if isinstance(self.answer, dict) else set()
-        if self.spec.pixie is not None and extra:
+        if self._spec.pixie is not None and extra:
             return ToolCheck(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
         return ToolCheck(PASS, "the answer fits what is declared")
 
     async def streaming_check(self) -> ToolCheck:
-        if self.spec.pixie is not None and not self.spec.pixie.streams:
+        if self._spec.pixie is not None and not self._spec.pixie.streams:
             return ToolCheck(SKIP, "no output streams")
         *before, streamed = await self._calls(self.sample.value, streaming=True)
         for call in before:
             await self._ask(STREAM_SECONDS, *call)
         first = await self._ask(STREAM_SECONDS, *streamed, limit=0)
-        if self.spec.pixie is None and first.status in NOT_OFFERED:
+        if self._spec.pixie is None and first.status in NOT_OFFERED:
             return ToolCheck(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():
             return first.refused("/stream sends no event and answers")
@@ -293,7 +305,7 @@ class _Trial:
     async def reference_fixtures_match(self) -> ToolCheck:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
-        paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
+        paths = sorted((self._spec.folder / "reference").glob("fixture_*.json"))
         for path in paths:
             try:
                 fixture = read_document(path).value
@@ -311,16 +323,17 @@ class _Trial:
         return ToolCheck(PASS, f"{len(paths)} fixtures match")
 
     async def clean_shutdown(self) -> ToolCheck:
-        begun = time.monotonic()
-        await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
+        begun, driver = time.monotonic(), self._tools.driver
+        await self._tools.supervisor.stop(driver, self._instance, Reason.STOPPED)
         report, seconds = self._instance.report, time.monotonic() - begun
-        self.stderr = await self.supervisor.tail(self._instance)
-        await self.driver.listeners.drop(self.spec.name)
+        self.stderr = await self._tools.supervisor.tail(self._instance)
+        await driver.trials.drop(self._spec.name)
         if report.survivors:
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
             return ToolCheck(FAIL, f"survived the stop: {names}")
         if report.killed:
-            return ToolCheck(WARN, f"did not end within {self.spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
+            patience = f"{self._spec.stop_timeout_seconds:g} s of SIGTERM"
+            return ToolCheck(WARN, f"did not end within {patience} and was killed")
         return ToolCheck(PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
@@ -351,3 +364,80 @@ def _bare(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(each, dict) and "key" in each for each in value):
         return {str(each["key"]): each.get("value") for each in value}
     return value
+
+
+# -- what it is asked ---------------------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """An input to try, where it comes from, and why it does not fit (empty when it does)."""
+
+    value: Any
+    origin: str
+    trouble: str = ""
+
+
+def sample_input(spec: ToolSpec) -> Sample:
+    """Return an input for the tool: its test request, else a generated one."""
+    path, origin = spec.folder / TEST_REQUEST, TEST_REQUEST
+    if path.exists():
+        try:
+            value = read_document(path).value
+        except DocumentError as error:
+            line = f", line {error.problem.line}" if error.problem.line else ""
+            return Sample({}, origin, f"{origin}{line}: {error.problem.message}")
+    else:
+        origin = "generated from the input's declaration"
+        value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie)
+    try:
+        check_input(spec, value)
+    except InvalidInputError as error:
+        cure = "" if origin == TEST_REQUEST else f"; write {TEST_REQUEST}"
+        return Sample(value, origin, f"{error.detail}{cure}")
+    return Sample(value, origin)
+
+
+def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return the plainest value that a schema names; whether it fits is for others to check."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return {}
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if first := schema.get("examples") or schema.get("enum"):
+        return first[0]
+    if other := schema.get("anyOf") or schema.get("oneOf"):
+        return _plain(other[0], root, depth + 1)
+    if str(schema.get("$ref", "")).startswith("#/$defs/"):
+        return _plain(root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/")), root, depth + 1)
+    kinds, low, high = schema.get("type", "object"), schema.get("minimum"), schema.get("maximum")
+    match kinds if isinstance(kinds, str) else next((kind for kind in kinds if kind != "null"), "null"):
+        case "object":
+            known, must = schema.get("properties", {}), schema.get("required", ())
+            wanted = [name for name, each in known.items() if isinstance(each, dict) and "default" in each]
+            return {name: _plain(known.get(name, {}), root, depth + 1) for name in dict.fromkeys([*wanted, *must])}
+        case "array":
+            return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
+        case "string":
+            return "sample"[: schema.get("maxLength")]
+        case "integer" | "number" as kind:
+            if low is None or high is None:
+                return min(0, high or 0) if low is None else low
+            return (low + high) // 2 if kind == "integer" else low / 2 + high / 2
+        case "boolean":
+            return False
+    return None
+
+
+def _pixie(traits: PixieManifest) -> dict[str, Any]:
+    """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
+    if traits.layout == "chat":
+        return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
+    values = {each.key: each.default for each in traits.inputs if each.default is not None}
+    for each in traits.inputs:
+        hidden = each.show_if is not None and values.get(each.show_if.key) != each.show_if.equals
+        if each.default is None and each.required and not hidden:
+            schema = value_schema(each)
+            value = _PIXIES.get(each.type) or _plain(schema, schema)
+            values[each.key] = [value] if each.multiple and each.type in FILE_TYPES else value
+    return values

@@ -10,6 +10,7 @@ import pytest
 from keeper.keeper_rig import deafen
 from supervisord_py.ledger import instances
 from supervisord_py.process import zygote_pool
+from supervisord_py.process.pool import Pin
 from tools.tool_house import ToolHouse, alive, eventually
 
 
@@ -84,7 +85,7 @@ async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first
         await house.ask(name)
         await forks(house, "numpy", "plistlib")
         await house.launcher.stop(name)
-    await house.launcher.pin("pinned")
+    await house.launcher.pin("pinned", Pin.LRU)
     await house.new_control_plane()
     await forks(house, "numpy", "plistlib")
     assert len(house.launcher.zygotes.views()) == 1, "of what is not pinned there is none before its first start"

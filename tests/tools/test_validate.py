@@ -14,8 +14,7 @@ from supervisord_py.ledger import instances
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools import failures
 from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.sample import sample_input
-from supervisord_py.tools.validate import NAMES, check_pyproject, compare, validate_tool
+from supervisord_py.tools.validate import NAMES, check_pyproject, compare, sample_input, validate_tool
 from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
 from tools.tool_house import ToolHouse, alive
 
