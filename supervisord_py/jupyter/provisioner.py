@@ -20,6 +20,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -64,11 +65,17 @@ class SupervisedProvisioner(KernelProvisionerBase):
         super().__init__(**kwargs)
         self._session: str | None = None
         self._instance: str | None = None
-        self._cwd: str | None = None
         self._arguments: list[str] = []
 
-    async def _ask(self, verb: str) -> dict[str, Any]:
-        return await ControlSocket(self.socket).ask("POST", f"/api/kernels/{quote(self._session or '', safe='')}{verb}")
+    async def _ask(self, verb: str) -> dict[str, Any] | None:
+        """Ask the daemon about our kernel; None where it is not known any more. Raises DaemonError."""
+        session = quote(self._session or "", safe="")
+        try:
+            return await ControlSocket(self.socket).ask("POST", f"/api/kernels/{session}{verb}")
+        except DaemonError as error:
+            if error.is_gone or error.status == 404:
+                return None
+            raise
 
     # -- up ----------------------------------------------------------------------------------------------------------
 
@@ -83,14 +90,13 @@ class SupervisedProvisioner(KernelProvisionerBase):
         Raises DaemonError: why it cannot be started. jupyter_server sends only tornado's own errors to its pages, and
         of any other "Unhandled error": there it is an HTTPError.
         """
-        self._cwd = os.path.realpath(kwargs.get("cwd") or ".")  # noqa: ASYNC240 - a local path, once
         # A kernelspec does not know its own name: its folder is called so.
         name = str(getattr(self.parent, "kernel_name", "") or Path(self.kernel_spec.resource_dir).name)
         spec = Kernelspec(tuple(cmd), self.kernel_spec.language, name=name)
         order = order_of(
             str(self.kernel_id),
             spec,
-            cwd=self._cwd,
+            cwd=os.path.realpath(kwargs.get("cwd") or "."),  # noqa: ASYNC240 - a local path, once
             env=kwargs.get("env") or {},
             interpreter=self.interpreter,
             arguments=self._arguments,
@@ -131,9 +137,9 @@ class SupervisedProvisioner(KernelProvisionerBase):
             return ENDED
         try:
             kernel = await self._ask("/use")
-        except DaemonError as error:
-            return ENDED if error.is_gone or error.status == 404 else None
-        is_ours = kernel["instance"] == self._instance and kernel["state"] in _LIVING
+        except DaemonError:
+            return None
+        is_ours = kernel is not None and kernel["instance"] == self._instance and kernel["state"] in _LIVING
         return None if is_ours else ENDED
 
     async def wait(self) -> int | None:
@@ -152,7 +158,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
             if await self.poll() is not None:
                 raise ProcessLookupError(f"kernel:{self._session} has ended")
         elif signum == signal.SIGINT:
-            await self._order("/interrupt")
+            await self._ask("/interrupt")
         elif signum in {signal.SIGTERM, signal.SIGKILL}:
             await self.kill()
         else:
@@ -163,7 +169,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
     async def kill(self, restart: bool = False) -> None:
         """End the kernel; returns when nothing of it is left."""
         if self._session is not None:
-            await self._order("/stop")
+            await self._ask("/stop")
         self._instance = None
 
     terminate = kill
@@ -174,26 +180,14 @@ class SupervisedProvisioner(KernelProvisionerBase):
             await self.kill()
             self._session = None
 
-    async def _order(self, verb: str) -> None:
-        try:
-            await self._ask(verb)
-        except DaemonError as error:  # a kernel that is gone needs nothing
-            if not error.is_gone and error.status != 404:
-                raise
-
     # -- carried over to another process -----------------------------------------------------------------------------
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        told = await super().get_provisioner_info()
-        return told | {"session": self._session, "instance": self._instance, "cwd": self._cwd}
+        return await super().get_provisioner_info() | {"session": self._session, "instance": self._instance}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         await super().load_provisioner_info(provisioner_info)
-        self._session, self._instance, self._cwd = (provisioner_info[name] for name in ("session", "instance", "cwd"))
-
-    def resolve_path(self, path: str) -> str | None:
-        found = Path(self._cwd or ".", Path(path).expanduser())
-        return found.resolve().as_posix() if found.exists() else None
+        self._session, self._instance = provisioner_info["session"], provisioner_info["instance"]
 
 
 def order_of(
@@ -235,7 +229,7 @@ def order_of(
 
 
 class DaemonError(RuntimeError):
-    """The daemon refused, or did not answer; the message is for people.
+    """The daemon refused, or did not answer.
 
     `status` is a refusal's. `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with
     the daemon), `late` or `broken` where an answer did not come.
@@ -265,49 +259,38 @@ class ControlSocket:
 
         It is asked once more where the control plane was replaced in between. Raises DaemonError.
         """
+        lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
+        content = b"" if body is None else json.dumps(body).encode()
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+        request = "\r\n".join([*lines, "", ""]).encode("ascii") + content
         try:
-            return await self._ask_once(method, route, body, seconds)
+            return await self._exchange(request, f"{method} {route}", seconds)
         except DaemonError as error:
             if error.kind not in {"broken", "interrupted"}:
                 raise
-        return await self._ask_once(method, route, body, seconds)
+        return await self._exchange(request, f"{method} {route}", seconds)
 
-    async def _ask_once(
-        self, method: str, route: str, body: Mapping[str, Any] | None, seconds: float
-    ) -> dict[str, Any]:
-        content = b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
-        if body is not None:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+    async def _exchange(self, request: bytes, asked: str, seconds: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout(seconds):
-                heard = await self._exchange("\r\n".join([*lines, "", ""]).encode("ascii") + content)
-            head, _, body_heard = heard.partition(b"\r\n\r\n")
-            status, document = int(head.split(maxsplit=2)[1]), json.loads(body_heard)
+                reader, writer = await asyncio.open_unix_connection(self.path)
+                with closing(writer):
+                    writer.write(request)
+                    head, _, text = (await reader.read()).partition(b"\r\n\r\n")
+            status, document = int(head.split(maxsplit=2)[1]), json.loads(text)
         except TimeoutError as error:
-            raise DaemonError(f"pxd did not answer {method} {route} within {seconds:g} s", kind="late") from error
+            raise DaemonError(f"pxd did not answer {asked} within {seconds:g} s", kind="late") from error
+        except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
+            why = f"pxd does not answer at {self.path}: {error.strerror}. Start it: pxctl daemon start"
+            raise DaemonError(why, kind="gone") from error
         except (OSError, IndexError, ValueError) as error:
             raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
-        if not isinstance(document, dict):
-            raise DaemonError("pxd answered with something that is no document of its API", status)
         if status >= 400:
-            detail, hint = str(document.get("detail") or document.get("title")), document.get("hint")
+            detail, hint = str(document.get("detail")), document.get("hint")
             end = "" if detail.endswith((".", "!", "?")) or not hint else "."
-            raise DaemonError(f"{detail}{end} {hint or ''}".rstrip(), status, str(document.get("kind", "")))
-        return document
-
-    async def _exchange(self, request: bytes) -> bytes:
-        try:
-            reader, writer = await asyncio.open_unix_connection(self.path)
-        except OSError as error:
-            why = f"pxd does not answer at {self.path}: {error.strerror or error}. Start it: pxctl daemon start"
-            raise DaemonError(why, kind="gone") from error
-        try:
-            writer.write(request)
-            await writer.drain()
-            return await reader.read()
-        finally:
-            writer.close()
+            raise DaemonError(f"{detail}{end} {hint or ''}".rstrip(), status, str(document.get("kind")))
+        return cast("dict[str, Any]", document)
 
     async def ensure_running(self) -> None:
         """Start the daemon where it is not there. Raises DaemonError: PX_AUTOSTART=0 forbids that, or it cannot be."""
@@ -321,10 +304,11 @@ class ControlSocket:
     def _start(self) -> None:
         beside = Path(sys.executable).with_name("pxctl")
         command = [str(beside) if beside.exists() else "pxctl", "--socket", self.path, "daemon", "start"]
-        options: Any = {"env": self._environ, "stdin": subprocess.DEVNULL, "capture_output": True}
         try:
-            run = subprocess.run(command, check=False, **options)
+            run = subprocess.run(
+                command, env=self._environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
         except OSError as error:
             raise DaemonError(f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone") from error
         if run.returncode != 0:
-            raise DaemonError(f"pxd could not be started: {run.stderr.decode(errors='replace').strip()}", kind="gone")
+            raise DaemonError(f"pxd could not be started: {run.stderr.strip()}", kind="gone")

@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -37,8 +36,6 @@ from supervisord_py.zygote.main import stamped
 MANAGED = "managed"  # the word by which a request asks for the managed environment
 PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
-SHIM_SECONDS = 30.0
-"""How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
 REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""
@@ -115,18 +112,12 @@ def candidates(
 def real_cwd(cwd: str | None, home: str) -> str:
     """Return the real path of a working directory; None is the home directory. Raises InvalidInputError."""
     wanted = home if cwd is None else cwd
-    trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
-    if not wanted.startswith("/") or "\0" in wanted:
-        trouble = f"is not an absolute path: {shortened(repr(wanted))}"
-    elif not os.path.isdir(wanted):
-        trouble = f"does not exist, or is no directory: {shortened(wanted)}"
-    elif not os.access(wanted, os.X_OK):
-        trouble = f"cannot be entered: {wanted}"
-    elif any("\ud800" <= char <= "\udfff" for char in real):
-        trouble = f"has a name that is no UTF-8: {os.fsencode(real)!r}"
-    if trouble is not None:
-        raise refused("/cwd", f"Working directory {trouble}", "name a directory that exists, with --cwd")
-    return real
+    if wanted.startswith("/") and "\0" not in wanted and os.path.isdir(wanted) and os.access(wanted, os.X_OK):
+        real = os.path.realpath(wanted)
+        if not any("\ud800" <= char <= "\udfff" for char in real):
+            return real
+    message = f"Working directory {shortened(repr(wanted))} does not exist, cannot be entered, or is no absolute path."
+    raise refused("/cwd", message, "name a directory that exists, with --cwd")
 
 
 def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
@@ -212,8 +203,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     tag: str  # names its overlay
     pip: bool
     packages: tuple[str, ...]
-    is_shim: bool = False  # the program that was found is only a way to another one
-    until: float = float("inf")  # monotonic: how long that is believed while the files are as they were
+    is_shim: bool = False  # the program that was found is only a way to another one (pyenv's)
     stamps: dict[str, list[int] | None] = {}  # what differs when a file has changed that the answer depends on
 
 
@@ -227,23 +217,19 @@ async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str])
         return f"does not answer within {PROBE_SECONDS:g} s"
     except StartFailedError as error:
         return f"cannot be started: {error.detail}"
-    if ended.code != 0:
+    _, mark, told = ended.stdout.rpartition(self_report.MARK)  # start-up files may print, too
+    if ended.code != 0 or not mark:
         return how_it_ended(ended)
-    lines = [line for line in ended.stdout.splitlines() if line.startswith(self_report.MARK)]
-    if not lines:  # start-up files may print, too
-        return "exits with 0 without an answer"
     try:
-        said = msgspec.json.decode(lines[-1].removeprefix(self_report.MARK), type=Interpreter)
+        said = msgspec.json.decode(told.splitlines()[0], type=Interpreter)
     except msgspec.DecodeError:
         return "gives an answer that makes no sense"
 
     def completed() -> Interpreter:
         executable, real = said.executable or path, os.path.realpath(path)
+        files = path, real, str(Path(executable).parent.with_name("pyvenv.cfg")), *said.packages
         is_shim = real != os.path.realpath(executable)
-        until = time.monotonic() + SHIM_SECONDS if is_shim else said.until
-        settings = str(Path(executable).parent.with_name("pyvenv.cfg"))
-        known: dict[str, Any] = {"stamps": stamped((path, real, settings, *said.packages)), "until": until}
-        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, **known)
+        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, stamps=stamped(files))
 
     return await asyncio.to_thread(completed)
 
@@ -267,12 +253,12 @@ class Installers(msgspec.Struct, frozen=True):
     python: str
     uv: str | None = None
 
-    def overlay(self, python: str, overlay: Path, *, has_pip: bool) -> Install | None:
-        if self.uv is None and not has_pip:
+    def overlay(self, said: Interpreter, overlay: Path) -> Install | None:
+        if self.uv is None and not said.pip:
             return None
-        step = (*self._pip_install(python), "--target", str(overlay), REQUIREMENT)
-        what, by_hand = f"an overlay with ipykernel for {python}", self.add_ipykernel(python, has_pip=has_pip)
-        return Install(overlay, what, (step,), "ipykernel", by_hand)
+        step = (*self._pip_install(said.executable), "--target", str(overlay), REQUIREMENT)
+        what = f"an overlay with ipykernel for {said.executable}"
+        return Install(overlay, what, (step,), "ipykernel", self.add_ipykernel(said))
 
     def managed(self, root: Path) -> Install:
         make: tuple[str, ...] = (self.python, "-m", "venv", str(root))
@@ -281,12 +267,13 @@ class Installers(msgspec.Struct, frozen=True):
         steps = (make, (*self._pip_install(f"{root}/bin/python"), REQUIREMENT))
         return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
 
-    def add_ipykernel(self, python: str, *, has_pip: bool) -> str:
+    def add_ipykernel(self, said: Interpreter) -> str:
         """Return the exact command that gives an interpreter its own ipykernel."""
-        if not has_pip and self.uv is not None:
+        python = said.executable
+        if not said.pip and self.uv is not None:
             return shlex.join((self.uv, "pip", "install", "--python", python, "ipykernel"))
         command = shlex.join((python, "-m", "pip", "install", "ipykernel"))
-        return command if has_pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
+        return command if said.pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
 
     def _pip_install(self, python: str) -> tuple[str, ...]:
         if self.uv is not None:
@@ -305,12 +292,7 @@ def mark_of(target: Path) -> Path:
 
 
 def is_complete(target: Path, proof: str) -> bool:
-    """Say whether something was installed, whole. File I/O."""
-    return (target / proof).exists() and not os.path.lexists(mark_of(target))
-
-
-class InstallFailedError(StartFailedError):
-    """Something for kernels could not be installed. `hint` is the command that a person can run instead."""
+    return (target / proof).exists() and not mark_of(target).exists()
 
 
 class Installs:
@@ -323,7 +305,7 @@ class Installs:
     async def ensure(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
         """See to it that `install.target` is there, whole; `progress` gets short steps, on the loop.
 
-        Raises InstallFailedError: it cannot be had; ShuttingDownError: the daemon stops.
+        Raises StartFailedError: it cannot be had, `hint` is a command; ShuttingDownError: the daemon stops.
         """
         task = self._running.get(install.target)
         if task is None:
@@ -367,18 +349,11 @@ class Installs:
                     if ended.code != 0:
                         raise StartFailedError(f"{Path(argv[0]).name} {how_it_ended(ended)}")
             mark_of(target).unlink()
-        except TimeoutError:  # an OSError, too
-            raise _failed(install, f"it took longer than {INSTALL_SECONDS:g} s") from None
-        except StartFailedError as error:
-            raise _failed(install, error.detail) from error
-        except OSError as error:
-            raise _failed(install, f"{error.strerror or error}: {error.filename or target}") from error
+        except (OSError, StartFailedError) as error:
+            why = f"it took longer than {INSTALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
+            detail, about = f"cannot build {install.what}: {why}", {"reason": "spawn_failed", "stage": "build"}
+            raise StartFailedError(detail, hint=install.by_hand, **about) from error
         progress(f"built {install.what} in {time.monotonic() - started:.1f} s")
-
-
-def _failed(install: Install, why: str) -> InstallFailedError:
-    detail = f"cannot build {install.what}: {why}"
-    return InstallFailedError(detail, hint=install.by_hand, reason="spawn_failed", stage="build")
 
 
 def how_it_ended(ended: program.Completed) -> str:

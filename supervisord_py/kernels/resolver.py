@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
 
 OLDEST = (3, 8)  # Python versions below it run no kernel of ours
-REMEMBERED = 64
 _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 
@@ -57,7 +55,7 @@ class InterpreterResolver:
         self.own = own or {}
         self.client = client
         self.installs = Installs(client)
-        self.said: dict[tuple[str, str], Interpreter] = {}  # by path and folder, while the files hold
+        self.said: dict[str, Interpreter] = {}  # by path, while the files hold
 
     async def close(self) -> None:
         await self.installs.close()
@@ -262,9 +260,7 @@ class Resolution:
             self._attempts.append(attempt)
             if attempt.verdict is CandidateVerdict.TAKEN:
                 taken = attempt
-            elif (
-                taken is None and attempt.verdict is CandidateVerdict.UNUSABLE
-            ):  # cells run with another's packages now
+            elif taken is None and attempt.verdict is CandidateVerdict.UNUSABLE:  # cells find another's packages now
                 self._notices.append(attempt.sentence + (f" ({attempt.remedy})" if attempt.remedy else ""))
         return taken
 
@@ -272,21 +268,17 @@ class Resolution:
         """Return what came of a candidate that is there; the overlay that it needs is installed where it may be."""
         if self._config.skip_check:
             return replace(found, verdict=CandidateVerdict.TAKEN, detail="exists; it was not asked, by setting")
-        said, bad = await self._ask(found.path), replace(found, verdict=CandidateVerdict.UNUSABLE)
+        said, unusable = await self._ask(found.path), replace(found, verdict=CandidateVerdict.UNUSABLE)
         if isinstance(said, str):
-            return replace(bad, detail=said)
-        version, overlay = ".".join(map(str, said.version)), None
-        detail = "runs, with ipykernel of its own"
+            return replace(unusable, detail=said)
+        version, overlay, detail = ".".join(map(str, said.version)), None, "runs, with ipykernel of its own"
         if said.version[:2] < OLDEST:
-            detail = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
-            return replace(bad, detail=detail, version=version)
+            return replace(unusable, detail=f"is Python {version}; kernels need 3.8 or newer", version=version)
         if said.lacking:
             folder = self._config.data_dir / "overlays" / said.tag
             overlay, detail = str(folder), f"runs, with the overlay {folder}"
             if trouble := await self._overlay_trouble(said, folder):
-                why, remedy = trouble
-                detail = f"has no {said.lacking[0]}, and {why}"
-                return replace(bad, detail=detail, version=version, remedy=remedy)
+                return replace(unusable, version=version, **trouble)
         self._said = said
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
         path = said.executable if said.is_shim and found.source is Source.PATH else found.path
@@ -294,33 +286,29 @@ class Resolution:
 
     async def _ask(self, path: str) -> Interpreter | str:
         """Have an interpreter say what it is; that holds until its files change. A dead one is asked each time."""
-        known, place = self._resolver.said, (path, self._cwd)
-        if (said := known.get(place)) is not None and time.monotonic() < said.until:  # noqa: SIM102
-            if await asyncio.to_thread(stamped, said.stamps) == said.stamps:
-                return said
-        asked = await interpreters.ask(self._resolver.client, *place, self._filtered(None, None).env)
-        if isinstance(asked, Interpreter):
-            while len(known) >= REMEMBERED:  # the oldest goes for it
-                del known[next(iter(known))]
-            known[place] = asked
+        known = self._resolver.said.get(path)
+        if known is not None and await asyncio.to_thread(stamped, known.stamps) == known.stamps:
+            return known
+        asked = await interpreters.ask(self._resolver.client, path, self._cwd, self._filtered(None, None).env)
+        if isinstance(asked, Interpreter) and not asked.is_shim:  # where a shim leads depends on files nobody knows
+            self._resolver.said[path] = asked
         return asked
 
-    async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> tuple[str, str] | None:
-        """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
+    async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> dict[str, str] | None:
+        """Return `detail` and `remedy` where an interpreter has no overlay; it is installed if it may be."""
         if await asyncio.to_thread(interpreters.is_complete, overlay, "ipykernel"):
             return None
         tools = await asyncio.to_thread(interpreters.find_installers, self._path)
-        remedy, why = tools.add_ipykernel(said.executable, has_pip=said.pip), "there is no overlay for it"
-        install = tools.overlay(said.executable, overlay, has_pip=said.pip)
+        why, install = "there is no overlay for it", tools.overlay(said, overlay)
         if install is not None and self._install:
             try:
                 await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
                 return None
-            except interpreters.InstallFailedError as error:
+            except StartFailedError as error:
                 why = error.detail
         else:
             self.installable |= install is not None
-        return why, remedy
+        return {"detail": f"has no {said.lacking[0]}, and {why}", "remedy": tools.add_ipykernel(said)}
 
     # -- environments --------------------------------------------------------------------------------------------------
 
@@ -331,12 +319,8 @@ class Resolution:
 
     def _installer_env(self) -> Environment:
         """Return what installers may see: as kernels, with a person's settings of them, without Python's."""
-        rules = self._rules
-        allowed, denied = (
-            (*rules.allow_prefixes, *interpreters.INSTALLER_SETTINGS),
-            (*rules.deny, "PYTHONPATH", *_ACTIVE),
-        )
-        wider = replace(rules, allow_prefixes=allowed, deny=denied)
+        prefixes = *self._rules.allow_prefixes, *interpreters.INSTALLER_SETTINGS
+        wider = EnvRules(self._rules.allow, (*self._rules.deny, "PYTHONPATH", *_ACTIVE), prefixes)
         return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})
 
     # -- when none runs ------------------------------------------------------------------------------------------------
@@ -346,19 +330,19 @@ class Resolution:
         self.installable = self.installable and self._config.managed
         attempts, source = self._attempts, self._attempts[0].source
         bad = [each for each in attempts if each.verdict is CandidateVerdict.UNUSABLE] or attempts
-        told = "; ".join(each.sentence for each in bad)
-        detail = f"the interpreter {told}" if len(attempts) == 1 else f"no Python for cells: {told}"
+        detail = f"no Python for cells: {'; '.join(each.sentence for each in bad)}"
         failure = f"{detail}; a start builds what is lacking first" if self.installable else detail
         self.failed = self._made("", self._filtered(None, spec), spec, failure=failure)
         venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
         make = f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
-        remedies = (each.remedy for each in attempts if each.remedy)
-        hint = next(remedies, "pxctl kernel start --explain" if source in DECISIVE else make)
+        usual = "pxctl kernel start --explain" if source in DECISIVE else make
+        hint = next((each.remedy for each in attempts if each.remedy), usual)
         members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
-        if source is Source.REQUEST:
-            return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
-        if source is Source.SETTING:
-            return ConfigError(detail, key=source.value, **members)
-        if spec is not None and source is Source.KERNELSPEC:
-            return ConfigError(detail, kernelspec=spec.name, **members)
+        match source:
+            case Source.REQUEST:
+                return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
+            case Source.SETTING:
+                return ConfigError(detail, key=source.value, **members)
+            case Source.KERNELSPEC:
+                return ConfigError(detail, kernelspec=spec and spec.name, **members)
         return StartFailedError(detail, reason="spawn_failed", stage="interpreter", **members)

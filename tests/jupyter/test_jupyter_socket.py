@@ -114,7 +114,6 @@ async def test_what_broke_off_or_was_given_up_by_a_replaced_control_plane_is_ask
     ("said", "words"),
     [
         (answer(409, {"detail": "It is so.", "hint": "do this", "kind": "conflict"}), r"^It is so\. do this$"),
-        (answer(200, [1]), "no document"),
         (None, r"within 0\.2 s"),
     ],
 )
