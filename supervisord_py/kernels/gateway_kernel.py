@@ -195,10 +195,6 @@ def _why(error: BaseException, seconds: float) -> str:
 # -- one kernel --------------------------------------------------------------------------------------------------------
 
 
-class EndedEarlyError(StartFailedError):
-    """A kernel ended before it was ready."""
-
-
 class RemoteKernel(msgspec.Struct, frozen=True):
     """One kernel at a server, as it is written down; no token is in it."""
 
@@ -244,8 +240,8 @@ class GatewayKernel(MessagingKernel):
         try:
             while not (await asyncio.wait([opening], timeout=LOOK_SECONDS))[0]:
                 if await self._is_dead():
-                    where = self._client.shown
-                    raise EndedEarlyError(f"The kernel at {where} ended before it was ready.", reason="early_exit")
+                    detail = f"The kernel at {self._client.shown} ended before it was ready."
+                    raise StartFailedError(detail, reason="early_exit")
             self._socket = opening.result()
         finally:
             opening.cancel()

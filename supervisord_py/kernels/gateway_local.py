@@ -1,10 +1,9 @@
 """The one gateway of this daemon, and kernels in it, each with its own project's interpreter and environment.
 
-The gateway is an instance of the supervisor's, found again by the next control plane, or started. What is written in
-`gateway.json` is used only while its process is ours and answers to its token; whatever else of ours is there is
-stopped first. A gateway that answers is never replaced: other sessions live in it. Each kernel is started by a
-kernelspec of its own, which runs our launcher, so that the kernel writes the files of its cells by itself: what the
-gateway's websocket loses, the disk has.
+The gateway is an instance of the supervisor's; its note with the keeper has port and token. The next control plane goes
+on with one that answers, for other sessions live in it; one that does not is stopped before another starts. Each kernel
+is started by a kernelspec of its own, which runs our launcher, so that the kernel writes the files of its cells by
+itself: what the gateway's websocket loses, the disk has.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
-import msgspec
 import psutil
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
@@ -30,10 +29,10 @@ from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
-from supervisord_py.kernels.gateway_kernel import OUR_LOG, EndedEarlyError, GatewayClient, GatewayKernel, RemoteKernel
+from supervisord_py.kernels.gateway_kernel import OUR_LOG, GatewayClient, GatewayKernel, RemoteKernel
 from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, command
 from supervisord_py.kernels.messages import early_exit, how_it_ended
-from supervisord_py.process.instance import End, Instance, Note, Phase
+from supervisord_py.process.instance import End, Instance, Note, Phase, read_note
 from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 
@@ -65,27 +64,19 @@ _OPTIONS = {
 }
 
 
-class GatewayRecord(msgspec.Struct, frozen=True):
-    """A running gateway, as `gateway.json` (0600) has it."""
-
-    url: str  # http://127.0.0.1:PORT
-    pid: int
-    token: str
-    instance: str  # its key with the keeper
-
-
 class GatewayInstance(Instance):
-    def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
+    def __init__(self, key: str, config: KernelsConfig, port: int, token: str, launch: Launch | None = None) -> None:
         super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
-        self.launch = launch
-        self.token = secrets.token_urlsafe(32)
-        self.client: GatewayClient | None = None
+        self.launch, self.port, self.token = launch, port, token
+        self.client = GatewayClient(f"http://127.0.0.1:{port}", token, "")
+
+    def own_note(self) -> dict[str, Any]:
+        return {"port": self.port, "token": self.token}
 
     async def answers(self) -> bool:
         with suppress(PxError):
-            if self.client is not None:
-                await self.client.preflight(ANSWER_SECONDS)
-                return True
+            await self.client.preflight(ANSWER_SECONDS)
+            return True
         return False
 
 
@@ -115,18 +106,16 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         self.gateway: GatewayInstance | None = None
         self._one_at_a_time = asyncio.Lock()
         self._home = config.gateway_dir
-        self._record = self._home / "gateway.json"
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        getting = asyncio.ensure_future(self._client_for(launch))  # goes on for those who come later
+        getting = asyncio.ensure_future(self._gateway_for(launch))  # goes on for those who come later
         getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
         if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
-            about = {"hint": OUR_LOG, "unit": launch.unit, "reason": "readiness_timeout"}
-            raise ReadinessTimeoutError("The shared gateway did not answer in time.", **about)
-        client, began = getting.result(), time.time()
-        assert client is not None
+            raise self._late(launch.unit)
+        gateway, began = getting.result(), time.time()
+        assert gateway is not None
         name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
         folder = self._home / "kernelspecs" / "kernels" / name
         wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
@@ -135,9 +124,11 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         try:
             await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
-        except EndedEarlyError:
-            log = await self.supervisor.tail(self.gateway, began) if self.gateway is not None else ""
+            return await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=wanted)
+        except StartFailedError as error:
+            if error.extra.get("reason") != Reason.EARLY_EXIT:
+                raise
+            log = await self.supervisor.tail(gateway, began)
             said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
             raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
         finally:
@@ -149,9 +140,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
-        client = await self._client_for(None)
-        if client is not None and client.shown == held.url:
-            return client
+        gateway = await self._gateway_for(None)
+        if gateway is not None and gateway.client.shown == held.url:
+            return gateway.client
         await self.forget(held)
         return None
 
@@ -159,13 +150,13 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         await super().close(stop=stop)
         if self.gateway is not None and stop:
             await self._stop(self.gateway)
-        elif self.gateway is not None and self.gateway.client is not None:
+        elif self.gateway is not None:
             await self.gateway.client.close()
 
     # -- the gateway -------------------------------------------------------------------------------------------------
 
-    async def _client_for(self, launch: Launch | None) -> GatewayClient | None:
-        """Return who speaks with the gateway, started for `launch` if none answers. Raises StartFailedError."""
+    async def _gateway_for(self, launch: Launch | None) -> GatewayInstance | None:
+        """Return the gateway, started for `launch` if none answers. Raises StartFailedError."""
         async with self._one_at_a_time:
             if self.gateway is None:
                 await self._find()
@@ -173,35 +164,31 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
                 await self._stop(self.gateway)
             if self.gateway is None and launch is not None:
                 await self._start(launch)
-            return self.gateway.client if self.gateway is not None else None
+            return self.gateway
 
     async def _find(self) -> None:
-        """Take the gateway of an earlier control plane, if it can be used; stop what cannot."""
-        record = await asyncio.to_thread(self._read)
+        """Take the gateway of an earlier control plane, if it answers; stop what does not."""
         for child in await self.supervisor.placement.list(UNIT):
             if child.unit != UNIT:  # a session may be called so
                 continue
-            instance = self.revive(child, None)
-            if record is not None and record.instance == child.key and child.exit is None:
-                instance.client = GatewayClient(record.url, record.token, "")
-            if await instance.answers():
+            note = read_note(child.tag)
+            own = note.own if note is not None else {}
+            instance = GatewayInstance(child.key, self.config, own.get("port", 0), own.get("token", ""))
+            instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
+            instance.started_at = instance.ready_at = child.started_at
+            if child.exit is None and await instance.answers():
                 self._watch(instance)
             else:
                 await self._stop(instance)
 
-    def _read(self) -> GatewayRecord | None:
-        """Return what is written of the gateway; None where nothing sensible is. Blocking."""
-        with suppress(OSError, ValueError):
-            return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
-        return None
-
     async def _start(self, launch: Launch) -> None:
-        instance = GatewayInstance(self.supervisor.placement.new_key(), self.config, launch)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        key, token = self.supervisor.placement.new_key(), secrets.token_urlsafe(32)
+        instance = GatewayInstance(key, self.config, port, token, launch)
         try:
             await self.supervisor.start(self, instance)
-            url = f"http://127.0.0.1:{instance.port}"
-            record = GatewayRecord(url, instance.pid or 0, instance.token, instance.key)
-            await asyncio.to_thread(write_private, self._record, msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
             raise
@@ -224,7 +211,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         await instance.stopped.wait()
 
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
-        """Return what is to be spawned: a free port, a secret token, a private folder for its sockets.
+        """Return what is to be spawned; its sockets get a private folder.
 
         Nobody without the token gets anything, output is not rationed, and a kernel that dies is not restarted, which
         would hide that its variables are gone. It has no max_kernels: with one the gateway lists its kernels before
@@ -240,10 +227,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             runtime.mkdir(mode=0o700, parents=True)
 
         await asyncio.to_thread(make_places)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            instance.port = int(probe.getsockname()[1])
-        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", instance.token, "")
         env = {name: value for name, value in instance.launch.env.items() if _KEPT.match(name)} | {
             "KG_AUTH_TOKEN": instance.token,
             "JUPYTER_PATH": str(self._home / "kernelspecs"),
@@ -259,17 +242,15 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def ready(self, instance: GatewayInstance) -> None:
         assert instance.pid is not None
         assert instance.launch is not None
-        seconds, ended = self.config.gateway_start_seconds, asyncio.create_task(self.supervisor.wait(instance))
+        ended = asyncio.create_task(self.supervisor.wait(instance))
         try:
-            async with asyncio.timeout_at(instance.asked_at + seconds):
+            async with asyncio.timeout_at(instance.asked_at + self.config.gateway_start_seconds):
                 while not ended.done():
                     if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
                         return
                     await asyncio.wait([ended], timeout=LOOK_SECONDS)
         except TimeoutError:
-            about = {"reason": "readiness_timeout", "stderr_tail": await self.supervisor.tail(instance)}
-            detail = f"The shared gateway did not answer in time ({seconds:g} s)."
-            raise ReadinessTimeoutError(detail, hint=OUR_LOG, unit=UNIT, **about) from None
+            raise self._late(UNIT, stderr_tail=await self.supervisor.tail(instance)) from None
         finally:
             ended.cancel()
         end = End(Reason.EARLY_EXIT, ended.result(), await self.supervisor.last_words(instance))
@@ -280,20 +261,15 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             hint = f"{shlex.quote(python)} -m pip install jupyter_kernel_gateway"
         raise StartFailedError(detail, hint=hint, unit=UNIT, **end.facts())
 
-    def revive(self, child: Child, note: Note | None) -> GatewayInstance:
-        instance = GatewayInstance(child.key, self.config)
-        instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
-        instance.started_at = instance.ready_at = child.started_at
-        return instance
+    def _late(self, unit: str, **facts: str) -> ReadinessTimeoutError:
+        detail, reason = "The shared gateway did not answer in time.", Reason.READINESS_TIMEOUT.value
+        return ReadinessTimeoutError(detail, hint=OUR_LOG, unit=unit, reason=reason, **facts)
 
     async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
-        return False  # it is found by `gateway.json`, when somebody asks for it; its kernels hear of its end themselves
+        raise NotImplementedError  # it is looked for when somebody asks for it
 
     async def release(self, instance: GatewayInstance) -> None:
-        if instance.client is not None:
-            await instance.client.close()
-        if (record := self._read()) is None or record.instance == instance.key:
-            self._record.unlink(missing_ok=True)
+        await instance.client.close()
 
     def gone(self, instance: GatewayInstance) -> None:
         if self.gateway is instance:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from e2e.house import DEADLINE, NDJSON, QUICK, Answer, House, Later, alive, house, until
+from e2e.house import DEADLINE, NDJSON, QUICK, Answer, House, Later, alive, house, marked, until
 from ports import free_port
 
 NOBODY_IS_EVICTED = {"PX_KERNELS__IDLE_SECONDS": "3600", "PX_KERNELS__MAX_SESSIONS": "30"}
@@ -255,6 +255,17 @@ def gateway(folder: Path, token: str) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def gateways(home: House) -> dict[int, str]:
+    """Return the processes of the daemon's own gateway: pid → command line and environment."""
+    found = {}
+    for pid in marked(home.daemon_id):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            argv, environ = (Path(f"/proc/{pid}/{name}").read_bytes().decode() for name in ("cmdline", "environ"))
+            if "--KernelGatewayApp.port=" in argv:
+                found[pid] = argv + environ
+    return found
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import resource
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from e2e.house import Answer, alive, house, marked, until
-from e2e.kernel_house import GATEWAY, Call, Calls, environment, kernels_house, waits_for
+from e2e.kernel_house import GATEWAY, Call, Calls, environment, gateways, kernels_house, waits_for
 
 EMPTY_NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 LADDER = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "8", "PX_KERNELS__LADDER_KILL_SECONDS": "9"}
@@ -208,9 +208,9 @@ def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(calls: 
 # -- strangers --------------------------------------------------------------------------------------------------------
 
 
-def ask(port: int, method: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
+def ask(port: str, method: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
     """Return status and headers of one request to a gateway over TCP."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     body = '{"name": "python3"}' if method == "POST" else None
     connection.request(method, "/api/kernels", body, {"Content-Type": "application/json", **named})
@@ -223,16 +223,14 @@ def ask(port: int, method: str, **headers: str) -> tuple[int, http.client.HTTPMe
 @pytest.mark.deep
 def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(calls: Calls) -> None:
     calls.run("d2", "1", backend=GATEWAY)
-    folder = calls.house.home / "state" / "gateway"
-    told = json.loads((folder / "gateway.json").read_text())
-    port, token = int(told["url"].rpartition(":")[2]), told["token"]
+    (known,) = gateways(calls.house).values()
+    port, token = (re.findall(f"{name}=([^\0]+)", known)[0] for name in ("KernelGatewayApp.port", "KG_AUTH_TOKEN"))
     wrong: tuple[dict[str, str], ...] = ({}, {"Origin": FOREIGN}, {"Authorization": "token wrong"})
     assert {ask(port, method, **headers)[0] for method in ("GET", "POST") for headers in wrong} <= {401, 403}
     status, headers = ask(port, "GET", Authorization=f"token {token}")
     assert (status, headers.get("Access-Control-Allow-Origin") != "*") == (200, True)
     _, headers = ask(port, "OPTIONS", Origin=FOREIGN, Access_Control_Request_Method="POST")
     assert headers.get("Access-Control-Allow-Origin") not in {"*", FOREIGN}
-    assert stat.S_IMODE((folder / "gateway.json").stat().st_mode) == 0o600
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(calls.house.daemon_id)]
     assert not [line for line in lines if token.encode() in line], "a token is in nobody's command line"
     code = f"any({token!r} in value for value in __import__('os').environ.values())"

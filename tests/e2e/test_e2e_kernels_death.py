@@ -6,7 +6,6 @@ stay, its cell goes on and is followed to its end. The kernel's own death is tol
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.house import DEADLINE, House, Later, a_moment, alive, gone, house, marked, until, written_pid
-from e2e.kernel_house import GATEWAY, Calls, descendants, kernels_house
+from e2e.kernel_house import GATEWAY, Calls, descendants, gateways, kernels_house
 from e2e.pipe_house import whole
 from rounds import rounds
 
@@ -87,12 +86,11 @@ def fallen() -> Iterator[Calls]:
 
 
 def strays(home: House) -> list[int]:
-    """Return the living processes of this daemon that no row of it explains; the shared gateway has its own file."""
+    """Return the living processes of this daemon that neither a row of it nor the shared gateway explains."""
     known = {home.pids()[1]}
-    gateway = home.home / "state" / "gateway" / "gateway.json"
     listed = home.get("/api/kernels")
-    rows = [*listed["kernels"], *listed["zygotes"], *([json.loads(gateway.read_text())] if gateway.exists() else [])]
-    for pid in [each["pid"] for each in rows if each["pid"] is not None]:
+    rows = [each["pid"] for each in (*listed["kernels"], *listed["zygotes"]) if each["pid"] is not None]
+    for pid in (*rows, *gateways(home)):
         known |= {pid, *descendants(pid)} if alive(pid) else set()
     return [pid for pid in marked(home.daemon_id) if pid not in known]
 
@@ -158,7 +156,7 @@ def test_the_local_gateways_kernels_outlive_the_brain_but_not_their_gateway(besi
     whole(calls.output("g", last["id"]).decode())
     assert calls.value("g", "x", backend=GATEWAY) == "5"
     later = calls.begun("g", SLEEPS, backend=GATEWAY)
-    os.kill(json.loads((home.home / "state" / "gateway" / "gateway.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(*gateways(home), signal.SIGKILL)
     assert later.result().ended == ("error", "lost")
     assert "variables" in calls.run("g", "x", backend=GATEWAY).told
     calls.end("g")
