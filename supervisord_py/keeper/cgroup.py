@@ -18,7 +18,7 @@ from supervisord_py.keeper.procfs import slurp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 CONTROLLERS = ("cpu", "memory", "pids")
 CPU_PERIOD = 100_000  # microseconds, the kernel's default
@@ -26,7 +26,6 @@ _FILES = {"memory": "memory.max", "nproc": "pids.max", "cpu_percent": "cpu.max"}
 GROUP_PREFIX = "pxd-"
 LEAF = "keeper"
 _LEAVES = (LEAF, "supervisor")  # leaves that we, or systemd's DelegateSubgroup=, put the keeper into
-_DEEPEST = 12
 
 
 def put(path: str, text: str) -> None:
@@ -74,16 +73,9 @@ def _unescape(path: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
-def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield a group's directory and all below it, parents first."""
-    yield path
-    try:
-        with os.scandir(path) as entries:
-            below = [entry.path for entry in entries if depth and entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for child in below:
-        yield from walk(child, depth - 1)
+def walk(path: str) -> list[str]:
+    """Return a group's directory and all below it, parents first."""
+    return [folder for folder, _, _ in os.walk(path)]
 
 
 class Cgroup:
@@ -164,7 +156,7 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove it with all below; False while something is in it."""
-        for paths in ([self.path], reversed(list(walk(self.path)))):  # most often nothing is below
+        for paths in ([self.path], walk(self.path)[::-1]):  # most often nothing is below
             try:
                 for path in paths:
                     os.rmdir(path)

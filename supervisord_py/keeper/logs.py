@@ -11,6 +11,7 @@ GAP record tells how many were lost. A child never notices.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -103,13 +104,10 @@ class Segments:
         return found
 
     def _begin(self, start: int) -> None:
+        self.close()
         log, idx = segment_paths(self.directory, start)
-        try:
-            self._idx = os.open(idx, _FLAGS, 0o600)
-            self._log = os.open(log, _FLAGS, 0o600)
-        except OSError:
-            self.close()
-            raise
+        self._idx = os.open(idx, _FLAGS, 0o600)
+        self._log = os.open(log, _FLAGS, 0o600)
         self._start = start
         self.position = start + os.fstat(self._log).st_size
         self._idx_size = os.fstat(self._idx).st_size
@@ -119,17 +117,14 @@ class Segments:
         if size < self.segment_bytes and (self._idx_size < self.segment_bytes or size == 0):
             return
         self._sizes.append((self._start, size + self._idx_size))
-        self.close()
         self._begin(self.position)
         excess = sum(size for _, size in self._sizes) + self.segment_bytes - self.total_bytes
         while excess > 0 and self._sizes:
             start, size = self._sizes.pop(0)
             excess -= size
             for path in segment_paths(self.directory, start):
-                try:
+                with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-                except FileNotFoundError:
-                    continue
 
 
 class UnitLog:

@@ -89,8 +89,6 @@ stands for lost bytes: its length counts them, it covers no position.
 
 from __future__ import annotations
 
-import array
-import itertools
 import json
 import os
 import socket
@@ -105,10 +103,7 @@ PROTOCOL = 1
 REVISION = 6  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
-FRAMES_PER_SEND = 64
 LENGTH_BYTES = 4
-_FDS_SPACE = socket.CMSG_SPACE(FDS_PER_MESSAGE * array.array("i").itemsize)
-_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # not everywhere
 
 STDOUT = 1
 STDERR = 2
@@ -155,22 +150,16 @@ def close_fds(fds: Iterable[int]) -> None:
 
 
 class FrameSocket:
-    """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has a loop drives it.
-
-    Frames go out in the order of `push`, descriptors ride on the first byte of theirs and are handed out with it.
-
-    Attributes:
-        queued: Bytes that wait to be sent.
-    """
+    """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has a loop drives it."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.set_inheritable(False)
         self._sock = sock
-        self._output: deque[tuple[memoryview, list[int]]] = deque()
+        self._output: deque[tuple[bytearray, list[int]]] = deque()  # frames of one sending, the first with descriptors
         self._input = bytearray()
         self._fds: deque[int] = deque()
-        self.queued = 0
+        self.queued = 0  # bytes that wait to be sent
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -182,7 +171,9 @@ class FrameSocket:
         if len(body) > MAX_FRAME:
             raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
         data = len(body).to_bytes(LENGTH_BYTES, "big") + body
-        self._output.append((memoryview(data), [os.dup(fd) for fd in fds]))
+        if fds or not self._output:
+            self._output.append((bytearray(), [os.dup(fd) for fd in fds]))
+        self._output[-1][0].extend(data)
         self.queued += len(data)
 
     def flush(self) -> bool:
@@ -192,21 +183,19 @@ class FrameSocket:
         """
         while self._output:
             data, fds = self._output[0]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            more = itertools.takewhile(lambda frame: not frame[1], itertools.islice(self._output, 1, FRAMES_PER_SEND))
             try:
-                sent = self._sock.sendmsg([data, *(frame for frame, _ in more)], rights)
+                sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
                 self._drop()
                 raise
             close_fds(fds)
+            fds.clear()
+            del data[:sent]
             self.queued -= sent
-            while self._output and sent >= len(self._output[0][0]):
-                sent -= len(self._output.popleft()[0])
-            if sent:
-                self._output[0] = (self._output[0][0][sent:], [])
+            if not data:
+                self._output.popleft()
         return True
 
     def receive(self) -> bool:
@@ -216,16 +205,12 @@ class FrameSocket:
         connection broke.
         """
         try:
-            data, ancillary, flags, _ = self._sock.recvmsg(65536, _FDS_SPACE, _CLOEXEC)
+            data, fds, flags, _ = socket.recv_fds(self._sock, 65536, FDS_PER_MESSAGE)
         except ConnectionResetError:  # it died with something of ours unread
             return False
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-                for fd in numbers if not _CLOEXEC else ():
-                    os.set_inheritable(fd, False)
-                self._fds.extend(numbers)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._fds.extend(fds)
         if flags & socket.MSG_CTRUNC:
             raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
         self._input += data

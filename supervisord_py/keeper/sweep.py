@@ -82,11 +82,8 @@ def write_record(run_dir: str, children: Iterable[HeldChild]) -> None:
             pids = {child.pid: child.start_time, **child.members}
             lines += [f"{pid} {start} {child.key} {child.unit}" for pid, start in pids.items()]
     path = f"{run_dir}/{RECORD_NAME}"
-    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, ("\n".join(lines) + "\n").encode())
-    finally:
-        os.close(fd)
+    with open(path + ".new", "w", encoding="utf-8") as file:  # private by our umask
+        file.write("\n".join(lines) + "\n")
     os.rename(path + ".new", path)
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,7 +33,6 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
-from supervisord_py.process import host
 from supervisord_py.process.model import Caps, Child, ChildSpec, ExitRecord, Reason, StopReport, TreeStat
 
 Message = dict[str, Any]
@@ -40,7 +40,6 @@ Fds = list[int]
 T = TypeVar("T")
 
 EARLY_MAX = 4096
-READS_A_TURN = 8  # reads before the loop gets its turn again: a flood of events must not starve everything else
 CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
 KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
@@ -64,7 +63,7 @@ class KeeperClient:
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str) -> None:
         self.log_dir = log_dir
         self.lost = False  # the keeper is gone, or the channel closed
-        self.new_key = partial(host.new_key, daemon_id)
+        self._daemon_id = daemon_id
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSocket(channel)
         self._fd = channel.fileno()
@@ -96,6 +95,10 @@ class KeeperClient:
             client.close()
             raise
         return client
+
+    def new_key(self) -> str:
+        """Return a fresh instance id: the daemon's id, a dot, eight hex digits of time and eight of chance."""
+        return f"{self._daemon_id}.{int(time.time()):08x}{secrets.token_hex(4)}"
 
     def children(self) -> tuple[Child, ...]:
         """Return what is held and not yet released, as far as it is known here; asks nobody."""
@@ -264,13 +267,10 @@ class KeeperClient:
     def _readable(self) -> None:
         why = "the keeper is gone"
         try:
-            for _ in range(READS_A_TURN):
-                more = self._frames.receive()
-                while not self.lost and (frame := self._frames.next_frame()) is not None:
-                    self._take(*frame)
-                if self.lost or not more:
-                    break
-            else:
+            more = self._frames.receive()
+            while not self.lost and (frame := self._frames.next_frame()) is not None:
+                self._take(*frame)
+            if more:
                 return
         except BlockingIOError:
             return

@@ -65,42 +65,15 @@ def test_describe_says_how_by_whom_and_why(changes: dict[str, Any], reason: Reas
 # -- who a process is --------------------------------------------------------------------------------------------------
 
 
-def identity_of(pid: int) -> Identity:
-    row = procfs.look(pid)
-    assert row is not None
-    return Identity(pid, row.start_time, host.boot_id())
-
-
-def test_this_process_lives_and_neither_its_pid_s_next_owner_nor_an_earlier_boot_does() -> None:
-    found = identity_of(os.getpid())
-    assert not host.is_dead(found)
-    assert not host.is_dead(replace(found, boot_id=""))  # recorded where boots have no names
-    assert host.is_dead(replace(found, start_time=found.start_time + 1))
-    assert host.is_dead(replace(found, boot_id="an earlier one"))
-    assert host.is_dead(Identity(-1, 5, ""))
-
-
-def test_a_zombie_is_dead_and_so_is_what_was_reaped() -> None:
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert child.stdin is not None
-    found = identity_of(child.pid)
-    assert not host.is_dead(found)
-    child.stdin.close()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
+def test_a_process_lives_until_it_is_a_zombie_and_nobody_else_is_taken_for_it() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        row = procfs.look(child.pid)
+        assert row is not None
+        found = Identity(child.pid, row.start_time, "")
+        assert not host.is_dead(found)
+        assert host.is_dead(replace(found, start_time=row.start_time + 1))
+        child.communicate()  # closes its stdin; it ends
     assert host.is_dead(found)
-    child.wait()
-    assert host.is_dead(found)
-
-
-def test_keys_are_fresh_name_their_daemon_and_sort_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {host.new_key("0badc0de") for _ in range(30)}  # of a thousand two are alike in one run of two thousand
-    assert len(keys) == 30
-    assert all(len(key) == 21 and key.startswith("0badc0de.") for key in keys)
-    made = []
-    for seconds in (1_700_000_000, 1_700_000_001, 1_700_010_000):
-        monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
-        made.append(host.new_key("0badc0de"))
-    assert made == sorted(made)
 
 
 # -- backoff -----------------------------------------------------------------------------------------------------------
