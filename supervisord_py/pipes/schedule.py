@@ -141,8 +141,8 @@ class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True, forbid_unkn
 Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
 
 
-def describe(schedule: Schedule, zone: str | None = None) -> str:
-    """Return one phrase: `every 30 min`, `at 09:30 on Monday (Europe/Berlin)`; `zone` is of schedules without one."""
+def describe(schedule: Schedule) -> str:
+    """Return one phrase: `every 30 min`, `at 09:30 on Monday (Europe/Berlin)`."""
     match schedule:
         case Manual():
             return "only by hand or by an event"
@@ -165,7 +165,7 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             fields = schedule.expression.split()
             words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
             words = f"{words[:1].lower()}{words[1:]}"
-    return f"{words} ({schedule.timezone or zone or 'local time'})"
+    return f"{words} ({schedule.timezone or 'local time'})"
 
 
 # -- times, zones and other people's texts ---------------------------------------------------------------------------

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from supervisord_py.config.documents import Problem
 from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
-from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, finding, placeholders_of, sentence
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, placeholders_of, sentence
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
-from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
-from supervisord_py.pipes.presets import EVERY, resolve
+from supervisord_py.pipes.launch import DOTENV, check, find_executable
+from supervisord_py.pipes.presets import resolve
 from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, time_text, zone_of
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
@@ -156,16 +156,9 @@ class PipeViews(Executions):
         if (wanted := definition.timeout_seconds or 0.0) > most:
             yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
         if isinstance(standing, Never) and standing.over:
-            over, after = f"its schedule is over: {standing.why}; it", "and will not run again by schedule"
-            if row.last_run_at is not None:
-                now = self.now()
-                zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
-                yield f"{over} last ran {time_text(row.last_run_at, zone, now.wall)}, {after}"
-            elif row.occurrences and not self.of_pipe(definition.name):
-                yield f"{over} never ran, {after}"
-            elif not row.occurrences and not self.states.is_enabled(definition):
-                yield f"no run of it comes by itself: {standing.why}"
-            elif not row.occurrences:
+            if row.occurrences or row.last_run_at is not None or not self.states.is_enabled(definition):
+                yield f"its schedule is over: {standing.why}"
+            else:
                 key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
                 yield definition.problem(key, standing.why, "write a time that will come, or `manual`")
         if (late := self._slower(definition)) is not None:
@@ -177,24 +170,16 @@ class PipeViews(Executions):
             return [_failed(declared.problem)]
         chosen, odd_presets = await choose(self, declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
-        for odd in self._oddities(declared, self.decision(declared)):
+        for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
         checks += _of_folder(declared)
-        adapters, presets = await self.shelf.look()
-        broken = presets.broken if EVERY in declared.presets else {}
-        left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
-        checks += [models.Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
         if not chosen.status.is_final:
-            spec = adapters.get(declared.agent)
             try:
                 ready = await check(self.shelf, build(self, declared, chosen, 0), declared.folder)
+                checks += [models.Check("agent", "warn", each) for each in ready.warnings]
             except CannotRunError as error:
                 if not any(each.verdict == "fail" for each in checks):
                     checks.append(models.Check("agent", "fail", error.detail, None, error.hint))
-            else:
-                later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
-                told = dict.fromkeys((*ready.warnings, *filter(None, later)))
-                checks += [models.Check("agent", "warn", each) for each in told]
         if not any(each.verdict == "fail" for each in checks):
             checks.append(models.Check("ready", "pass", _in_words(declared, chosen)))
         return checks
@@ -207,55 +192,44 @@ class PipeViews(Executions):
         return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
-        """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
+        """Return when a pipe is due (`upcoming`: Unix seconds, ascending), why (`now`), and both in `sentences`."""
         declared, config = self.definition(name), self.config
         shown = self.show(declared)
         report = {each: getattr(shown, each) for each in ("name", "enabled", "schedule", "last_decision", "events")}
+        sentences = [f"error: {shown.config_error}"] if shown.config_error else []
+        sentences += [f"warning: {each}" for each in shown.warnings]
         if isinstance(declared, models.BrokenPipe):
-            why = [f"it cannot run: {sentence(declared.problem)}"]
-            return report | {"summary": "broken", "upcoming": (), "timezone": None, "now": None, "sentences": why}
-        sentences = []
-        is_on, standing = shown.enabled and config.enabled, self.decision(declared)
+            return report | {"upcoming": (), "now": None, "sentences": sentences}
+        schedule, now, standing = declared.schedule, self.now(), self.decision(declared)
+        is_on = shown.enabled and config.enabled
         if not shown.enabled:
-            is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
+            is_spent = isinstance(schedule, At) and isinstance(standing, Never)
             cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"
             sentences.append(f"it is disabled; {cure}")
         if not config.enabled:
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
-        if fault := next(self.faults(declared), None) or self._missing_agent(declared):
-            sentences.append(f"each run of it fails at once: {sentence(fault)}")
-        upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, count)
-        schedule, now, late = declared.schedule, self.now(), self._slower(declared)
         sentences.append(f"schedule: {describe(schedule)}")
         if not isinstance(schedule, Manual):
             sentences.append(f"{'now' if is_on else 'once it is on'}: {standing.why}")
+        upcoming = due.upcoming(schedule, self.states.progress(name), now, standing, count)
         zone, word = zone_of(getattr(schedule, "timezone", None), now.zone), "next" if is_on else "would be next"
         sentences += [f"{word}: {time_text(at, zone, now.wall)}" for at in upcoming]
-        sentences += [f"warning: {late}"] if late else []
         if declared.events:
             sentences.append(f"events: {', '.join(shown.events)}")
-        return report | {
-            "summary": describe(declared.schedule, config.timezone),  # the schedule in words
-            "upcoming": upcoming if is_on else (),  # Unix seconds, ascending; empty where nothing is due by itself
-            "timezone": self.zone_name(declared),
-            "now": standing.why if is_on else None,  # what it waits for
-            "sentences": sentences,
-        }
+        waits_for = standing.why if is_on else None
+        return report | {"upcoming": upcoming if is_on else (), "now": waits_for, "sentences": sentences}
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
     def queue(self) -> list[dict[str, Any]]:
         """Return each group, its slots, who runs and who waits, in order; without blobs."""
-
-        def views(numbers: Iterable[int]) -> list[Execution]:
-            return [self.view(self.runs[number]) for number in numbers if number in self.runs]
-
+        running = [self.view(self.runs[number]) for number in self.line.running]
         return [
             {
                 "group": group,
                 "slots": getattr(self.config, f"slots_{group}"),
-                "running": views(number for number, it in self.line.running.items() if it.group is group),
-                "waiting": views(it.id for it in self.line.waiting(group)),
+                "running": [it for it in running if it.group is group],
+                "waiting": [self.view(self.runs[it.id]) for it in self.line.waiting(group)],
             }
             for group in Group
         ]

@@ -35,7 +35,7 @@ from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.ledger.pipe_history import Claim
 from supervisord_py.pipes.definition import FILE_CHANGED, PUBLISHED
-from supervisord_py.pipes.due import Due, Never, Now, Progress, Wait
+from supervisord_py.pipes.due import Due, Now, Progress, Wait
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import choose
 from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
@@ -86,35 +86,30 @@ class Timetable:
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
-        watch = self._room.watch
+        watch, states = self._room.watch, self._room.states
         watch.look()
-        now = self._room.now()
-        has_jumped, self._jumps = watch.jumps != self._jumps, watch.jumps
-        if has_jumped:
-            _log.info("clocks_changed", wall=now.wall, boottime=now.boottime, zone=str(now.zone))
-        before, self._asked, decided = {} if has_jumped else self._asked, {}, 0
-        for pipe in tuple(self._candidates()):  # what it looks at changes while the loop awaits
-            progress, known = self._room.states.progress(pipe.name), before.get(pipe.name)
+        now, before = self._room.now(), self._asked if watch.jumps == self._jumps else {}
+        self._asked, self._jumps = {}, watch.jumps
+        for at, pipe in enumerate(self._candidates(), 1):
+            progress, known = states.progress(pipe.name), before.get(pipe.name)
             deadline = known[2] if known and known[0] is pipe and known[1] == progress else -math.inf
             if deadline <= now.boottime:
                 deadline = await self._attend(pipe, now)
-                decided += 1
-                if not decided % _BREATH:
-                    await asyncio.sleep(0)
+            if not at % _BREATH:
+                await asyncio.sleep(0)
             self._asked[pipe.name] = pipe, progress, deadline
         deadline = min((deadline for *_, deadline in self._asked.values()), default=math.inf) + _SLACK_SECONDS
         return min(max(deadline - self._room.now().boottime, 0.0), SLEEP_SECONDS)
 
     def _candidates(self) -> Iterator[PipeDefinition]:
-        """Yield the pipes that may be started by time now."""
-        states = self._room.states
-        for definition in self._room.usable() if self._room.config.enabled else ():
+        """Yield the pipes that may be started by time, as they are when their turn comes."""
+        room = self._room
+        for pipe in room.usable() if room.config.enabled and not room.is_ending else ():
             # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
-            if states.get(definition.name).anchor_at is None or not states.is_enabled(definition):
-                continue
+            is_known = room.states.get(pipe.name).anchor_at is not None and room.definition_of(pipe.name) is pipe
             # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if not self._room.is_leaving_line(definition.name):
-                yield definition
+            if is_known and room.states.is_enabled(pipe) and not room.is_leaving_line(pipe.name):
+                yield pipe
 
     async def _attend(self, pipe: PipeDefinition, now: Now) -> float:
         """Start a pipe if it is due; return when to ask again."""
@@ -122,13 +117,8 @@ class Timetable:
         try:
             found = self._room.decision(pipe)
             if isinstance(found, Due):
-                why = await self.start(pipe.name, found)
-                states.decided(pipe.name, found.why if why is None else why)
-                # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
-                return -math.inf if states.get(pipe.name).last_due == found.at else now.boottime + SLEEP_SECONDS
-            # That it merely waits would hide what was decided before: that is shown live.
-            if isinstance(found, Never) and found.over and found.why != states.get(pipe.name).last_decision:
-                states.decided(pipe.name, found.why)
+                states.decided(pipe.name, await self.start(pipe, found))
+                return -math.inf  # at once, about its next one
             return now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
         except Exception as err:
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", exc_info=err)
@@ -136,27 +126,23 @@ class Timetable:
             states.decided(pipe.name, f"{what}; tried again in {RETRY_SECONDS:.0f} s")
             return now.boottime + RETRY_SECONDS
 
-    async def start(self, pipe: str, due: Due) -> str | None:
-        """Queue a pipe that is due; return why it is skipped, None when it is not.
+    async def start(self, pipe: PipeDefinition, due: Due) -> str:
+        """Queue a pipe that is due, or skip it; return why.
 
         One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
         """
-        definition, trigger = self._room.definition_of(pipe), {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
-        if definition is None or self._room.is_ending:
-            return "it is not there any more" if definition is None else "the daemon is stopping"
-        chosen, warnings = await choose(self._room, definition)
-        at_work = self._room.of_pipe(pipe)
-        if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
-            return "the execution that waited is just being cancelled"
-        if at_work:
-            self._room.states.change(pipe, last_due=due.at)
+        room, states = self._room, self._room.states
+        chosen, warnings = await choose(room, pipe)
+        if at_work := room.of_pipe(pipe.name):
+            states.change(pipe.name, last_due=due.at)
             word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
             return f"still {word}: execution {at_work[0].id}; skipped"
-        change: dict[str, Any] = {"last_due": due.at, "occurrences": self._room.states.get(pipe).occurrences + 1}
-        if isinstance(definition.schedule, At):
-            change |= {"enabled": False, "enabled_file": definition.enabled}
-        await self._room.enqueue(definition, chosen, [trigger], warnings=warnings, **change)
-        return None
+        change: dict[str, Any] = {"last_due": due.at, "occurrences": states.get(pipe.name).occurrences + 1}
+        if isinstance(pipe.schedule, At):
+            change |= {"enabled": False, "enabled_file": pipe.enabled}
+        trigger = {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
+        await room.enqueue(pipe, chosen, [trigger], warnings=warnings, **change)
+        return due.why
 
 
 # -- which pattern fits, and what is a loop -------------------------------------------------------------------------
@@ -186,18 +172,9 @@ def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
         return False
     if event.name == FILE_CHANGED:
         path = event.subject or ""
-        return not _own(path, folder) and _path_pattern(_absolute(pattern, folder)).fullmatch(path) is not None
+        is_own = any(f"{path}/".startswith(f"{folder}/{each}/") for each in _OWN)
+        return not is_own and _path_pattern(_absolute(pattern, folder)).fullmatch(path) is not None
     return pattern.subject is None or (event.subject is not None and fnmatchcase(event.subject, pattern.subject))
-
-
-def loop(pipe: str, event: PublishedEvent) -> str | None:
-    """Return why an event may not start a pipe that had a part in it, or None."""
-    if pipe not in event.chain:
-        return None
-    if event.chain[-1] == pipe:
-        return f"{event.text} is its own doing: a pipe does not start itself"
-    way = " -> ".join((*event.chain[event.chain.index(pipe) :], pipe))
-    return f"{event.text} would go round in a loop ({way}): suppressed"
 
 
 def watch_root(pattern: EventPattern, folder: str) -> Root:
@@ -213,11 +190,6 @@ def _absolute(pattern: EventPattern, folder: str) -> str:
     subject = pattern.subject or ""
     whole = os.path.normpath(os.path.join(folder, subject))
     return f"{whole}/**".replace("//", "/") if subject.endswith("/") else whole
-
-
-def _own(path: str, folder: str) -> bool:
-    inside = PurePosixPath(path)
-    return inside.is_relative_to(folder) and inside.relative_to(folder).parts[:1] in [(each,) for each in _OWN]
 
 
 def _path_pattern(pattern: str) -> re.Pattern[str]:
@@ -256,7 +228,7 @@ class Triggers:
         for definition in self._room.listening:
             if not any(matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
-            run, why = None, self._refusal(definition, event, cause)
+            run, why = None, self._refusal(definition, event)
             if why is None:
                 try:
                     run, why = await self._start(definition, event, cause), "it has taken this event before"
@@ -269,7 +241,7 @@ class Triggers:
                 _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
         return found
 
-    def _refusal(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> str | None:
+    def _refusal(self, definition: PipeDefinition, event: PublishedEvent) -> str | None:
         room, name = self._room, definition.name
         if room.is_ending:
             return "the daemon is stopping"
@@ -282,24 +254,27 @@ class Triggers:
             return f"{len(waiting)} of its executions wait already"
         if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
             return f"execution {waiting[0].id} waits already, and will see the change"
-        why = loop(name, event)
-        # Whoever made a ring has to learn of it; that a pipe does not start itself is nothing to tell.
-        if why is not None and event.chain[-1] != name:
-            word, unit = "pipe_event_suppressed", f"pipe:{name}"
-            room.events.publish(word, unit, cause=cause, event_name=event.text, why=why)
-            room.states.decided(name, f"not started: {why}")
+        if name not in event.chain:
+            return None
+        why = f"it had a part in it: {' -> '.join((*event.chain, name))}"
+        if event.chain[-1] != name:  # whoever made a ring has to learn of it; that none starts itself is no news
+            room.states.decided(name, f"not started by {event.text}: {why}")
         return why
 
     async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run | None:
-        name, key = definition.name, event.key or ""
-        context = {"event": event.text, "key": key, "data": event.facts} | (
-            {"chain": event.chain} if event.chain else {}
-        )
-        trigger = {"trigger": Trigger.EVENT, "group": Group.EVENT, "trigger_event": event.text, "trigger_key": key}
-        chosen, warnings = await choose(self._room, definition)
-        claim, triggers = Claim(name, event.text, key, self._room.clocks.moment()), [{**trigger, "context": context}]
-        for run in await self._room.enqueue(definition, chosen, triggers, claim=claim, cause=cause, warnings=warnings):
-            self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
+        room, name, key = self._room, definition.name, event.key or ""
+        context = {"event": event.text, "key": key, "data": event.facts}
+        trigger = {
+            "trigger": Trigger.EVENT,
+            "group": Group.EVENT,
+            "trigger_event": event.text,
+            "trigger_key": key,
+            "context": {**context, "chain": event.chain} if event.chain else context,
+        }
+        chosen, warnings = await choose(room, definition)
+        claim = Claim(name, event.text, key, room.clocks.moment())
+        for run in await room.enqueue(definition, chosen, [trigger], claim=claim, cause=cause, warnings=warnings):
+            room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
             return run
         return None
 
@@ -332,26 +307,29 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        tasks: dict[tuple[bool, frozenset[str]], asyncio.Task[None]] = {}  # two: each wakes up all the time
+        watched: set[Root] = set()
+        tasks: list[asyncio.Task[None]] = []
         try:
             while True:
                 self._room.listener_bell.clear()
                 wanted = self._roots()
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
-                groups = {(deep, frozenset(it.path for it in present if it.deep is deep)) for deep in (False, True)}
-                for group in [it for it in tasks if it not in groups or tasks[it].done()]:
-                    tasks.pop(group).cancel()
-                fresh = [group for group in groups - tasks.keys() if group[1]]
-                tasks |= {group: asyncio.create_task(self._watch(*group)) for group in fresh}
+                if present != watched or any(task.done() for task in tasks):
+                    for task in tasks:
+                        task.cancel()
+                    groups = [(deep, {it.path for it in present if it.deep is deep}) for deep in (False, True)]
+                    # Two at most: each wakes up all the time.
+                    tasks = [asyncio.create_task(self._watch(deep, paths)) for deep, paths in groups if paths]
+                    watched = present
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._room.listener_bell.wait()
         finally:
-            for task in tasks.values():
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, deep: bool, paths: frozenset[str]) -> None:
+    async def _watch(self, deep: bool, paths: set[str]) -> None:
         """Tell of changes in folders, until cancelled or the system has no more watches to give."""
         # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
         pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()

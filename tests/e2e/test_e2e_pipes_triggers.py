@@ -67,6 +67,8 @@ def test_a_pipe_follows_another_and_a_ring_is_not_entered_twice(home: PipeHouse)
         assert (second.trigger_event, second.trigger_key) == (f"{word}:{name}", str(first.id))
         assert f'"execution": {first.id}' in second.rendered_prompt
     assert "auth_failed" in second.rendered_prompt
+    told = until(lambda: home.pipe("ring-a")["last_decision"], "who made the ring is told")
+    assert told["text"] == "not started by pipe_completed:ring-b: it had a part in it: ring-a -> ring-b -> ring-a"
     assert [len(home.rows(f"pipe={name}")) for name in ("ring-a", "ring-b", "mourner")] == [1, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Events: which pattern fits, what is claimed once, what is a loop, what waits for a busy pipe."""
+"""Events: which pattern fits, what is watched for it, what nobody may publish."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from supervisord_py.errors import BadRequestError, ConfigError
 from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.models import EventPattern, PublishedEvent
-from supervisord_py.pipes.triggers import check_published, loop, matches, watch_root
+from supervisord_py.pipes.triggers import check_published, matches, watch_root
 
 HOME = "/home/me/pipes/summary"
 
@@ -73,15 +73,6 @@ def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
 )
 def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
     assert watch_root(EventPattern("file_changed", pattern), HOME) == (root, deep)
-
-
-def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
-    of_c = PublishedEvent("pipe_completed", "c", "1", chain=("a", "b", "c"))
-    assert loop("a", of_c) == "pipe_completed:c would go round in a loop (a -> b -> c -> a): suppressed"
-    assert "(b -> c -> b)" in str(loop("b", of_c))
-    assert "does not start itself" in str(loop("c", of_c))
-    assert loop("d", of_c) is None
-    assert loop("a", event("ping")) is None
 
 
 @pytest.mark.parametrize("name", ["pipe_completed", "pipe_failed:ok", "file_changed", "bad name", "", "a:b"])
