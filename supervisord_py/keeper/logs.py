@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import struct
 import time
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.boot import Boot
     from supervisord_py.keeper.loop import Loop, Timer
 
-PIECE_BYTES = 65536
+PIECE_BYTES = 65536  # what a pipe holds
+FLOOD_BYTES = 4 * PIECE_BYTES
 DRAIN_BYTES = 1 << 20
 """No pipe holds more (pipe(7), pipe-max-size): a drain that read this much has seen all there was when it began."""
 RETRY_SECONDS = 1.0
@@ -203,23 +205,27 @@ class UnitLog:
 class OutputPipe:
     """The reading end of one pipe of one instance."""
 
-    __slots__ = ("fd", "instance", "log", "stream")
+    __slots__ = ("fd", "instance", "log", "size", "stream")
 
     def __init__(self, log: UnitLog, fd: int, stream: int, instance: int) -> None:
         self.log, self.fd, self.stream, self.instance = log, fd, stream, instance
+        self.size = PIECE_BYTES
 
     def pump(self) -> int:
         """Move one piece; return its size, 0 at the end or when there is nothing now."""
         if self.fd < 0:
             return 0
         try:
-            piece = os.read(self.fd, PIECE_BYTES)
+            piece = os.read(self.fd, self.size)
         except BlockingIOError:
             return 0
         except OSError:
             piece = b""
         if piece:
             self.log.write(self.stream, self.instance, piece)
+            if len(piece) == PIECE_BYTES:  # it floods: larger pieces have fewer records, and wake us less often
+                with contextlib.suppress(AttributeError, OSError):  # Linux knows it, and sets the user a bound
+                    self.size = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FLOOD_BYTES)
         else:
             self.close()
         return len(piece)
