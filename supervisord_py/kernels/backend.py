@@ -1,9 +1,8 @@
 """The one interface to whoever runs kernels. Sessions know no more than this; a backend knows no sessions.
 
-What a cell gives lies in its files (writer: `inside/cell_writer.py`, reader: `cell_files.py`): the backend
-promises that they are complete when `execute` returns. With our launcher the kernel itself writes them, so that
-not a byte depends on a reader; otherwise the backend does, and says so in `Reply.lossy` when it knows or must fear
-that something is missing.
+What a cell gives lies in its files (writer: `inside/cell_writer.py`, reader: `cell_files.py`): they are complete when
+`execute` returns. With our launcher the kernel itself writes them, so that not a byte depends on a reader; otherwise
+the backend does, and says in `Reply.lossy` that something is missing, or may be.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.session import BackendName, CellError, CellStatus
-from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
+from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
 from supervisord_py.process.supervisor import Supervisor
 
 _MODULES = {
@@ -103,13 +102,11 @@ class KernelHandle(Protocol):
         `is_sent`: an earlier control plane has sent it; its end is waited for. Raises KernelGoneError: it died.
         """
 
-    async def interrupt(self) -> str:
-        """SIGINT to the process group; return what was done (`sigint`)."""
-
-    async def terminate(self) -> str:
-        """SIGTERM to the process group; where there is no process, the nearest that the server has."""
-
-    async def kill(self) -> str: ...  # the whole tree, now
+    # SIGINT or SIGTERM to the process group, the nearest that a server has, or the end of the whole tree, now; each
+    # returns what was done (`sigint`).
+    async def interrupt(self) -> str: ...
+    async def terminate(self) -> str: ...
+    async def kill(self) -> str: ...
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End it; returns pids of what survived, () when nothing of it is left. `close` it afterwards."""
@@ -118,37 +115,27 @@ class KernelHandle(Protocol):
         """Let go of the connections; the kernel goes on living (the control plane is replaced)."""
 
 
-class KernelBackend(Protocol):
-    async def spec(self, launch: Launch) -> ChildSpec | None:
-        """Return what is to be spawned for it; None where the backend has its process elsewhere."""
-
-    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> KernelHandle:
-        """Start a kernel, or connect to the child spawned by `spec`; returns when it answers, `deadline` in loop time.
-
-        Raises StartFailedError, ReadinessTimeoutError: with reason, and what is known of it.
-        """
-
-    async def attach(self, launch: Launch, child: Child) -> KernelHandle | None:
-        """Take over a kernel that an earlier control plane started; None when it does not answer or cannot be."""
-
-    async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end what it runs for itself (a local gateway that nobody else uses)."""
-
-
 class Backends:
-    """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long."""
+    """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long.
+
+    Each has:
+
+    - `spec(launch)`: what is to be spawned for a kernel; None where it has its process elsewhere.
+    - `start(launch, child, deadline=)`: start a kernel, or connect to the child; returns its handle when it answers.
+      `deadline` in loop time. Raises StartFailedError, ReadinessTimeoutError: with reason, and what is known of it.
+    - `attach(launch, child)`: take over a kernel of an earlier control plane; None when it does not answer.
+    - `close(stop=)`: let go of everything; with `stop`, end what it runs for itself.
+    """
 
     def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
         self.made: dict[BackendName, Any] = {}
-        self._supervisor = supervisor
-        self._config = config
+        self._supervisor, self._config = supervisor, config
         self._making = asyncio.Lock()
 
     async def get(self, name: BackendName) -> Any:
-        """Return a `KernelBackend`; whoever comes while it is made waits for the same one."""
-        async with self._making:
+        async with self._making:  # whoever comes while it is made waits for the same one
             if name not in self.made:
-                self.made[name] = await self._make(name, self._config)
+                self.made[name] = await self._make(name)
             return self.made[name]
 
     def reconfigure(self, config: KernelsConfig) -> None:
@@ -161,14 +148,14 @@ class Backends:
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
         self.made.clear()
 
-    async def _make(self, name: BackendName, config: KernelsConfig) -> Any:
+    async def _make(self, name: BackendName) -> Any:
         file, kind = _MODULES[name]
         make: Any = getattr(await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}"), kind)
         if name is BackendName.BASH:
             return make(self._supervisor)
         if name is not BackendName.DIRECT:
-            return make(self._supervisor, config)
+            return make(self._supervisor, self._config)
         placement = self._supervisor.placement
         alive = {child.key for child in await placement.list("kernel:")}
-        await asyncio.to_thread(connection_file.sweep, config.run_dir, alive)
-        return make(placement, config)
+        await asyncio.to_thread(connection_file.sweep, self._config.run_dir, alive)
+        return make(placement, self._config)

@@ -83,12 +83,12 @@ class KernelCall:
 
     async def run(self) -> CallResult:
         """Run it to its end. Raises PxError: no cell was run."""
-        session, request, pool, loop = self._session, self._request, self._pool, asyncio.get_running_loop()
+        session, request, pool = self._session, self._request, self._pool
         if session.running is not None and (busy := session.kernel) is not None:
             caller = request.caller()
             if caller is not None and caller in {busy.key, busy.process_key}:
                 raise messages.own_session(session.unit)
-        waiter = KernelWaiter(session=session, reset=request.reset, granted=loop.create_future(), tell=self._tell)
+        waiter = KernelWaiter(session=session, reset=request.reset, tell=self._tell)
         kernel = await pool.acquire(waiter, self._deadline)
         self._has_kernel, recycled = True, False
         try:
@@ -166,7 +166,7 @@ class KernelCall:
             self._results.append(result)
             if result.status is CellStatus.OK:
                 session.clear_failures()
-            self._message = messages.sentence(where, end, kernel.end, loop.time() - request.arrived_at)
+            self._message = messages.sentence(where, end, loop.time() - request.arrived_at)
             if self._message is None and (self._cancelled or end.cut is not None):
                 self._message = f"The call was cancelled.{where.left_out}"
             self._tell({"event": "cell_done", "cell": result.document()})

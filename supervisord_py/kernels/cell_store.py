@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -62,11 +63,9 @@ class CellStore:
             _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
         except Exception:
             _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
-        try:
+        with suppress(OSError):  # the cell runs all the same; that nothing is kept of it is told with its end
             if not (self._config().cells_dir / cell.session).is_dir():
                 folder_of_cells(self._config().cells_dir, cell.session)
-        except OSError as error:  # the cell runs all the same; that nothing is kept of it is told with its end
-            _log.warning("cells_folder_not_made", session=cell.session, errno=error.errno)
 
     async def finish(
         self,
@@ -82,10 +81,11 @@ class CellStore:
         Without a duration nobody saw it begin: it ended when its files say so, else at `ended_at`.
         """
         output, reply, ended_at = await self._shown(sent), end.reply, ended_at or time.time()
-        written = output.end
+        written, log = output.end, self.log(sent.session, sent.id)
         if written is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
-            folder = self._config().cells_dir / sent.session
-            lost = f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
+            lost = (
+                f"Output of this cell is lost, it was not kept: its files in {log.folder} were removed or not written."
+            )
             output = replace(output, unkept=output.unkept or lost)
         if duration_seconds is None and written is not None:
             duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
@@ -94,8 +94,7 @@ class CellStore:
         result = _result(sent, end, output, duration_seconds)
         if end.gone is not None and kernel_is_over:
             error = None if result.error is None else asdict(result.error)
-            lasted = max(0.0, ended_at - sent.started_at)
-            await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, lasted)
+            await asyncio.to_thread(log.seal, error, max(0.0, ended_at - sent.started_at))
         known = ("execution_count", "total_bytes", "truncated", "lossy", "error")
         kernel_rows.finish(
             self._ledger,
@@ -137,7 +136,7 @@ class CellStore:
     # -- what an earlier control plane left --------------------------------------------------------------------------
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
-        """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
+        """Return the last cell whose end is not recorded, of one kernel or of any."""
         found = await kernel_rows.open_cells(self._ledger, session_id)
         return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
@@ -162,16 +161,10 @@ class CellStore:
             at = max(row.started_at, known.record.ended_at if known.record else time.time())
             await self.finish(row, outcome, None, kernel_is_over=True, ended_at=at)
 
-    # -- retention ---------------------------------------------------------------------------------------------------
-
     async def keep_small(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
         """Sweep again and again; `running` returns `(session id, cell id)` of all that run, `known` are sessions."""
         while True:
-            config = self._config()
-            kept = await asyncio.to_thread(_look, config.cells_dir, known)
-            spared = running()
-            going = [it for it in doomed(kept, config.output, time.time()) if (it.session_id, it.cell_id) not in spared]
-            await asyncio.to_thread(_remove, config.cells_dir, going)
+            await asyncio.to_thread(_sweep, self._config(), known, running())
             await asyncio.sleep(SWEEP_SECONDS)
 
 
@@ -211,11 +204,11 @@ def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
         return messages.judge(CellOutcome(reply, variables=left), None)
     if not log.exists():
         return CellOutcome(status=CellStatus.ABORTED, variables=Variables.LOST)
-    gone = CellOutcome(gone=KernelGoneError("The kernel is gone."), variables=Variables.LOST)
-    if not is_shell:
-        return messages.judge(gone, kernel_end)
-    text = f"The shell {messages.how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
-    return replace(gone, status=CellStatus.ERROR, error=CellError("KernelDied", text))
+    gone = KernelGoneError("The kernel is gone.")
+    return messages.judge(CellOutcome(gone=gone, variables=Variables.LOST, is_stateless=is_shell), kernel_end)
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
 
 
 class KeptCell(NamedTuple):
@@ -225,31 +218,6 @@ class KeptCell(NamedTuple):
     cell_id: str
     size: int
     changed_at: float
-
-
-def _look(cells_dir: Path, known: Collection[str]) -> list[KeptCell]:
-    """Return all cells, strays of half removed ones included; folders of no session go when they are old.
-
-    Links are removed, not what they lead to.
-    """
-    cells: list[KeptCell] = []
-    for folder in cells_dir.iterdir() if cells_dir.is_dir() else ():
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-        newest = time.time()
-        with suppress(OSError):  # it may go while it is looked at
-            newest = folder.stat().st_mtime
-            for path in folder.iterdir():
-                status, cell_id = path.lstat(), path.name.partition(".")[0]
-                size, changed = found[cell_id]
-                found[cell_id] = size + status.st_blocks * 512, max(changed, status.st_mtime)
-                newest = max(newest, status.st_mtime)
-        if folder.name not in known and time.time() - newest > FORGOTTEN_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            cells += [KeptCell(folder.name, cell_id, *facts) for cell_id, facts in found.items()]
-    return cells
 
 
 def doomed(cells: Iterable[KeptCell], limits: CellLimits, now: float) -> list[KeptCell]:
@@ -266,12 +234,26 @@ def doomed(cells: Iterable[KeptCell], limits: CellLimits, now: float) -> list[Ke
     return going
 
 
-def _remove(cells_dir: Path, cells: Iterable[KeptCell]) -> None:
-    """Remove the files of cells; the record file first, because it is the sign that a cell is kept."""
-    for cell in cells:
-        paths = list((cells_dir / cell.session_id).glob(f"{cell.cell_id}.*"))
-        for path in sorted(paths, key=lambda path: path.suffix != RECORDS):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                _log.warning("cell_file_not_removed", session=cell.session_id, file=path.name, errno=error.errno)
+def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tuple[str, str]]) -> None:
+    """Remove what is to go: old folders of no session, files of cells. Links are removed, not what they lead to."""
+    cells: list[KeptCell] = []
+    for folder in config.cells_dir.iterdir() if config.cells_dir.is_dir() else ():
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        found, newest = defaultdict[str, list[os.stat_result]](list), time.time()
+        with suppress(OSError):  # it may go while it is looked at
+            for path in folder.iterdir():
+                found[path.name.partition(".")[0]].append(path.lstat())
+            newest = max(it.st_mtime for it in chain([folder.stat()], *found.values()))
+        if folder.name not in known and time.time() - newest > FORGOTTEN_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        for cell_id, files in found.items():
+            size, changed = sum(it.st_blocks * 512 for it in files), max(it.st_mtime for it in files)
+            cells.append(KeptCell(folder.name, cell_id, size, changed))
+    for cell in doomed(cells, config.output, time.time()):
+        paths = (config.cells_dir / cell.session_id).glob(f"{cell.cell_id}.*")
+        for path in sorted(paths, key=lambda path: path.suffix != RECORDS):  # the first is the sign that a cell is kept
+            with suppress(OSError):
+                if (cell.session_id, cell.cell_id) not in running:
+                    path.unlink()

@@ -194,7 +194,7 @@ class RemoteKernels:
 
 
 class GatewayExternal(RemoteKernels):
-    """A `KernelBackend` for the server of the settings.
+    """A backend for the server of the settings.
 
     The server owns its processes: we interrupt and delete through it, and what it cannot promise, whole output above
     all, is said with the result.

@@ -96,7 +96,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
-    """A `KernelBackend` over the shared gateway, and the gateway's `Driver`."""
+    """A backend over the shared gateway, and the gateway's `Driver`."""
 
     kind = "kernel"
     writes_files = True

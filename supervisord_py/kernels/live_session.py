@@ -106,14 +106,11 @@ class LiveSession(KernelSlot):
             self.interrupt_mode = choice.interrupt_mode
 
     def check_folder(self) -> None:
-        """Check that a kernel can be started where the session lives. Blocking.
-
-        Raises InvalidInputError: Its working directory is gone; whatever runs there goes on.
-        """
+        """Raise InvalidInputError where the session's working directory is gone. Blocking."""
         cwd = self.key.cwd
         if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
             message = f"The session's working directory is not there any more, or cannot be entered: {cwd}"
-            hint = f"Put it back, or take another folder's with `--cwd` (`pxctl kernel stop {self.id}` ends this one)."
+            hint = "Put it back, or take another folder's session with `--cwd`."
             errors = [{"pointer": "/cwd", "message": message}]
             raise InvalidInputError(message, hint=hint, unit=self.unit, errors=errors)
 
@@ -146,7 +143,7 @@ class LiveSession(KernelSlot):
 
 
 class KernelNote(msgspec.Struct, frozen=True):
-    """What is kept with a kernel beside what is kept with every instance: the row of its session, and more."""
+    """What is kept with a kernel beside what is kept with every instance."""
 
     session: KernelSessionRow
     interrupt_mode: str  # as in Launch
@@ -207,11 +204,10 @@ class KernelInstance(Instance):
                 )
 
     def plan(self, config: KernelsConfig) -> Launch:
-        """Return its launch, by what was chosen for its session; makes its folder of cells. Blocking."""
+        """Return its launch; makes its folder of cells. Blocking."""
         session, choice, key = self.session, self.session.choice, self.session.key
-        has_spec = key.interpreter.startswith(SPEC_PREFIX)
-        chosen: dict[str, Any] = {"interpreter": None if has_spec else key.interpreter, "env": {}}
-        chosen["kernelspec"] = session.kernelspec
+        python = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
+        chosen: dict[str, Any] = {"interpreter": python, "env": {}, "kernelspec": session.kernelspec}
         if choice is not None:
             names = ("interpreter", "env", "kernelspec", "kernelspec_argv", "overlay", "modules")
             chosen = {name: getattr(choice, name) for name in names}
@@ -241,7 +237,6 @@ class KernelInstance(Instance):
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
-        """Have its process: forked by a zygote, where there is one."""
         child: Child | None = await self.backend.fork(self.launch, spec)
         if child is None:
             return await super().spawn(placement, spec)
@@ -249,14 +244,12 @@ class KernelInstance(Instance):
         return child
 
     async def annotate(self, placement: KeeperClient) -> None:
-        """Have the keeper remember the note, or the backend."""
         if self.is_ours:
             await super().annotate(placement)
         elif self.backend is not None:
             await self.backend.annotate(self.key, self.note())
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
-        """End it, as politely as it can be spoken to."""
         reason = (self.wanted or Reason.EXIT).value
         if self.handle is not None:
             pids = await self.handle.shutdown(self.stop_seconds, reason)
@@ -269,7 +262,9 @@ class KernelInstance(Instance):
 
 class KernelWaiter(Waiter, eq=False, kw_only=True):
     session: LiveSession
-    granted: asyncio.Future[KernelInstance]
+    granted: asyncio.Future[KernelInstance] = msgspec.field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     tell: Callable[[dict[str, Any]], None] = lambda _: None
 
 
@@ -286,11 +281,12 @@ class SessionRegister:
         self._rows = await kernel_rows.all_sessions(self._ledger)
         for row in reversed(self._rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
             session = self.restored(row)
-            if session is not None and session.owner is not Owner.PER_CALL:
-                if session.id in newest:
-                    session.newest, session.has_cells = newest[session.id], True
-                    session.lost = CUT_OFF if session.keeps_variables else None
-                self.sessions[session.id] = session
+            if session is None or session.owner is Owner.PER_CALL:
+                continue
+            self.sessions[session.id] = session
+            if session.id in newest:
+                session.newest, session.has_cells = newest[session.id], True
+                session.lost = CUT_OFF if session.keeps_variables else None
 
     def settle_the_rest(self) -> None:
         """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
@@ -304,15 +300,14 @@ class SessionRegister:
             kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
         self._rows = []
 
-    def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
-        session = self.sessions.get(key.id)
-        if session is None:
-            session = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
+    def ensure(self, key: SessionKey, language: str, owner: Owner) -> LiveSession:
+        if key.id not in self.sessions:
+            self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
             self._shrink()
-        return session
+        return self.sessions[key.id]
 
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
-        """Return the session of a row as it is known, else as the row says; None where that is not understood."""
+        """Return the session as it is known, else as its row says; None where that is not understood."""
         if row.id in self.sessions:
             return self.sessions[row.id]
         try:
@@ -334,9 +329,8 @@ class SessionRegister:
     def find(self, name: str, cwd: str | None = None) -> LiveSession:
         """Return the session that a user means by an id, a Jupyter id or a name.
 
-        `cwd`, a real path, decides between sessions of one name, then a living one, then a Python one.
-
-        Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists their ids.
+        Of several `cwd`, a real path, decides, then that one lives, then that one runs Python. Raises UnknownUnitError,
+        AmbiguousNameError: there is none, or several; `candidates` lists their ids.
         """
         found = [it for it in self.sessions.values() if name in {it.key.name, it.key.jupyter_id}]
         if name in self.sessions or not found:
@@ -345,8 +339,8 @@ class SessionRegister:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
             found = [it for it in found if it.kernel is not None] or found
-        pythons = {(it.key.name, it.key.cwd) for it in found if it.keeps_variables}
-        found = [it for it in found if it.keeps_variables or (it.key.name, it.key.cwd) not in pythons]
+        pythons = {it.key.cwd for it in found if it.keeps_variables}
+        found = [it for it in found if it.keeps_variables or it.key.cwd not in pythons]
         if len(found) > 1:
             ids = sorted(it.id for it in found)
             raise AmbiguousNameError(
@@ -367,7 +361,7 @@ class SessionRegister:
                 self.write(session)
 
     def settle(self, session: LiveSession) -> None:
-        """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
+        """A kernel of it is gone: write down what is left, or forget it where it was one call's own."""
         if session.owner is Owner.PER_CALL and session.is_at_rest:
             self.sessions.pop(session.id, None)
         session.rested_at = time.time()

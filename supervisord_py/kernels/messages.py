@@ -175,17 +175,19 @@ def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
     reply = end.reply
     if end.gone is not None or reply is None:
         return _without_kernel(end, kernel_end)
-    end = replace(end, status=reply.status, error=reply.error, notices=(reply.notice,) if reply.notice else ())
+    left = Variables.LOST if reply.ask_exit else end.variables
+    notices = (reply.notice,) if reply.notice else ()
+    end = replace(end, status=reply.status, error=reply.error, notices=notices, variables=left, exited=reply.ask_exit)
     if kernel_end is not None and not reply.ask_exit and end.cut is None:
         # It came to its end because its kernel did: a child of it was stopped first, say.
         end = replace(end, variables=Variables.KEPT if end.is_stateless else Variables.LOST)
         return _stopped(end, kernel_end) if kernel_end.reason in _WANTED else end
-    if end.cut is CellStatus.CANCELLED and reply.status is CellStatus.OK and end.variables is Variables.KEPT:
+    if end.cut is CellStatus.CANCELLED and reply.status is CellStatus.OK and left is Variables.KEPT:
         told = ("The cell was interrupted and ended well all the same.",) if end.steps else ()
-        return replace(end, exited=reply.ask_exit, notices=(*end.notices, *told))
+        return replace(end, notices=(*notices, *told))
     if end.cut is not None and end.steps:
         return replace(end, status=end.cut, error=reply.error or _cut_error(end))
-    return replace(end, variables=Variables.LOST if reply.ask_exit else end.variables, exited=reply.ask_exit)
+    return end
 
 
 def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
@@ -196,10 +198,10 @@ def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
     name, text = "KernelDied", end.gone.detail if end.gone else "The kernel is gone."
     if kernel_end is not None:
         name = "ResourceLimitExceeded" if kernel_end.reason in _LIMITS else name
-        text = f"The kernel {how_it_ended(kernel_end)} while the cell ran. "
-        text += "The cell is not run again; all variables are lost."
+        what, lost = ("shell", "") if end.is_stateless else ("kernel", "; all variables are lost")
+        text = f"The {what} {how_it_ended(kernel_end)} while the cell ran. The cell is not run again{lost}."
         if kernel_end.stderr_tail:
-            text += "\nLast words of the kernel:\n" + last_lines(kernel_end.stderr_tail)
+            text += f"\nLast words of the {what}:\n{last_lines(kernel_end.stderr_tail)}"
     return replace(end, status=CellStatus.ERROR, error=CellError(name, text))
 
 
@@ -209,18 +211,17 @@ def _stopped(end: CellOutcome, kernel_end: End) -> CellOutcome:
 
 
 def _cut_error(end: CellOutcome) -> CellError:
-    name = "TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled"
+    text = "The cell was interrupted; its kernel lives on."
     if end.is_stateless:
-        return CellError(name, "The cell was ended.")
-    if end.variables is Variables.KEPT:
-        return CellError(name, "The cell was interrupted; its kernel lives on.")
-    return CellError(name, "The cell did not yield to an interrupt: the kernel was killed, all variables are lost.")
+        text = "The cell was ended."
+    elif end.variables is Variables.LOST:
+        text = "The cell did not yield to an interrupt: the kernel was killed, all variables are lost."
+    return CellError("TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled", text)
 
 
 # -- what a call is answered with --------------------------------------------------------------------------------------
 
 _INPUT = " The cell asked for input, which cells cannot get here. Put the value into the code, or read it from a file."
-_OWN = " The session was this call's own: its variables are gone with it."
 
 
 class CellPlace(Struct, frozen=True):
@@ -242,46 +243,33 @@ class CellPlace(Struct, frozen=True):
         return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
 
 
-def sentence(where: CellPlace, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
+def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | None:
     """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
 
-    `end`: as judged; `kernel_end`: how its kernel ended, where it did.
+    `end`: as judged.
     """
     left = where.left_out
     if end.exited:
         return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{left}"
     if end.status is CellStatus.OK:
         return None
+    if where.is_own and end.variables is Variables.KEPT and not end.is_stateless:
+        left += " The session was this call's own: its variables are gone with it."
     if end.status is not CellStatus.ERROR and end.cut is not None:
-        return _cut_off(where, end, after_seconds)
-    if end.status is CellStatus.ERROR and end.gone is not None and kernel_end is not None:
-        return (
-            f"{where} took its kernel down: the process {how_it_ended(kernel_end)}. All variables are lost; "
-            f"the cell is not run again.{left}"
-        )
+        why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
+        by = f"after {after_seconds:.1f}".removesuffix(".0") + " s"
+        by += f", by {end.steps[-1].action}" if end.steps else ""
+        how = f"interrupted {by}" + ("" if where.is_own else "; variables are kept")
+        if end.is_stateless:
+            how = f"ended {by}"
+        elif end.variables is Variables.LOST:
+            how = f"the kernel was killed {by}; all variables are lost"
+        return f"{where} {why}: {how}.{left}"
     if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
-        return f"{where} was cut off. {end.error.value}{left}"
+        why, _, _ = end.error.value.partition("\n")
+        return f"{where} was cut off. {why}{left}"
     name = end.error.name if end.error is not None else None
     what = f"{where} failed{f' ({name})' if name else ''}.{left}"
     if end.variables is Variables.LOST:
         return f"{what} The kernel is gone: all variables are lost."
-    if where.is_own:
-        return what + _OWN
-    if where.index and not end.is_stateless:
-        what += " What the cells before it set is kept."
-    if where.count > 1:
-        what += f" Repair cell {where.index + 1} and send from there on."
     return what + (_INPUT if name == "StdinNotImplementedError" else "")
-
-
-def _cut_off(where: CellPlace, end: CellOutcome, after_seconds: float) -> str:
-    why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
-    by = f"{after_seconds:.1f}".removesuffix(".0") + " s"
-    by += f", by {end.steps[-1].action}" if end.steps else ""
-    how, kept = f"interrupted after {by}", "" if where.is_own else "; variables are kept"
-    if end.is_stateless:
-        how, kept = f"ended after {by}", ""
-    elif end.variables is Variables.LOST:
-        how, kept = f"the kernel was killed after {by}", "; all variables are lost"
-    own = _OWN if where.is_own and end.variables is Variables.KEPT and not end.is_stateless else ""
-    return f"{where} {why}: {how}{kept}.{where.left_out}{own}"

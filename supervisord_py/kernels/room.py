@@ -129,29 +129,24 @@ class Kernels:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[SessionView, ...]:
-        """Return every session: living ones, and those that are remembered."""
         return tuple(session.view() for _, session in sorted(self.register.sessions.items()))
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
-        """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
         direct = self.pool.backends.made.get(BackendName.DIRECT)
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
-        """Return the session that is meant by an id, a Jupyter id or a name.
-
-        Raises UnknownUnitError, AmbiguousNameError: there is none, or several, which `candidates` lists.
-        """
+        """As SessionRegister.find."""
         return self.register.find(name_or_id, cwd and os.path.realpath(cwd)).view()
 
     def handle(self, session_id: str) -> KernelHandle | None:
-        """Return the handle of a session's kernel while that may take work; None also where the session is gone."""
+        """Return the handle of a session's kernel while that may take work."""
         session = self.register.sessions.get(session_id)
-        kernel = session.kernel if session is not None else None
-        return kernel.handle if kernel is not None and kernel.ready_at is not None and not kernel.ending else None
+        kernel = session and session.kernel
+        return kernel.handle if kernel and kernel.ready_at is not None and not kernel.ending else None
 
     def touch(self, session_id: str) -> None:
-        """Note that a front end of it is there: it was used now."""
+        """Note that a front end of it is there."""
         session = self.register.known(session_id)
         session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
 
@@ -198,16 +193,12 @@ class Kernels:
         self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> bool:
         """Have a kernel up, or a fresh one; return whether it was waited for."""
-        loop = asyncio.get_running_loop()
-        waiter = KernelWaiter(session=session, want=want, granted=loop.create_future(), tell=tell)
-        await self.pool.acquire(waiter, loop.time() + patience)
+        waiter = KernelWaiter(session=session, want=want, tell=tell)
+        await self.pool.acquire(waiter, asyncio.get_running_loop().time() + patience)
         return waiter.is_cold
 
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
-        """Stop a session's kernel, busy or not; return the pids that survived, () when nothing of it is left.
-
-        Raises UnknownUnitError: there is no such session.
-        """
+        """Stop a session's kernel, busy or not; return the pids that survived. Raises UnknownUnitError."""
         session = self.register.known(session_id)
         kernel = session.kernel
         self.pool.stop(session, reason)
@@ -217,10 +208,7 @@ class Kernels:
         return tuple(each.pid for each in kernel.report.survivors)
 
     async def restart(self, session_id: str) -> SessionView:
-        """Have a fresh kernel in a session, busy or not; clears a hard failure.
-
-        Raises PxError: refused, or the start failed.
-        """
+        """Have a fresh kernel in a session, busy or not. Raises PxError: refused, or the start failed."""
         self._refuse_at_the_end()
         session = self.register.known(session_id)
         await asyncio.to_thread(session.check_folder)
@@ -231,10 +219,7 @@ class Kernels:
         """Have the running cell end; asked again, the next step is taken at once.
 
         Without a cell of ours a start under way ends, or what the kernel may be doing for another client. `cell`: only
-        if this one is running; what else runs is left alone and named.
-
-        Returns:
-            Id of the cell that was running, and what was done so far; more may follow while the cell does not end.
+        if this one is running; what else runs is left alone. Returns the id of what was running, and the steps so far.
         """
         session = self.register.known(session_id)
         kernel = session.kernel
@@ -279,7 +264,7 @@ class Kernels:
         return call.task.result()
 
     async def _session_to_call(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> LiveSession:
-        """Return the session of a call; that of one like it before, as long as its kernel and the folders stay."""
+        """Return the session of a call; that of the last one like it, as long as its kernel and the folders stay."""
         place = (request.name, request.cwd, request.interpreter, request.backend, request.language)
         is_own = request.owner is Owner.PER_CALL
         is_usual = not (is_own or request.reset or request.kernelspec or request.cwd is None)

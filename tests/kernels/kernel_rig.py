@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch, Reply
+from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelHandle, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
@@ -92,7 +92,7 @@ class KernelRig:
         """Return that time of the loop's clock."""
         return asyncio.get_running_loop().time() + seconds
 
-    async def start(self, backend: KernelBackend, launch: Launch) -> Any:
+    async def start(self, backend: Any, launch: Launch) -> Any:
         """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
 
         supervisor, nobody = await self.supervise(), cast("Any", None)
@@ -113,7 +113,7 @@ class KernelRig:
         self._handles.append(kernel.handle)
         return kernel.handle
 
-    async def attach(self, backend: KernelBackend, launch: Launch) -> Any:
+    async def attach(self, backend: Any, launch: Launch) -> Any:
         """Take a kernel over; its connections are closed with the rig."""
         child = await self.placement.attach(launch.instance)
         assert child is not None

@@ -86,8 +86,8 @@ CASES: list[Any] = [
     # the outcome's members, kernel's end -> status, variables, name of the error, part of the sentence
     ({"reply": Reply(OK)}, None, (OK, KEPT, None, None)),
     ({"reply": Reply(OK, ask_exit=True)}, None, (OK, LOST, None, "exit()")),
-    ({"reply": Reply(ERROR, CellError("E", "no"))}, None, (ERROR, KEPT, "E", "failed (E). Cell 3 was not run. What")),
-    ({"reply": Reply(ERROR), "is_stateless": True}, None, (ERROR, KEPT, None, "failed. Cell 3 was not run. Repair")),
+    ({"reply": Reply(ERROR, CellError("E", "no"))}, None, (ERROR, KEPT, "E", "failed (E). Cell 3 was not run.")),
+    ({"reply": Reply(ERROR), "is_stateless": True}, None, (ERROR, KEPT, None, "failed. Cell 3 was not run.")),
     ({"reply": Reply(ERROR, CellError("StdinNotImplementedError", ""))}, None,
      (ERROR, KEPT, "StdinNotImplementedError", "asked for input")),
     ({**INTERRUPTED, "cut": TIMED_OUT}, None,
@@ -100,7 +100,7 @@ CASES: list[Any] = [
     ({"gone": GONE, "cut": CANCELLED, "variables": LOST, "steps": (INT,)}, None,
      (CANCELLED, LOST, "Cancelled", "was cancelled: the kernel was killed")),
     ({"gone": GONE, "variables": LOST}, None, (ERROR, LOST, "KernelDied", "cut off")),
-    ({"gone": GONE, "variables": LOST}, SEGV, (ERROR, LOST, "KernelDied", "the process was killed by SIGSEGV")),
+    ({"gone": GONE, "variables": LOST}, SEGV, (ERROR, LOST, "KernelDied", "cut off. The kernel was killed by SIGSEGV")),
     ({"gone": GONE, "variables": LOST}, MEMORY, (ERROR, LOST, "ResourceLimitExceeded", "over its memory limit")),
     ({"gone": GONE, "variables": LOST}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
     ({"reply": Reply(OK)}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
@@ -116,7 +116,7 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_en
     judged = judge(CellOutcome(**told), kernel_end)
     status, variables, name, part = expected
     assert (judged.status, judged.variables, judged.error and judged.error.name) == (status, variables, name)
-    said = sentence(CellPlace(1, 3, "load  the\ndata"), judged, kernel_end, 30.04)
+    said = sentence(CellPlace(1, 3, "load  the\ndata"), judged, 30.04)
     assert (said is None, (part or "") in (said or "")) == (part is None, True), said
     assert said is None or said.startswith("Cell 2 of 3 (load the data) "), said
 
@@ -124,11 +124,11 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_en
 def test_of_a_session_of_its_own_nothing_is_said_to_be_kept() -> None:
     own = CellPlace(1, 5, is_own=True)
     for told in ({"reply": Reply(ERROR)}, {**INTERRUPTED, "cut": TIMED_OUT}):
-        said = str(sentence(own, judge(CellOutcome(**told), None), None, 1.0))  # type: ignore[arg-type]
+        said = str(sentence(own, judge(CellOutcome(**told), None), 1.0))  # type: ignore[arg-type]
         assert ("Cells 3 to 5 were not run." in said, "kept" in said, said.endswith("gone with it.")) == (
             True, False, True,
         )  # fmt: skip
-    assert sentence(CellPlace(0, 1), CellOutcome(status=ERROR), None, 0.0) == "The cell failed."
+    assert sentence(CellPlace(0, 1), CellOutcome(status=ERROR), 0.0) == "The cell failed."
 
 
 def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_beginning() -> None:
