@@ -48,12 +48,12 @@ def peer_of(connection: socket.socket) -> tuple[int | None, int]:
     return pid, uid
 
 
-def instance_of_peer(connection: socket.socket) -> str | None:
+def instance_of_peer(connection: socket.socket | None) -> str | None:
     """Return the instance of ours whose process is at the other end of a Unix socket, by the mark that it bears."""
     import psutil  # a megabyte that an idle daemon does not need
 
     with contextlib.suppress(psutil.Error, OSError, ValueError):
-        if pid := peer_of(connection)[0]:
+        if connection is not None and connection.family == socket.AF_UNIX and (pid := peer_of(connection)[0]):
             return psutil.Process(pid).environ().get("PX_INSTANCE")
     return None
 

@@ -40,19 +40,14 @@ _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: t
 _log = structlog.get_logger(__name__)
 
 
-class DaemonFacts(msgspec.Struct, frozen=True):
-    """What only the composition root knows. Times are Unix seconds; `system`: run for the whole machine.
+class DaemonFacts(msgspec.Struct):
+    """What only the composition root knows."""
 
-    `tcp_address` and `token_file` are those of the TCP listener, None where there is none.
-    """
-
-    version: str
     daemon_id: str
     socket: str
-    control_pid: int
-    control_started_at: float
-    system: bool = False
-    tcp_address: str | None = None
+    control_started_at: float  # Unix seconds
+    system: bool = False  # run for the whole machine
+    tcp_address: str | None = None  # of the TCP listener, as is the next
     token_file: str | None = None
 
 
@@ -115,7 +110,6 @@ class Live:
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
         self.events: Counter[tuple[str, str, str]] = Counter()  # by kind of the unit, word, reason
-        self.cold_starts: dict[str, tuple[int, float]] = {}  # by kind of the unit: how many, their sum in seconds
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -124,9 +118,6 @@ class Live:
     def count(self, event: Event) -> None:
         kind = (event.unit or "daemon").partition(":")[0]
         self.events[kind, event.event, str(event.reason or event.facts.get("error_type") or "")] += 1
-        if isinstance(milliseconds := event.facts.get("cold_start_ms"), int | float):
-            number, seconds = self.cold_starts.get(kind, (0, 0.0))
-            self.cold_starts[kind] = number + 1, seconds + milliseconds / 1000
 
     def end_streams(self, drain_seconds: float) -> None:
         """Have followed streams end; work whose course is followed has a part of that time, then it is left."""

@@ -1,22 +1,33 @@
-"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/metrics`: the daemon itself."""
+"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/metrics`, `/api/doctor`: the daemon itself, and its checks."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import os
+import resource
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
+from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.api.units import all_units
+from supervisord_py.errors import PxError
+from supervisord_py.kernels.room import Kernels
+from supervisord_py.kernels.session import SessionState
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.model import Caps
+from supervisord_py.tools.manifest import DOTENV
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-Family = tuple[str, str, tuple[str, ...], Mapping[Any, float]]
-"""Name, text, names of the labels, and the values by their labels."""
 
 
 def daemon_document(call: ApiCall) -> dict[str, Any]:
@@ -24,11 +35,12 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
     control, caps = call.context.control, call.context.placement.caps
     facts = control.facts
     return {
-        **pick(facts, "version", "daemon_id", "socket", "system", "tcp_address", "token_file"),
+        "version": __version__,
+        **pick(facts, "daemon_id", "socket", "system", "tcp_address", "token_file"),
         "stopping": control.stopping,
         "keeper": _process(caps.keeper_version, caps.keeper_pid, caps.keeper_started_at),
         "control": {
-            **_process(facts.version, facts.control_pid, facts.control_started_at),
+            **_process(__version__, os.getpid(), facts.control_started_at),
             "restarts": caps.control_restarts,
         },
         **pick(caps, "kill_rung", "memory_rung", "controllers"),
@@ -45,7 +57,7 @@ def _process(version: str | None, pid: int, started_at: float) -> dict[str, Any]
 def _resident_bytes(pid: int) -> int | None:
     import psutil
 
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return None
 
@@ -61,11 +73,11 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
 
 async def health(call: ApiCall) -> dict[str, Any]:
     """Answer that the API serves, and what works only in part."""
-    facts, pipes_health = call.context.control.facts, call.context.pipes.health()
+    name, pipes_health = call.context.control.facts.daemon_id, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
     if pipes_health.scheduler_error is not None:
         degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})
-    return {"ok": True, **pick(facts, "version", "daemon_id"), "degraded": degraded, "pipes": pipes_health}
+    return {"ok": True, "version": __version__, "daemon_id": name, "degraded": degraded, "pipes": pipes_health}
 
 
 async def show_daemon(call: ApiCall) -> dict[str, Any]:
@@ -106,10 +118,11 @@ async def metrics(call: ApiCall) -> web.StreamResponse:
 
 
 def _families(call: ApiCall) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+    from prometheus_client.core import CounterMetricFamily as Counted
+    from prometheus_client.core import GaugeMetricFamily as Gauge
 
     context, live = call.context, call.live
-    caps, facts = context.placement.caps, context.control.facts
+    caps = context.placement.caps
     states: Counter[tuple[str, str]] = Counter()
     in_flight: Counter[tuple[str]] = Counter()
     waiting: Counter[tuple[str]] = Counter()
@@ -117,31 +130,168 @@ def _families(call: ApiCall) -> Iterator[Any]:
         states[unit.kind, str(unit.state)] += 1
         in_flight[unit.kind,] += unit.in_flight
         waiting[unit.kind,] += unit.waiting
-    pids = {"keeper": caps.keeper_pid, "control": facts.control_pid}
+    pids = {"keeper": caps.keeper_pid, "control": os.getpid()}
     memory = {(name,): rss for name, pid in pids.items() if (rss := _resident_bytes(pid)) is not None}
-    about = {(facts.version, caps.kill_rung, caps.memory_rung): 1}
-    gauges: tuple[Family, ...] = (
-        ("up", "1 while the API serves and takes work.", (), {(): not context.control.stopping}),
-        ("info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), about),
-        ("resident_bytes", "Memory of the daemon's own processes.", ("process",), memory),
-        ("ledger_degraded", "1 while the ledger cannot write.", (), {(): context.ledger.degraded is not None}),
-        ("scheduler_up", "1 while schedules start pipes.", (), {(): context.pipes.health().scheduler_running}),
-        ("units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states),
-        ("in_flight", "Runs, cells and executions under way.", ("kind",), in_flight),
-        ("waiting", "Runs, cells and executions in line.", ("kind",), waiting),
+    about = {(__version__, caps.kill_rung, caps.memory_rung): 1}
+    # Name, text, names of the labels, and the values by their labels.
+    families: tuple[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]], ...] = (
+        (Gauge, "up", "1 while the API serves and takes work.", (), {(): not context.control.stopping}),
+        (Gauge, "info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), about),
+        (Gauge, "resident_bytes", "Memory of the daemon's own processes.", ("process",), memory),
+        (Gauge, "ledger_degraded", "1 while the ledger cannot write.", (), {(): context.ledger.degraded is not None}),
+        (Gauge, "scheduler_up", "1 while schedules work.", (), {(): context.pipes.health().scheduler_running}),
+        (Gauge, "units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states),
+        (Gauge, "in_flight", "Runs, cells and executions under way.", ("kind",), in_flight),
+        (Gauge, "waiting", "Runs, cells and executions in line.", ("kind",), waiting),
+        (Counted, "control_restarts", "Restarts of the control plane.", (), {(): caps.control_restarts}),
+        (Counted, "events", "What `pxctl events` tells.", ("kind", "event", "reason"), live.events),
+        (Counted, "http_requests", "Requests answered.", ("route", "status"), live.requests),
     )
-    counters: tuple[Family, ...] = (
-        ("control_restarts", "Restarts of the control plane.", (), {(): caps.control_restarts}),
-        ("events", "What `pxctl events` tells.", ("kind", "event", "reason"), live.events),
-        ("http_requests", "Requests answered.", ("route", "status"), live.requests),
-    )
-    for make, families in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
-        for name, text, labels, rows in families:
-            family: Any = make(f"pxd_{name}", text, labels=labels)
-            for key, value in sorted((tuple(map(str, key)), value) for key, value in rows.items()):
-                family.add_metric(key, float(value))
-            yield family
-    starts = SummaryMetricFamily("pxd_cold_start_seconds", "From the spawn to ready.", labels=("kind",))
-    for kind, (count, seconds) in sorted(live.cold_starts.items()):
-        starts.add_metric((kind,), count_value=count, sum_value=seconds)
-    yield starts
+    for make, name, text, labels, values in families:
+        family = make(f"pxd_{name}", text, labels=labels)
+        for key, value in sorted((tuple(map(str, key)), value) for key, value in values.items()):
+            family.add_metric(key, float(value))
+        yield family
+
+
+# -- doctor: checks, each with the one command that repairs it; none raises for what it finds, none changes anything ---
+
+MEBIBYTE = 1024 * 1024
+OK, WARN, FAIL = "ok", "warn", "fail"
+_SLOW_SECONDS = 0.5  # of a tool's imports
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check found: `ok`, `warn` or `fail`. `repair` is one command or step; None when nothing is to be done."""
+
+    name: str
+    status: str
+    detail: str
+    repair: str | None = None
+
+
+async def doctor(call: ApiCall) -> dict[str, Any]:
+    """Answer with every check; each that is not ok names the one command that repairs it."""
+    context = call.context
+    found = [
+        *check_daemon(context),
+        *check_rungs(context.placement.caps),
+        *check_imports(context.launcher.import_seconds()),
+        *await check_kernels(context.kernels),
+        *await check_pipes(context.pipes),
+        *await asyncio.to_thread(lambda: list(check_machine(context))),  # what blocks on the file system
+    ]
+    return {"checks": found}
+
+
+def check_daemon(context: ApiContext) -> Iterator[Finding]:
+    """What do the rooms say of themselves, and did the last keeper die with children?"""
+    bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
+    yield from bad.values()
+    yield from (Finding(part, OK, "works") for part in ("ledger", "config") if part not in bad)
+    if cut_off := sorted({one["unit"] for one in context.interrupted}):
+        detail = f"an earlier keeper died, and these were stopped: {', '.join(cut_off)}"
+        yield Finding("interrupted", WARN, detail, "pxctl events")
+    else:
+        yield Finding("interrupted", OK, "nothing was cut off when this daemon started")
+    entries = context.launcher.catalog.entries()
+    broken = [(one.name, one.error.detail) for one in entries if one.error is not None]
+    yield from (Finding(f"tool:{name}", FAIL, detail, f"pxctl tools validate {name}") for name, detail in broken)
+    if not broken:
+        yield Finding("tools", OK, f"{len(entries)} tools, none broken")
+
+
+def check_rungs(caps: Caps) -> Iterator[Finding]:
+    """How is a tree killed and held to its limits here, and what would do it better?"""
+    repair = "pxctl daemon install"
+    if caps.kill_rung in {"cgroup", "subreaper"}:
+        yield Finding("kill_rung", OK, f"{caps.kill_rung}: a stop finds every descendant")
+    else:
+        detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
+        yield Finding("kill_rung", WARN, detail, repair)
+    weaker = {
+        "memory": f"limits of memory are held by measuring ({caps.memory_rung})",
+        "pids": "`processes` counts all of the user's" + (", which is root and bound by none" * (os.geteuid() == 0)),
+        "cpu": "`cpu_percent` is not held",
+    }
+    said = "; ".join(text for name, text in weaker.items() if name not in caps.controllers)
+    if said and sys.platform == "linux":
+        detail = f"{said}; in a unit of systemd the kernel does it, see DELEGATION in pxd(8)"
+        yield Finding("limits", WARN, detail, repair)
+    else:
+        yield Finding("limits", OK, said or "the kernel holds each tree to its memory, processes and cpu_percent")
+
+
+def check_machine(context: ApiContext) -> Iterator[Finding]:
+    """Are there descriptors and disk enough, and are secrets closed?"""
+    entries, state_dir = context.launcher.catalog.entries(), context.config.state_dir
+    tools, kernels = len(entries), sum(view.pid is not None for view in context.kernels.snapshot())
+    soft, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 128 + 16 * tools + 12 * kernels
+    is_enough = soft == resource.RLIM_INFINITY or soft >= needed
+    detail = f"limit {soft}; about {needed} needed for {tools} tools and {kernels} kernels"
+    repair = None if is_enough else f"ulimit -n {needed * 2} && pxctl daemon restart --all"
+    yield Finding("open_files", OK if is_enough else FAIL, detail, repair)
+    free = shutil.disk_usage(state_dir).free // MEBIBYTE
+    status = OK if free >= 1024 else WARN if free >= 100 else FAIL
+    repair = None if status == OK else f"du -sh {state_dir}/*"
+    yield Finding("disk", status, f"{free} MiB free for {state_dir}", repair)
+    for entry in entries:
+        path = entry.folder / DOTENV
+        if path.is_file() and (mode := path.stat().st_mode & 0o777) & 0o077:
+            detail = f"the {DOTENV} of {entry.name} has mode {mode:o}: others may read or change its secrets"
+            yield Finding(f"dotenv:{entry.name}", WARN, detail, f"chmod 600 {path}")
+
+
+def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
+    """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
+    for tool, seconds in found:
+        if (total := sum(seconds.values())) >= _SLOW_SECONDS:
+            slowest = sorted(seconds, key=lambda package: -seconds[package])[:3]
+            named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
+            yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
+
+
+async def check_kernels(kernels: Kernels) -> list[Finding]:
+    """Which cells are offered, and which sessions failed?"""
+    found = []
+    try:
+        report = await kernels.capabilities()
+    except PxError as error:
+        found.append(Finding("kernels", FAIL, error.detail, error.hint))
+    else:
+        of_python = ("python", "interpreter", "pxctl kernel start --explain")
+        for name, program, cure in (of_python, ("bash", "shell", "put bash on PATH")):
+            offer = report[name]
+            is_missed = report["wanted"] in {"both", name} and not offer["offered"]
+            detail = offer[program] or offer["reason"] or "not offered"
+            found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, cure if is_missed else None))
+    for view in kernels.snapshot():
+        if view.state is SessionState.FAILED:
+            detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")
+            found.append(Finding(view.unit, FAIL, detail, f"pxctl kernel restart {view.id}"))
+    return found
+
+
+async def check_pipes(pipes: Pipes) -> list[Finding]:
+    """Are schedules at work, which files are broken, which pipes cannot run, and which agents are missing?"""
+    health, views = pipes.health(), pipes.snapshot()
+    found = [Finding("scheduler", OK, "schedules and events start pipes")]
+    if health.scheduler_error is not None:
+        said = f"it died and was restarted ({health.scheduler_restarts} times): {health.scheduler_error}"
+        found = [Finding("scheduler", WARN, said, "pxctl daemon restart")]
+    elif not health.scheduler_running:
+        found = [Finding("scheduler", WARN, "no schedule starts a pipe at present", "pxctl config show")]
+    if health.catalog is not None:
+        found.append(Finding("pipes_folder", FAIL, health.catalog, "pxctl daemon reload"))
+    for name, problems in (await pipes.file_problems()).items():
+        found += [Finding(name, FAIL, one, "pxctl daemon reload") for one in problems]
+    wrong = []
+    for view in views:  # only one that may run by itself must have its agent
+        failed = view.config_error
+        if failed is None:
+            with suppress(PxError):  # it went in between
+                failed = "; ".join(one.detail for one in await pipes.validate(view.name) if one.verdict == "fail")
+        if failed:
+            verdict = FAIL if view.enabled or view.config_error else WARN
+            wrong.append(Finding(f"pipe:{view.name}", verdict, failed, f"pxctl pipe validate {view.name}"))
+    return [*found, *(wrong or [Finding("pipes", OK, f"{len(views)} pipes, none broken")])]

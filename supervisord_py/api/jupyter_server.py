@@ -18,16 +18,17 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.schemas import JupyterKernel
-from supervisord_py.api.streams import cancel_and_wait, rfc3339, until_closing
+from supervisord_py.api.streams import first_of, rfc3339, until_closing
 from supervisord_py.api.units import stop_kernel
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
 from supervisord_py.kernels.live_session import SessionView
@@ -81,7 +82,7 @@ def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 async def version(call: ApiCall) -> dict[str, Any]:
     """Answer with who serves this API."""
-    return {"version": call.context.control.facts.version, "server": "pxd"}
+    return {"version": __version__, "server": "pxd"}
 
 
 async def list_specs(call: ApiCall) -> dict[str, Any]:
@@ -187,16 +188,8 @@ class _Bridge:
 
     async def run(self) -> None:
         """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
-        works = (self._upwards(), self._lives(), self._stay_used(), self._live.closing.wait())
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
-        try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
-        finally:
-            for task in tasks:
-                await cancel_and_wait(task)
-            await self._news.aclose()
+        async with aclosing(self._news):
+            await first_of(self._upwards(), self._lives(), self._stay_used(), self._live.closing.wait())
         with suppress(ConnectionError):
             await self._socket.close(code=WSCloseCode.GOING_AWAY if self._live.closing.is_set() else WSCloseCode.OK)
 
@@ -243,15 +236,10 @@ class _Bridge:
         module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
         joined: Channels = await module.open_channels(connection_file)
         self._joined.set_result(joined)
-        downwards = asyncio.create_task(self._downwards(joined))
         try:
-            await asyncio.wait({downwards, asyncio.shield(died)}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(self._downwards(joined), asyncio.shield(died))
         finally:
-            downwards.cancel()
             await asyncio.shield(joined.close())
-            (result,) = await asyncio.gather(downwards, return_exceptions=True)
-        if isinstance(result, Exception):
-            raise result
 
     async def _downwards(self, joined: Channels) -> None:
         """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,7 +63,7 @@ def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[str, Any]]:
     """Return sessions with what their trees use now."""
-    stats = await measure(call.context, [view.instance for view in views])
+    stats = await measure(call.context, views)
     documents = [session_document(call, view) for view in views]
     for document in documents:
         if (stat := stats.get(document["instance"])) is not None:
@@ -73,10 +73,8 @@ async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[st
 
 async def list_kernels(call: ApiCall) -> dict[str, Any]:
     """Answer with every session, remembered ones included."""
-    documents = await _measured(call, call.context.kernels.snapshot())
-    for document in documents:
-        del document["schema"]
-    return {"kernels": documents, "zygotes": call.context.kernels.zygotes()}
+    kernels = call.context.kernels
+    return {"kernels": await _measured(call, kernels.snapshot()), "zygotes": kernels.zygotes()}
 
 
 async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
@@ -131,15 +129,11 @@ def _place(body: s.Place) -> dict[str, Any]:  # the members that decide where co
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
-async def change(
+async def stop(
     call: ApiCall, *, cwd: s.Folder | None = None, timeout: s.Seconds | None = None, wait: bool = True
 ) -> tuple[int, dict[str, Any]]:
-    """Start or end the kernel of a session that is known; answer once it is ready, or gone, or with `wait=0` at once.
-
-    What is left of one that is ended is named.
-    """
-    verb = "start" if call.request.path.endswith("/start") else "stop"
-    document = await change_unit(call, verb, session_of(call, cwd).unit, timeout, wait)
+    """End the kernel of a session; answer once nothing of it is left, or with `wait=0` at once."""
+    document = await change_unit(call, "stop", session_of(call, cwd).unit, timeout, wait)
     return 200 if wait else 202, document
 
 
@@ -164,11 +158,6 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     if body.kernelspec is None and body.interpreter is None:
         place["kernelspec"] = kernelspec
 
-    def caller() -> str | None:
-        connection = call.request.get_extra_info("socket")
-        local = connection is not None and connection.family == socket.AF_UNIX
-        return call.request.headers.get("X-Px-Instance") or (instance_of_peer(connection) if local else None)
-
     request = CallRequest(
         name=call.path("k").removeprefix("kernel:"),
         owner=Owner.PER_CALL if body.per_call else Owner.SESSION,
@@ -176,7 +165,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         arrived_at=arrived_at,
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
-        caller=caller,
+        caller=partial(instance_of_peer, call.request.get_extra_info("socket")),
         **place,
     )
 

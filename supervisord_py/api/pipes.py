@@ -8,7 +8,6 @@ answer: output waits in its file.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -89,20 +88,14 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tup
     return 200 if wait else 202, document
 
 
-async def enable(call: ApiCall, body: s.EnablePipe) -> Document:
-    """Let schedule and events start it, on this machine; with `{"enabled": false}` as `/disable`."""
-    return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=body.enabled))
-
-
-async def disable(call: ApiCall, body: s.Body) -> Document:
-    """Keep schedule and events from starting it, on this machine: what waits in line is cancelled."""
-    return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=False))
+async def enable(call: ApiCall, body: s.Body) -> Document:
+    """Let schedule and events start it on this machine, or keep them from it: then what waits in line is cancelled."""
+    is_enabled = call.request.path.endswith("/enable")
+    return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=is_enabled))
 
 
 async def configure(call: ApiCall, body: dict[str, Any]) -> Document:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
-    if set(body) == {"config"} and isinstance(body["config"], dict):
-        body = body["config"]
     if not body:
         raise s.refuse("", "The body names no key.", 'for example {"schedule": "every 2h"}')
     return pipe_document(await call.context.pipes.files.configure(pipe_name(call), body))
@@ -301,15 +294,9 @@ async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -
                 async for item in items:
                     await socket.send_str(streams.json_bytes(item).decode())
 
-    hears, tells = asyncio.create_task(until_gone()), asyncio.create_task(tell())
     try:
-        await asyncio.wait({hears, tells}, return_when=asyncio.FIRST_COMPLETED)
-        if tells.done():
-            tells.result()
+        await streams.first_of(until_gone(), tell())
     finally:
-        await streams.cancel_and_wait(tells)
-        code = WSCloseCode.GOING_AWAY if call.live.closing.is_set() else WSCloseCode.OK
         with suppress(ConnectionError):
-            await socket.close(code=code)
-        await streams.cancel_and_wait(hears)
+            await socket.close(code=WSCloseCode.GOING_AWAY if call.live.closing.is_set() else WSCloseCode.OK)
     return socket

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 from aiohttp import web
 
+from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE
 
@@ -82,7 +83,7 @@ ROUTES = (
     Route("GET /api/events", "logs.events", "ndjson, sse"),
     Route("GET /api/metrics", "daemon.metrics", "text"),
     Route("GET /api/openapi.json", "routes.openapi", "-"),
-    Route("GET /api/doctor", "doctor.doctor", "px.doctor/1"),
+    Route("GET /api/doctor", "daemon.doctor", "px.doctor/1"),
     Route("GET /api/config", "daemon.show_config", "px.config/1"),
     Route("GET /api/daemon", "daemon.show_daemon", "px.daemon/1"),
     Route("POST /api/daemon/reload", "daemon.reload", "px.reload/1", "outlives"),
@@ -95,7 +96,7 @@ ROUTES = (
     Route("POST /api/units/restart", "status.change", "px.restart-units/1", "outlives"),
     Route("GET /api/units/{u}/logs", "logs.unit_logs", "raw, ndjson, sse"),
     Route("GET /api/units/{u}/wait", "status.wait", "px.wait/1"),
-    Route("GET /api/units/{u}/why", "why.why", "px.why/1"),
+    Route("GET /api/units/{u}/why", "status.why", "px.why/1"),
     # --
     Route("GET /api/launcher/state", "tools.launcher_state", "-"),
     Route("GET /api/tools", "tools.list_tools", "px.tools/1"),
@@ -117,9 +118,8 @@ ROUTES = (
     Route("GET /api/kernels", "kernels.list_kernels", "px.kernels/1"),
     Route("POST /api/kernels", "kernels.begin", _STARTED, "outlives resumes"),
     Route("GET /api/kernels/{k}", "kernels.show_kernel", "px.kernel/1"),
-    Route("DELETE /api/kernels/{k}", "kernels.change", "px.stop/1, 202 px.stop/1", "outlives"),
-    Route("POST /api/kernels/{k}/stop", "kernels.change", "px.stop/1, 202 px.stop/1", "outlives"),
-    Route("POST /api/kernels/{k}/start", "kernels.change", "px.start/1, 202 px.start/1", "outlives"),
+    Route("DELETE /api/kernels/{k}", "kernels.stop", "px.stop/1, 202 px.stop/1", "outlives"),
+    Route("POST /api/kernels/{k}/stop", "kernels.stop", "px.stop/1, 202 px.stop/1", "outlives"),
     Route("POST /api/kernels/{k}/restart", "kernels.restart", "px.kernel/1", "outlives"),
     Route("POST /api/kernels/{k}/interrupt", "kernels.interrupt", "px.interrupt/1", "outlives"),
     Route("POST /api/kernels/{k}/use", "kernels.use", "px.kernel/1"),
@@ -150,7 +150,7 @@ ROUTES = (
     Route("DELETE /api/pipes/{p}", "pipes.remove_pipe", "px.removed/1", "outlives"),
     Route("POST /api/pipes/{p}/run", "pipes.run_pipe", _QUEUED),
     Route("POST /api/pipes/{p}/enable", "pipes.enable", "px.pipe/1", "outlives"),
-    Route("POST /api/pipes/{p}/disable", "pipes.disable", "px.pipe/1", "outlives"),
+    Route("POST /api/pipes/{p}/disable", "pipes.enable", "px.pipe/1", "outlives"),
     Route("POST /api/pipes/{p}/config", "pipes.configure", "px.pipe/1", "outlives"),
     Route("POST /api/pipes/{p}/cancel", "pipes.cancel_pipe", "px.executions/1", "outlives"),
     Route("POST /api/pipes/{p}/validate", "pipes.validate", "px.pipe-validation/1", "always"),
@@ -169,40 +169,33 @@ ROUTES = (
 # -- the OpenAPI 3.1 description, made from the table, so that it cannot disagree with it -----------------------------
 
 _MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
-_TEXT, _TEXT_OR_NONE = {"type": "string"}, {"type": ["string", "null"]}
-_PROBLEM_DOCUMENT = {
-    "description": "What every failure is answered with (RFC 9457); more members say what is particular.",
-    "type": "object",
-    "properties": {
-        **dict.fromkeys(("type", "title", "kind", "detail", "request_id"), _TEXT),
-        **dict.fromkeys(("hint", "unit"), _TEXT_OR_NONE),
-        "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "exit_code": {"type": "integer", "description": "what pxctl exits with"},
-    },
-}
+_TEXT = {"type": "string"}
+_PROBLEM_MEMBERS = ("type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id")
 
 
 async def openapi(call: ApiCall) -> dict[str, Any]:
     """Answer with the description of the table of routes."""
-    return openapi_document(ROUTES, call.context.control.facts.version)
+    return openapi_document(ROUTES, __version__)
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     bodies = list(dict.fromkeys(body for it in routes if (body := handler_of(it.handler).body) is not None))
-    described, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
-    body_schemas = dict(zip(bodies, described, strict=True))
+    references, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    body_schemas = dict(zip(bodies, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
-    problem = {"description": "A problem document.", "content": {PROBLEM: {"schema": _PROBLEM_DOCUMENT}}}
-    token = {"type": "http", "scheme": "bearer", "description": "On the loopback TCP listener only."}
+    problem = {"type": "object", "required": _PROBLEM_MEMBERS}
+    described = {
+        "description": "What every failure is answered with (RFC 9457).",
+        "content": {PROBLEM: {"schema": problem}},
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "pxd", "version": version, "description": "Errors are problem documents; see pxd-api(7)."},
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
-        "components": {"schemas": schemas, "responses": {"Problem": problem}, "securitySchemes": {"token": token}},
-        "security": [{}, {"token": []}],
+        "components": {"schemas": schemas, "responses": {"Problem": described}},
     }
 
 
@@ -214,8 +207,6 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
         schema = msgspec.json.schema(field.type)
         schema = next((it for it in schema.get("anyOf", ()) if it != {"type": "null"}), schema)
         parameters.append(("query", field.encode_name, schema))
-    headers = {"X-Request-Id": True, "Idempotency-Key": route.method == "POST", "Last-Event-ID": "sse" in route.returns}
-    parameters += [("header", name, _TEXT) for name, is_read in headers.items() if is_read]
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
         "summary": (handler.answer.__doc__ or "").partition("\n")[0],

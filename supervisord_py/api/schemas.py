@@ -61,12 +61,6 @@ class RunPipe(Body):
     timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
-class EnablePipe(Body):
-    """Whether schedule and events start a pipe; without a word, they do."""
-
-    enabled: bool = True
-
-
 class Happening(Body):
     """What happened, for the pipes that it starts; the same key starts each of them once."""
 

@@ -1,8 +1,9 @@
-"""`/api/status` and `/api/units…`: how all is, and several units started, stopped or waited for."""
+"""`/api/status` and `/api/units…`: how all is and why, and several units started, stopped or waited for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -13,6 +14,9 @@ from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import pick, until_closing
 from supervisord_py.api.units import PipeUnit, UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
+from supervisord_py.ledger import events, instances
+from supervisord_py.process.logs import LogReader, Stream
+from supervisord_py.process.model import Reason
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
@@ -68,11 +72,8 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
         if verb == "stop":
             work = pipes.cancel_document(call, view.name)
             return await within(call, timeout, f"The stop of {view.unit}", work, view.unit)
-        raise BadRequestError(
-            "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
-            hint=f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID",
-            unit=view.unit,
-        )
+        hint = f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID"
+        raise BadRequestError("A pipe is not restarted: each execution is a run of its own.", hint=hint, unit=view.unit)
     if verb != "restart":
         return await change_unit(call, verb, view.unit, timeout, wait is not False)
     if view.kind == "kernel" and wait is not False:  # calls in line are kept
@@ -93,12 +94,11 @@ async def wait(
     """
     unit, began = unit_named(call).unit, False
     # Subscribe first, then read the state, then wait: nothing can happen unseen in between.
-    events = call.context.events.subscribe(unit=unit)
-    beat_seconds = call.context.config.stream_heartbeat_seconds
+    happens, beat_seconds = call.context.events.subscribe(unit=unit), call.context.config.stream_heartbeat_seconds
     try:
         async with (
             asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout),
-            aclosing(until_closing(events, call.live.closing, beat_seconds)) as news,
+            aclosing(until_closing(happens, call.live.closing, beat_seconds)) as news,
         ):
             while True:
                 view = view_of(call.context, unit)
@@ -130,3 +130,145 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
     if word in (_READY if goal == "ready" else {"ready", "idle"} | _OFF):
         return True
     return False if word == "failed" or (goal == "ready" and began and word in _OFF) else None
+
+
+# -- why: from the last thing that mattered back to its cause, in words a person can act on --------------------------
+
+_UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
+_LOOK_BACK = 200
+_TAIL_BYTES = 16 * 1024
+
+_LOGS = "pxctl logs {unit} --stderr"
+_START = "pxctl start {unit}"
+_DEBUG = "pxctl tools debug {name}"
+_MEMORY = "kernels.hard_memory_mb, or more than kernels.soft_memory_mb at the end of a cell"
+
+MEANINGS = {
+    Reason.EXIT: ("it exited by itself", _LOGS),
+    Reason.SIGNAL: ("a signal that this daemon did not send ended it", _LOGS),
+    Reason.STOPPED: ("someone asked to stop it", _START),
+    Reason.EVICTED_LRU: ("others were used more recently and the warm set was full", "pxctl pin {name}"),
+    Reason.EVICTED_TTL: ("nobody used it for its warm_keep_seconds", "pxctl pin --forever {name}"),
+    Reason.MEMORY_LIMIT: ("it used more memory than max_memory_mb", "raise max_memory_mb in tool.json"),
+    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower the limits of what runs beside it"),
+    Reason.RUNTIME_LIMIT: ("a run took longer than max_runtime_seconds", "raise max_runtime_seconds in tool.json"),
+    Reason.CPU_LIMIT: ("it used more CPU time than its limit", "raise limits.cpu_seconds, or its own setrlimit"),
+    Reason.WATCHDOG: ("it stopped giving signs of life", _LOGS),
+    Reason.READINESS_TIMEOUT: ("it did not become ready in time after its start", _DEBUG),
+    Reason.EARLY_EXIT: ("it ended before it was ready", _DEBUG),
+    Reason.SPAWN_FAILED: ("it could not be started at all", _DEBUG),
+    Reason.SHUTDOWN: ("the daemon stopped", _START),
+    Reason.INTERRUPTED: ("the keeper or the machine went down under it", _START),
+    Reason.CANCELLED: ("who had asked for it went away", _START),
+    Reason.TIMEOUT: ("the caller's own deadline passed", "give it longer: --timeout"),
+    Reason.REPLACED: ("its files changed or it was restarted: a new instance took its place", "nothing to do"),
+    Reason.SCHEMA_DRIFT: ("its /schema differs from tool.json (a warning only)", "pxctl tools validate {name}"),
+}
+"""What each reason of the closed list (CONTRACT §7) means to a person, and the next step."""
+
+KERNEL_MEANINGS = {
+    Reason.EVICTED_LRU: ("others were used more recently, kernels.max_sessions of them", "raise kernels.max_sessions"),
+    Reason.EVICTED_TTL: ("nobody used it for kernels.idle_seconds", "raise kernels.idle_seconds"),
+    Reason.MEMORY_LIMIT: (f"it used more memory than {_MEMORY}", "raise kernels.soft_memory_mb or hard_memory_mb"),
+    Reason.SPAWN_FAILED: ("it could not be started at all", "pxctl kernel start --explain {name}"),
+    Reason.CANCELLED: ("a cancelled cell would not end otherwise", _START),
+    Reason.TIMEOUT: ("a cell that was over its time would not end otherwise", "give it longer: --timeout"),
+}
+"""Where a kernel's end means something else than a tool's."""
+
+
+def meaning_of(reason: str, unit: str) -> tuple[str, str]:
+    """Return what a reason means for a unit, and the next step."""
+    kind, _, name = unit.partition(":")
+    sentence, step = MEANINGS[Reason(reason)]
+    if kind == "kernel":
+        sentence, step = KERNEL_MEANINGS.get(Reason(reason), (sentence, _LOGS if step == _DEBUG else step))
+    return sentence, step.format(unit=unit, name=name)
+
+
+async def why(call: ApiCall) -> dict[str, Any]:
+    """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
+    view, ledger = unit_named(call), call.context.ledger
+    await ledger.flush()
+    pivot = _pivot(view, await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK))
+    chain = await events.chain(ledger, pivot.id) if pivot is not None else []
+    instance = next(iter(await instances.latest(ledger, view.unit)), None)
+    reason = view.reason
+    if reason is None and view.state not in _UP:
+        own = None if isinstance(view, PipeUnit) or instance is None else instance.reason
+        reason = own or (None if pivot is None else pivot.reason)
+    summary, step = _of_pipe(call, view) if isinstance(view, PipeUnit) else _of_process(view, reason, instance, pivot)
+    lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
+             "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
+    return {
+        **pick(view, "unit", "state"),
+        "reason": reason,
+        "summary": summary,
+        "chain": [row.document() for row in chain],
+        "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
+        "stderr_tail": await _stderr_tail(call, view.unit, instance),
+        "next_step": step,
+    }
+
+
+def _pivot(view: UnitView, rows: Sequence[events.Event]) -> events.Event | None:
+    """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
+
+    A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
+    """
+    if isinstance(view, PipeUnit):
+        told = [row for row in rows if "execution" in row.facts and view.running in {None, row.facts["execution"]}]
+    elif view.state in _UP:
+        own = [row for row in rows if row.instance == view.instance and row.event != "run"]  # which led to nothing
+        return own[-1] if own else None
+    else:
+        told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
+    return next(reversed(told or list(rows)), None)
+
+
+def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
+    view, name = call.context.pipes.get(unit.name), unit.name
+    if view.config_error is not None:
+        return f"{unit.unit} cannot run: {view.config_error}", f"pxctl pipe validate {name}"
+    if view.running is not None:
+        return f"{unit.unit} is running: execution {view.running}.", f"pxctl pipe tail -f {view.running}"
+    decided = "" if view.last_decision is None else f" Last decision: {view.last_decision['text']}."
+    often = f", {view.consecutive_failures} failures in a row" if view.consecutive_failures > 1 else ""
+    ended = "it never ran" if unit.last_status is None else f"its last execution {unit.last_status}{often}"
+    if view.queued:
+        step = "pxctl pipe queue"
+    elif unit.last_status in {"failed", "timed_out"}:
+        step = f"pxctl pipe output {name} --stderr"
+    else:
+        step = f"pxctl pipe next {name}" if view.enabled else f"pxctl pipe enable {name}"
+    return f"{unit.unit} is {unit.state}: {ended.replace('_', ' ')}.{decided}", step
+
+
+def _of_process(
+    view: UnitView, reason: str | None, instance: instances.InstanceRow | None, pivot: events.Event | None
+) -> tuple[str, str]:
+    if view.config_error is not None:
+        return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
+    if reason is not None and reason in set(Reason):
+        told, step = meaning_of(reason, view.unit)
+        if instance is not None and instance.signal is not None:
+            told += f" (signal {instance.signal})"
+        elif instance is not None and instance.code is not None:
+            told += f" (exit code {instance.code})"
+    else:
+        told = "it was never started" if instance is None else "nothing is wrong with it"
+        step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
+    hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
+    if view.failure is not None:
+        told, hint = view.failure["detail"], view.failure.get("hint")
+    beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
+    return f"{view.unit} is {view.state}: {told}{beside}", hint if isinstance(hint, str) and hint else step
+
+
+async def _stderr_tail(call: ApiCall, unit: str, instance: instances.InstanceRow | None) -> str:
+    if instance is None or instance.log_position is None:
+        return ""
+    reader, begin, end = LogReader.of(call.context.placement.log_dir, unit), instance.log_position, instance.log_end
+    end = await asyncio.to_thread(reader.end) if end is None else end
+    tail = await asyncio.to_thread(reader.tail_bytes, begin, end, Stream.STDERR, _TAIL_BYTES)
+    return tail.decode("utf-8", errors="replace")

@@ -12,7 +12,7 @@ import base64
 import codecs
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -145,6 +145,18 @@ async def until_closing(
             await cancel_and_wait(upcoming)
         if isinstance(source, AsyncGenerator):
             await source.aclose()
+
+
+async def first_of(*works: Awaitable[Any]) -> None:
+    """Let works go on side by side until one of them ends, then end the others; what it raises comes through."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        for task in tasks:
+            await cancel_and_wait(task)
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:

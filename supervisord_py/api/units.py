@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -151,11 +151,6 @@ def is_glob(pattern: str) -> bool:
     return any(sign in pattern for sign in "*?[")
 
 
-def _names(unit: str, second: str | None) -> set[str]:
-    kind, _, name = unit.partition(":")
-    return {unit, name} if second is None else {unit, name, second, f"{kind}:{second}"}
-
-
 def resolve(
     patterns: Sequence[str], units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
@@ -166,11 +161,12 @@ def resolve(
     """
     found: dict[str, None] = {}
     ordered = sorted(units)
+    names = {unit: {unit, unit.partition(":")[2]} for unit in ordered}
+    for unit, second in second_names.items():
+        names[unit] |= {second, f"{unit.partition(':')[0]}:{second}"}
     for pattern in patterns:
         kind, colon, rest = pattern.rpartition(":")
-        named = [pattern]
-        if pattern not in units:
-            named = [unit for unit in ordered if pattern in _names(unit, second_names.get(unit))]
+        named = [pattern] if pattern in names else [unit for unit in ordered if pattern in names[unit]]
         if len(named) > 1:
             raise _ambiguous(pattern, named)
         if not named and is_glob(pattern):
@@ -202,7 +198,7 @@ def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:
 
 async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitView]:
     """Add what their trees use now: memory, processes, pressure, and CPU on the average of their lives, as ps does."""
-    stats = await measure(call.context, [view.instance for view in views])
+    stats = await measure(call.context, views)
     for view in views:
         if (stat := stats.get(view.instance or "")) is not None:
             view.rss_bytes, view.processes, view.pressure = stat.rss_bytes, stat.processes, stat.pressure
@@ -210,9 +206,9 @@ async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitVie
     return views
 
 
-async def measure(context: ApiContext, instances: Iterable[str | None]) -> Mapping[str, TreeStat]:
+async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) -> Mapping[str, TreeStat]:
     """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
-    living = [instance for instance in instances if instance is not None]
+    living = [view.instance for view in views if view.instance is not None]
     with contextlib.suppress(PxError):
         return await context.placement.stat(living) if living else {}
     return {}

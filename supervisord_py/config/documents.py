@@ -70,16 +70,15 @@ class DocumentError(ValueError):
         self.problem = problem
 
 
-class Document:
+class Document(msgspec.Struct, dict=True):
     """A parsed text."""
 
-    def __init__(self, value: Any, text: str, file: str, language: str, first_line: int = 1, root: Any = None) -> None:
-        self.value = value  # dicts, lists and scalars
-        self.text = text  # positions are looked up in it
-        self.file = file  # its name in messages
-        self.language = language
-        self.first_line = first_line  # the number of the text's first line in the file
-        self.root = root  # of YAML: its node, with marks; None of an empty text
+    value: Any  # dicts, lists and scalars
+    text: str  # positions are looked up in it
+    file: str  # its name in messages
+    language: str
+    first_line: int = 1  # the number of the text's first line in the file
+    root: Any = None  # of YAML: its node, with marks; None of an empty text
 
     @cached_property
     def _marks(self) -> dict[Pointer, tuple[_Place, _Place]]:
@@ -171,25 +170,24 @@ def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
     try:
         return parse(decode(read_bounded(path, limit), str(path)), str(path))
     except OSError as error:
-        raise DocumentError(Problem(message=error.strerror or str(error), file=str(path))) from None
+        raise _refused(str(path), error.strerror or str(error)) from None
 
 
 def decode(raw: bytes, file: str) -> str:
     """Decode UTF-8, or raise DocumentError with the place of the first byte that is none."""
-    if raw.startswith(b"\xef\xbb\xbf"):
-        message = "the file begins with a byte order mark; save it as UTF-8 without one"
-        raise DocumentError(Problem(message=message, file=file, line=1, column=1))
     try:
-        return raw.decode()
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8", "replace")
-        message = f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason})"
-        raise DocumentError(_at(before, len(before), message, file)) from None
+        before = error.object[: error.start].decode("utf-8", "replace")
+        raise _refused(file, f"not UTF-8: byte 0x{error.object[error.start]:02x} ({error.reason})", before) from None
 
 
-def _at(text: str, offset: int, message: str, file: str) -> Problem:
-    line, column = text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
-    return Problem(message=message, file=file, line=line, column=column)
+def _refused(file: str, message: str, before: str | None = None) -> DocumentError:
+    """Return the error for a text that cannot be read; `before`: what stands before the place."""
+    if before is None:
+        return DocumentError(Problem(message=message, file=file))
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return DocumentError(Problem(message=message, file=file, line=line, column=column))
 
 
 def parse_json(text: str, file: str = "") -> Document:
@@ -197,12 +195,12 @@ def parse_json(text: str, file: str = "") -> Document:
     try:
         return Document(msgspec.json.decode(text), text, file, "json")
     except RecursionError:
-        raise _too_deep(file) from None
+        raise _refused(file, "nested too deep") from None
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         found = _BYTE.search(str(error))
         before = text.encode("utf-8", "replace")[: int(found[1])].decode("utf-8", "replace") if found else text
         message = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
-        raise DocumentError(_at(before, len(before), message, file)) from None
+        raise _refused(file, message, before) from None
 
 
 def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
@@ -231,7 +229,7 @@ def parse_toml(text: str, file: str = "") -> Document:
         message = str(error)[: named.start()] if named else str(error)
         raise DocumentError(Problem(message=message, file=file, line=line, column=column)) from None
     except RecursionError:
-        raise _too_deep(file) from None
+        raise _refused(file, "nested too deep") from None
     return Document(value, text, file, "toml")
 
 
@@ -285,10 +283,6 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = T
         raise refused(error.problem or str(error), mark) from None
 
 
-def _too_deep(file: str) -> DocumentError:
-    return DocumentError(Problem(message="nested too deep", file=file))
-
-
 def convert(
     document: Document, kind: type[T], at: Pointer = (), *, value: Any = None, strict: bool = True
 ) -> tuple[T | None, list[Problem]]:
@@ -317,7 +311,7 @@ def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
         return document.problem((*path, found[1]), f"the key {found[1]!r} is missing")
     if message.startswith("Invalid enum value"):
         written = message.removeprefix("Invalid enum value ").strip("'")
-        known = _choices_of(kind)
+        known = [str(it) for it in (kind if isinstance(kind, enum.EnumType) else typing.get_args(kind))]
         near = did_you_mean(written, known)
         return document.problem(path, f"must be one of {', '.join(known)}, not {written!r}{near}" if known else message)
     if found := _EXPECTED.match(message):
@@ -355,12 +349,6 @@ def _bare(kind: Any) -> Any:
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _choices_of(kind: Any) -> list[str]:
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return [str(each.value) for each in kind]
-    return [str(each) for each in typing.get_args(kind)] if typing.get_origin(kind) is typing.Literal else []
 
 
 def type_name(value: Any) -> str:

@@ -80,7 +80,7 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     if loaded is None:
         from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
 
-        loaded = read_settings(order.flags.sources(paths))
+        loaded = read_settings(order.flags)
     set_level(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
         log.warning("settings_odd", detail=warning)

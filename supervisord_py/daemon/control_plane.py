@@ -23,13 +23,14 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from supervisord_py import __version__
 from supervisord_py.api.app import serve
 from supervisord_py.api.auth import open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
+from supervisord_py.api.streams import first_of
+from supervisord_py.config.settings import KEYS, value_of
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.paths import Paths
-from supervisord_py.daemon.settings import Flags, Loaded, changed_keys, daemon_id, keep_valid, restart_needed
+from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
@@ -65,18 +66,14 @@ class Shutdown(IntEnum):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a control plane is made of before it lives; it owns our end of the keeper's channel and the control socket.
-
-    `started_at` is in Unix seconds by the same clock as the keeper's beginning: the kernel's record of it counts from a
-    boot time in whole seconds, and may lie before the keeper's.
-    """
+    """What a control plane is made of before it lives; it owns our end of the keeper's channel, and the socket."""
 
     flags: Flags
     paths: Paths
     loaded: Loaded
     channel: socket.socket
     listening: socket.socket
-    started_at: float
+    started_at: float  # as the keeper's, not the kernel's record, which counts from a boot time in whole seconds
 
 
 async def run(options: Options) -> Shutdown:
@@ -123,8 +120,8 @@ class ControlPlane:
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
         self._socket = str(options.listening.getsockname())
-        who = (__version__, daemon_id(options.paths.state_dir), self._socket, os.getpid())
-        self.facts = DaemonFacts(*who, options.started_at, options.flags.system)
+        name = daemon_id(options.paths.state_dir)
+        self.facts = DaemonFacts(name, self._socket, options.started_at, options.flags.system)
         own = {"PX_SOCKET": self._socket}
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
@@ -161,7 +158,7 @@ class ControlPlane:
             kill_rung=placement.caps.kill_rung,
             memory_rung=placement.caps.memory_rung,
         )
-        if options.flags.sources(options.paths).stamp() != self.loaded.stamp:
+        if options.flags.stamp() != self.loaded.stamp:
             self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
@@ -203,7 +200,7 @@ class ControlPlane:
                 host, port = tcp.getsockname()[:2]
                 self._tcp = (host, port, str(token_file))
                 address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                self.facts = msgspec.structs.replace(self.facts, tcp_address=address, token_file=str(token_file))
+                self.facts.tcp_address, self.facts.token_file = address, str(token_file)
         except PxError as error:
             self.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
         context = ApiContext(
@@ -236,7 +233,7 @@ class ControlPlane:
     def _tool_folders(self) -> tuple[Path, ...]:
         """Return the folders of tools, the first one first; relative ones are beside the settings file."""
         paths = self._options.paths
-        more = (paths.config_file.parent / Path(text).expanduser() for text in self.loaded.settings.tools.paths)
+        more = (paths.config_dir / Path(text).expanduser() for text in self.loaded.settings.tools.paths)
         return tuple(dict.fromkeys((paths.tools_dir, *more)))
 
     def _kernels_config(self) -> KernelsConfig:
@@ -247,7 +244,7 @@ class ControlPlane:
             run_dir=paths.run_dir,
             cells_dir=paths.cells_dir,
             data_dir=paths.kernels_dir,
-            modules_dir=paths.modules_dir,
+            modules_dir=paths.config_dir / "modules",
             gateway_dir=paths.state_dir / "gateway",
             token_setting=setting if kernels.gateway_token is None else f"{setting} ({origin})",
             zygotes=self.loaded.settings.daemon.zygotes,
@@ -261,8 +258,8 @@ class ControlPlane:
             **msgspec.structs.asdict(self.loaded.settings.pipes),
             pipes_dir=paths.pipes_dir,
             examples_dir=EXAMPLES / "pipes",
-            presets_file=paths.presets_file,
-            agents_file=paths.agents_file,
+            presets_file=paths.config_dir / "presets.toml",
+            agents_file=paths.config_dir / "agents.toml",
             executions_dir=paths.executions_dir,
             socket=self._socket,
             api_host=host,
@@ -334,10 +331,8 @@ class ControlPlane:
             await asyncio.sleep(PRUNE_SECONDS)
 
     def dump(self) -> None:
-        held: tuple[Any, ...] = (*self.launcher.snapshot(None), *self.kernels.snapshot(), *self.pipes.snapshot())
         _log.info(
             "state",
-            units=[f"{one.name} {getattr(one, 'state', '')} pid {one.pid}" for one in held if one.pid is not None],
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
             degraded=list(self._degraded),
@@ -367,7 +362,8 @@ class ControlPlane:
         Raises SettingsError: they are broken.
         """
         loaded = await self._read()
-        changed = changed_keys(self.loaded.settings, loaded.settings)
+        old, new = self.loaded.settings, loaded.settings
+        changed = [".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key)]
         self.loaded = loaded
         self.catalog.reconfigure(self._tool_folders(), loaded.settings.tools)
         self.launcher.reconfigure(self._tools_config())
@@ -407,18 +403,18 @@ class ControlPlane:
 
         Raises SettingsError: they are broken; PxError: they cannot be kept for the next control plane.
         """
-        folder, sources = self._options.paths.run_dir, self._options.flags.sources(self._options.paths)
+        folder, flags = self._options.paths.run_dir, self._options.flags
 
         def validated() -> Loaded:
             from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
 
-            loaded = read_settings(sources)
+            loaded = read_settings(flags)
             keep_valid(folder, loaded)
             return loaded
 
         loaded = self.loaded
         try:
-            if sources.stamp() != loaded.stamp:
+            if flags.stamp() != loaded.stamp:
                 loaded = await asyncio.to_thread(validated)
         except (PxError, OSError) as error:
             said = f"the settings cannot be loaded, those that worked last are in force: {error}"
@@ -466,15 +462,10 @@ class ControlPlane:
         wanted = self.wish.name.lower()
         self.events.publish("daemon_stopping", wish=wanted)
         _log.info("stopping", wish=wanted)
-        closing: asyncio.Future[Any] = asyncio.gather(self.launcher.close(), self.kernels.close(), self.pipes.close())
-        losing = asyncio.create_task(self._keeper_lost.wait(), name="losing")
-        await asyncio.wait({closing, losing}, return_when=asyncio.FIRST_COMPLETED)
-        if losing.done():
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+        closing = asyncio.gather(self.launcher.close(), self.kernels.close(), self.pipes.close())
+        await first_of(closing, self._keeper_lost.wait())
+        if self.wish is Shutdown.KEEPER_LOST:
             raise KeeperLostError("the keeper died during the stop")
-        losing.cancel()
-        await closing
         await self._stop_listening()
 
     async def _stop_listening(self) -> None:

@@ -84,27 +84,22 @@ def _start_time(pid: int) -> int | None:
 
 
 def bind_socket(path: Path) -> socket.socket:
-    """Bind and listen on `path`. Call only with the lock held.
+    """Bind and listen on `path`. Call only with the lock held, under a umask that closes it to others.
 
     Raises AlreadyRunningError: somebody answers there; PlaceError: it cannot be, or something that is no socket is in
     the way.
     """
+    if path.is_socket():
+        _unlink_dead(path)
     fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
     try:
-        if path.is_socket():
-            _unlink_dead(path)
         fresh.bind(str(path))
         path.chmod(0o600)
         fresh.listen(BACKLOG)
-    except BaseException as error:
+    except OSError as error:
         fresh.close()
-        if not isinstance(error, OSError):
-            raise
         hint = f"PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl; look first: ls -l {path}"
         raise PlaceError(f"cannot bind the control socket {path}: {error.strerror}", hint=hint) from error
-    finally:
-        os.umask(before)
     return fresh
 
 
@@ -138,10 +133,8 @@ def inherited_socket(
         with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
             os.set_inheritable(fd, False)
     if len(fds) > 1:
-        raise PlaceError(
-            f"the service manager passed {len(fds)} sockets, pxd takes one",
-            hint="leave one ListenStream= in the systemd socket unit, one of Sockets in the property list",
-        )
+        hint = "leave one ListenStream= in the systemd socket unit, one of Sockets in the property list"
+        raise PlaceError(f"the service manager passed {len(fds)} sockets, pxd takes one", hint=hint)
     return adopt_socket(fds[0]) if fds else None
 
 

@@ -25,9 +25,6 @@ from supervisord_py.config.settings import HIDDEN
 
 MAX_TEXT = 16 * 1024
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
-MAX_VALUE = 32 * 1024
-"""Bytes of one field; a longer value is cut, so that an entry stays far below the socket's buffer (EMSGSIZE)."""
-
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 _SECRET = re.compile(r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE)
@@ -126,7 +123,7 @@ def journal_entry(facts: Mapping[str, Any]) -> bytes:
     }
     parts = []
     for name, text in fields.items():
-        value = text.encode("utf-8", "replace")[:MAX_VALUE]
+        value = text.encode("utf-8", "replace")
         parts += [name.encode("ascii"), b"\n", struct.pack("<Q", len(value)), value, b"\n"]
     return b"".join(parts)
 

@@ -12,18 +12,17 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import msgspec
 
 from supervisord_py import __version__
-from supervisord_py.errors import ConfigError, PxError
+from supervisord_py.errors import EXIT_BAD_SETTINGS, PxError
 
 if TYPE_CHECKING:
     from supervisord_py.daemon.settings import Flags, Loaded
 
-PLACES = ("PX_HOME", "PX_SOCKET")
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
 
@@ -78,21 +77,21 @@ def main(
     flags = Flags(config, control, system, settings)
     try:
         if print_unit is not None:
-            click.echo(_service_file(print_unit, flags), nl=False)
+            from supervisord_py.daemon.service_files import service_file
+
+            click.echo(service_file(print_unit, flags), nl=False)
         elif act == "check":
             _check(flags, as_json=as_json)
         elif act == "show":
             rows = _validate(flags).rows()
-            if as_json:
-                _print_json("config", settings=rows)
-            for row in () if as_json else rows:
-                click.echo(f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}")
+            lines = (f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}" for row in rows)
+            click.echo(json.dumps({"schema": "px.config/1", "settings": rows}) if as_json else "\n".join(lines))
         else:
             _start(flags)
-    except (PxError, OSError) as error:
-        if isinstance(error, OSError):
-            where = "" if error.filename else f" ({flags.paths().run_dir} or {flags.paths().state_dir})"
-            error = PxError(f"cannot start: {error}{where}", hint="see `df -h`, `ulimit -n` and the path named above")
+    except (PxError, OSError, UnicodeError) as error:
+        if not isinstance(error, PxError):
+            places = f"{flags.paths().run_dir}, {flags.paths().state_dir}"
+            error = PxError(f"cannot start: {error}", hint=f"see `df -h`, `ulimit -n` and ls -ld {places}")
         for line in error.detail.splitlines():
             click.echo(f"pxd: {line}", err=True)
         if error.hint:
@@ -100,38 +99,12 @@ def main(
         sys.exit(error.exit_code)
 
 
-def _service_file(which: str, flags: Flags) -> str:
-    from supervisord_py.daemon import service_files
-    from supervisord_py.daemon.paths import check_socket_length
-
-    path = flags.paths().socket
-    check_socket_length(path)
-    variables = service_files.carried(os.environ, system=flags.system)
-    if which == "systemd-socket":
-        text = service_files.systemd_socket(str(path) if flags.socket or variables.keys() & PLACES else None)
-    else:
-        command = service_files.own_command(sys.argv[0], flags.words())
-        if which == "systemd":
-            text = service_files.systemd_unit(command, variables, system=flags.system)
-        else:
-            socket = str(path) if which == "launchd-socket" else None
-            text = service_files.launchd_plist(command, variables, system=flags.system, socket=socket)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        wrong = error.object[error.start :].split()[0]
-        raise ConfigError(
-            f"a service file must be UTF-8, and a path or setting is not: {wrong!r}", hint="rename it"
-        ) from error
-    return text
-
-
 def _start(flags: Flags) -> NoReturn:
     from supervisord_py.daemon import lock
     from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
     from supervisord_py.daemon.settings import keep_valid, keeper_argv, recall_valid
 
-    for name in PLACES:  # the control plane reads them again, perhaps from elsewhere
+    for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
             os.environ[name] = str(Path(value).expanduser().absolute())
     os.environ.setdefault("HOME", str(Path.home()))  # systemd gives root's services none, and agents need it
@@ -145,7 +118,7 @@ def _start(flags: Flags) -> NoReturn:
     if os.path.lexists(paths.run_dir):
         guard_directory(paths.run_dir)  # what lies there is ours
         loaded = recall_valid(paths.run_dir)
-    if loaded is None or loaded.stamp != flags.sources(paths).stamp():
+    if loaded is None or loaded.stamp != flags.stamp():
         loaded = _validate(flags)
     os.umask(0o077)
     make_places(paths)
@@ -177,27 +150,24 @@ def _start(flags: Flags) -> NoReturn:
 def _validate(flags: Flags) -> Loaded:
     from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
 
-    return read_settings(flags.sources(flags.paths()))
+    return read_settings(flags)
 
 
 def _check(flags: Flags, *, as_json: bool) -> None:
     from supervisord_py.daemon.settings import SettingsError
 
+    problems, warnings = [], tuple[str, ...]()
     try:
-        loaded = _validate(flags)
+        warnings = _validate(flags).warnings
     except SettingsError as error:
         if not as_json:
             raise
-        _print_json("config_check", ok=False, problems=error.extra["problems"], warnings=[])
-        sys.exit(error.exit_code)
+        problems = error.extra["problems"]
     if as_json:
-        _print_json("config_check", ok=True, problems=[], warnings=list(loaded.warnings))
-        return
-    for warning in loaded.warnings:
+        known = {"ok": not problems, "problems": problems, "warnings": warnings}
+        click.echo(json.dumps({"schema": "px.config_check/1", **known}))
+        sys.exit(EXIT_BAD_SETTINGS if problems else 0)
+    for warning in warnings:
         click.echo(f"pxd: warning: {warning}", err=True)
     file = flags.paths().config_file
     click.echo(f"settings are good: {file}{'' if file.exists() else ' (not there: defaults)'}")
-
-
-def _print_json(noun: str, **members: Any) -> None:
-    click.echo(json.dumps({"schema": f"px.{noun}/1", **members}))

@@ -31,25 +31,24 @@ class PlaceError(ConfigError):
 
 
 class Paths(msgspec.Struct, frozen=True):
-    """Absolute paths of one daemon. `pxd.toml`, presets, agents and modules need not exist."""
+    """Absolute paths of one daemon."""
 
-    config_file: Path
-    conf_dir: Path  # drop-ins beside it; `*.toml` in the order of their names
+    config_file: Path  # need not exist; beside it may be conf.d, presets.toml, agents.toml and modules
     tools_dir: Path  # first folder of tools; `tools new` and `tools add` write here
     pipes_dir: Path
     kernels_dir: Path  # the managed environment of kernels, and overlays
-    modules_dir: Path  # the user's own modules for kernels
     state_dir: Path
     ledger_file: Path
     log_dir: Path  # root of the output segments
     cells_dir: Path  # complete outputs of cells
     executions_dir: Path  # outputs and private files of executions
-    presets_file: Path
-    agents_file: Path
-    run_dir: Path  # lock, and private sockets
-    kernel_run_dir: Path  # connection files and sockets of kernels; short
+    run_dir: Path  # lock, and private sockets; short
     socket: Path
     lock_file: Path  # held by flock for as long as a daemon lives
+
+    @property
+    def config_dir(self) -> Path:
+        return self.config_file.parent
 
 
 def resolve_paths(
@@ -81,20 +80,15 @@ def resolve_paths(
     moved = socket or environ.get("PX_SOCKET")
     return Paths(
         config_file=config,
-        conf_dir=config.parent / "conf.d",
         tools_dir=folders[1] / "tools",
         pipes_dir=folders[1] / "pipes",
         kernels_dir=folders[1] / "kernels",
-        modules_dir=config.parent / "modules",
         state_dir=state,
         ledger_file=state / "pxd.db",
         log_dir=granted("LOGS_DIRECTORY", state / "logs"),
         cells_dir=state / "cells",
         executions_dir=state / "executions",
-        presets_file=config.parent / "presets.toml",
-        agents_file=config.parent / "agents.toml",
         run_dir=run,
-        kernel_run_dir=run / "k",
         socket=absolute(moved) if moved else run / "pxd.sock",
         lock_file=run / "pxd.lock",
     )
@@ -103,8 +97,7 @@ def resolve_paths(
 def _platform_folders() -> tuple[Path, Path, Path, Path]:
     import platformdirs
 
-    with warnings.catch_warnings():
-        # The fall-back under /tmp is checked for its owner here and again when it is made; the warning helps nobody.
+    with warnings.catch_warnings():  # of the fall-back under /tmp, whose owner is checked
         warnings.simplefilter("ignore")
         try:
             run = platformdirs.user_runtime_path("pxd", appauthor=False)
@@ -129,18 +122,22 @@ def check_socket_length(path: Path) -> None:
 
 
 def make_places(paths: Paths) -> None:
-    """Make every directory of `paths` that is not there yet.
+    """Make every directory of `paths` that is not there yet, under a umask that closes them to others.
 
     Raises ForbiddenError: one is a symbolic link, belongs to another user, or may not be made; PlaceError:
     something that is no directory is in the way, or the disk refuses.
     """
-    guarded = (paths.run_dir, paths.state_dir, paths.log_dir, paths.kernel_run_dir, paths.cells_dir)
-    for path in (*guarded, paths.executions_dir, paths.kernels_dir):
-        _make(path)
-        guard_directory(path)
+    guarded = [paths.run_dir, paths.state_dir, paths.log_dir, paths.run_dir / "k", paths.cells_dir]
+    guarded += [paths.executions_dir, paths.kernels_dir]
     # A socket may be put where others live too (/tmp), and folders of tools may be links to a checkout.
-    for path in (paths.socket.parent, paths.tools_dir, paths.pipes_dir):
-        _make(path)
+    for path in (*guarded, paths.socket.parent, paths.tools_dir, paths.pipes_dir):
+        try:
+            with contextlib.suppress(FileExistsError):  # a link that leads nowhere
+                path.mkdir(PRIVATE, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refusal(path, error) from error
+        if path in guarded:
+            guard_directory(path)
 
 
 def guard_directory(path: Path) -> None:
@@ -158,18 +155,6 @@ def guard_directory(path: Path) -> None:
             os.fchmod(fd, PRIVATE)
     finally:
         os.close(fd)
-
-
-def _make(path: Path) -> None:
-    """Make `path` and what is missing above it, all of it private; none that exists is changed."""
-    before = os.umask(0o077)
-    try:
-        with contextlib.suppress(FileExistsError):  # a link that leads nowhere
-            path.mkdir(PRIVATE, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refusal(path, error) from error
-    finally:
-        os.umask(before)
 
 
 def _refusal(path: Path, error: OSError) -> ForbiddenError | PlaceError:

@@ -15,12 +15,29 @@ from pathlib import Path
 
 from supervisord_py.config.settings import SECRETS
 from supervisord_py.daemon.lock import LAUNCHD_SOCKET
-from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX
+from supervisord_py.daemon.paths import check_socket_length
+from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Flags
 from supervisord_py.errors import ConfigError
 
 UNITS = Path(__file__).parent.parent / "units"
 LABEL = "io.github.supervisord-py.pxd"
 _PLACES = ("PX_HOME", "PX_SOCKET", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+def service_file(which: str, flags: Flags) -> str:
+    """Return the text of `pxd --print-unit WHICH`, which runs this very installation as this call would."""
+    path = flags.paths().socket
+    check_socket_length(path)
+    variables = carried(os.environ, system=flags.system)
+    if which == "systemd-socket":
+        return systemd_socket(str(path) if flags.socket or variables.keys() & {"PX_HOME", "PX_SOCKET"} else None)
+    found = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "pxd" else None
+    start = [os.path.abspath(found)] if found else [sys.executable, "-P", "-m", "supervisord_py"]
+    command = [*start, "--foreground", *flags.words()]
+    if which == "systemd":
+        return systemd_unit(command, variables, system=flags.system)
+    socket = str(path) if which == "launchd-socket" else None
+    return launchd_plist(command, variables, system=flags.system, socket=socket)
 
 
 def carried(environ: Mapping[str, str], *, system: bool) -> dict[str, str]:
@@ -73,13 +90,6 @@ def launchd_plist(
         job |= {"RunAtLoad": False, "KeepAlive": {"Crashed": True}}
         job["Sockets"] = {LAUNCHD_SOCKET: {"SockPathName": socket, "SockPathMode": 0o600, "SockType": "stream"}}
     return plistlib.dumps(job, sort_keys=False).decode()
-
-
-def own_command(program: str, flags: Sequence[str]) -> list[str]:
-    """Return the absolute command by which this very installation is started again."""
-    found = shutil.which(program) if os.path.basename(program) == "pxd" else None
-    start = [os.path.abspath(found)] if found else [sys.executable, "-P", "-m", "supervisord_py"]
-    return [*start, "--foreground", *flags]
 
 
 def _systemd_word(word: str, dollar: str = "$$") -> str:

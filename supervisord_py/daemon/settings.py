@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,41 +53,16 @@ class SettingsError(ConfigError):
         return {**super().problem(), "hint": "pxctl config check", "exit_code": ConfigError.exit_code}
 
 
-class Sources(msgspec.Struct, frozen=True):
-    config_file: Path
-    conf_dir: Path
-    named: bool  # the user named the file (`--config`): then it must exist
-    environ: Mapping[str, str]
-    flags: tuple[str, ...] = ()  # `section.key=value` of `--set`, in their order
-
-    def files(self) -> list[Path]:
-        """Return the files to read, weakest first."""
-        dropins = sorted(path for path in self.conf_dir.glob("*.toml") if not path.name.startswith("."))
-        first = self.named or os.path.lexists(self.config_file)
-        return [self.config_file, *dropins] if first else dropins
-
-    def stamp(self) -> str:
-        """Return a text that changes with whatever settings are read from, and tells nothing of it."""
-        ours = [name for name in self.environ if name.startswith(PREFIX) and name not in NOT_SETTINGS]
-        variables = [(name, self.environ.get(name)) for name in sorted({*ours, *LEGACY_NAMES})]
-        files: list[tuple[Any, ...]] = []
-        for path in self.files():
-            try:
-                seen = path.stat()
-                files.append((path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
-            except OSError as error:
-                files.append((path, error.errno))
-        parts = [__version__, self.named, self.flags, variables, files]
-        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
-
-
 class Flags(msgspec.Struct, frozen=True):
-    """The flags of `pxd` that the control plane and a later self need again; paths are absolute for their sake."""
+    """The flags of `pxd` that the control plane and a later self need again; paths are absolute for their sake.
 
-    config_file: str | None = None
+    With the environment they say where settings are read from.
+    """
+
+    config_file: str | None = None  # then it must exist
     socket: str | None = None
     system: bool = False
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # `section.key=value` of `--set`, in their order
 
     def words(self) -> list[str]:
         pairs = [("--config", self.config_file), ("--socket", self.socket), *(("--set", it) for it in self.settings)]
@@ -97,8 +72,25 @@ class Flags(msgspec.Struct, frozen=True):
     def paths(self) -> Paths:
         return resolve_paths(os.environ, system=self.system, config_file=self.config_file, socket=self.socket)
 
-    def sources(self, paths: Paths) -> Sources:
-        return Sources(paths.config_file, paths.conf_dir, self.config_file is not None, dict(os.environ), self.settings)
+    def files(self) -> list[Path]:
+        """Return the settings files to read, weakest first."""
+        first = self.paths().config_file
+        dropins = sorted(path for path in first.parent.glob("conf.d/*.toml") if not path.name.startswith("."))
+        return [first, *dropins] if self.config_file or os.path.lexists(first) else dropins
+
+    def stamp(self) -> str:
+        """Return a text that changes with whatever settings are read from, and tells nothing of it."""
+        ours = [name for name in os.environ if name.startswith(PREFIX) and name not in NOT_SETTINGS]
+        variables = [(name, os.environ.get(name)) for name in sorted({*ours, *LEGACY_NAMES})]
+        files: list[tuple[Any, ...]] = []
+        for path in self.files():
+            try:
+                seen = path.stat()
+                files.append((path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
+            except OSError as error:
+                files.append((path, error.errno))
+        parts = [__version__, self, variables, files]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -133,10 +125,6 @@ def recall_valid(folder: Path) -> Loaded | None:
         return msgspec.json.decode((folder / VALID_NAME).read_bytes(), type=Loaded)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    return tuple(".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key))
 
 
 def restart_needed(key: str) -> str | None:

@@ -23,7 +23,7 @@ from supervisord_py.api.auth import parse_listen
 from supervisord_py.config import documents
 from supervisord_py.config.documents import DocumentError, nearest, read_bounded
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
-from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Loaded, SettingsError, Sources
+from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Flags, Loaded, SettingsError
 from supervisord_py.kernels.config import LEGACY_NAMES, legacy_settings
 
 NESTING = "__"
@@ -125,30 +125,30 @@ def _mistake(place: dict[str, Any], key: str, message: str, near: str | None = N
 class _SettingsReading:
     """The sources as trees, weakest first; where each key stands; the mistakes; and what is odd but harmless."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, flags: Flags) -> None:
         self.layers: list[dict[str, Any]] = []
         self.places: dict[tuple[str, ...], dict[str, Any]] = {}
         self.problems: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self._folders: tuple[Any, ...] = ()
-        for path in sources.files():
+        for path in flags.files():
             self._file(path)
         # Variables of an earlier program that mean settings of ours: above files, below our own names.
-        values, warnings = legacy_settings(sources.environ)
+        values, warnings = legacy_settings(os.environ)
         self.warnings += warnings
         for key, (value, variable) in values.items():
             self._text(f"env {variable}", key, value)
-        for variable in sorted(sources.environ):
+        for variable in sorted(os.environ):
             if not variable.startswith(PREFIX) or variable in NOT_SETTINGS | LEGACY_NAMES:
                 continue
             name = variable.removeprefix(PREFIX).lower()
             if NESTING in name:
-                self._text(f"env {variable}", name.replace(NESTING, ".", 1), sources.environ[variable])
+                self._text(f"env {variable}", name.replace(NESTING, ".", 1), os.environ[variable])
             else:
                 near = nearest(variable, _VARIABLES)
                 guess = f"; did you mean {near}?" if near else ""
                 self.warnings.append(f"the variable {variable} is no setting and is ignored{guess}")
-        for flag in sources.flags:
+        for flag in flags.settings:
             name, equals, text = flag.partition("=")
             origin = f"flag --set {name}"
             if tuple(name.split(".")) in SECRETS:
@@ -222,9 +222,9 @@ class _SettingsReading:
         return _mistake(place, key, message, nearest(str(details["input"]), choices))
 
 
-def read_settings(sources: Sources) -> Loaded:
+def read_settings(flags: Flags) -> Loaded:
     """Read and validate all sources. Raises SettingsError: with every mistake of what would be in force."""
-    stamp, reading = sources.stamp(), _SettingsReading(sources)
+    stamp, reading = flags.stamp(), _SettingsReading(flags)
     problems, places = reading.problems, reading.places
     try:
         settings = msgspec.convert(_Merged(layers=reading.layers).model_dump(), Settings)
@@ -233,7 +233,7 @@ def read_settings(sources: Sources) -> Loaded:
     else:
         problems += _contradictions(settings, places)
     if problems:
-        rank = {str(path): index for index, path in enumerate(sources.files())}
+        rank = {str(path): index for index, path in enumerate(flags.files())}
         raise SettingsError(sorted(problems, key=lambda it: (rank.get(it["file"], len(rank)), it["line"] or 0)))
     origins = {".".join(key): places[key]["origin"] for key in KEYS if key in places}
     return Loaded(settings, origins, tuple(reading.warnings), stamp)

@@ -32,18 +32,15 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
+from supervisord_py.tools.status import ToolState
 from waiting import eventually as until
 
 __all__ = ["until"]
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
 STARTED = 1_800_000_000.0
-STATE: dict[str, Any] = {
-    **dict.fromkeys(("reason", "pid", "last_used", "config_error", "instance", "cold_start_ms", "failure")),
-    **dict.fromkeys(("port", "started_at", "start_method")),
-    **dict.fromkeys(("in_flight", "restarts", "waiting"), 0),
-    "state": "cold", "pinned": False, "warnings": (), "survivors": (),
-}  # fmt: skip
+NOTHING = dict.fromkeys(ToolState._fields) | {"in_flight": 0, "restarts": 0, "waiting": 0, "pinned": False}
+COLD: Any = ToolState(**{**NOTHING, "state": "cold", "warnings": (), "survivors": ()})  # type: ignore[arg-type]
 
 
 @dataclass
@@ -52,7 +49,7 @@ class FakeLauncher:
 
     catalog: Catalog
     config: ToolsConfig
-    states: dict[str, SimpleNamespace] = field(default_factory=dict)
+    states: dict[str, ToolState] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     failure: PxError | None = None
     gate: asyncio.Event | None = None
@@ -62,10 +59,10 @@ class FakeLauncher:
         return ()
 
     def put(self, name: str, **facts: Any) -> None:
-        known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
-        self.states[name] = SimpleNamespace(**{**known, **facts})
+        known = self.states.get(name) or COLD._replace(unit=f"tool:{name}", name=name)
+        self.states[name] = known._replace(**facts)
 
-    def snapshot(self, name: str | None = None) -> tuple[SimpleNamespace, ...]:
+    def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
         for entry in self.catalog.entries():
             if entry.name not in self.states:
                 self.put(entry.name)
@@ -93,35 +90,6 @@ class FakeLauncher:
 
     async def refresh(self) -> None:
         self.calls.append(("refresh",))
-
-
-@dataclass
-class FakePlacement:
-    """A placement that measures what it is told."""
-
-    log_dir: str
-    caps: Caps = field(default_factory=lambda: Caps(os.getpid(), STARTED, "boot", "subreaper", "sampled", 2))
-    stats: dict[str, TreeStat] = field(default_factory=dict)
-
-    async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
-        return {key: self.stats[key] for key in keys if key in self.stats}
-
-
-@dataclass
-class FakeControl:
-    """The composition root, as far as tests ask for it."""
-
-    facts: DaemonFacts
-    stopping: bool = False
-
-    def settings(self) -> Sequence[dict[str, Any]]:
-        return ()
-
-    def degradations(self) -> Sequence[dict[str, str]]:
-        return ()
-
-    def stop(self) -> None:
-        """Nothing: the test has no daemon."""
 
 
 @dataclass
@@ -154,8 +122,7 @@ class Rig:
         """Write a plain tool into the tools directory."""
         folder: Path = self.config.tools_dir / name
         folder.mkdir()
-        document = {"name": name, "version": "1", "description": f"{name} for tests", "input": {}, "output": {}}
-        (folder / "tool.json").write_text(json.dumps(document))
+        (folder / "tool.json").write_text(json.dumps({"name": name, "version": "1", "description": "x"}))
         (folder / "main.py").touch()
         return folder
 
@@ -167,20 +134,26 @@ class Rig:
 @contextlib.asynccontextmanager
 async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     """Serve an API under `root` until the end of the block."""
-    run, state, logs, cells, tools = (root / name for name in ("run", "state", "logs", "cells", "tools"))
-    for folder in (run, state, logs, cells, tools):
+    state, logs, cells, tools = folders = [root / name for name in ("state", "logs", "cells", "tools")]
+    for folder in folders:
         folder.mkdir(mode=0o700)
-    path = run / "pxd.sock"
+    path = root / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
     api = ApiConfig(state_dir=state, cells_dir=cells, tools_dir=tools, **config)
-    of_tools = ToolsConfig(root, run, ToolsSettings(max_body_bytes=api.max_body_bytes))
+    of_tools = ToolsConfig(root, root, ToolsSettings(max_body_bytes=api.max_body_bytes))
+    stats: dict[str, TreeStat] = {}
+
+    async def stat(keys: Sequence[str]) -> dict[str, TreeStat]:
+        return {key: stats[key] for key in keys if key in stats}
+
+    caps, facts = Caps(os.getpid(), STARTED, "boot", "subreaper", "sampled", 2), DaemonFacts("0a1b", str(path), STARTED)
     rooms: dict[str, Any] = {
         "launcher": FakeLauncher(Catalog([tools]), of_tools),
         "kernels": FakeKernels(cells),
         "pipes": FakePipes(),
-        "placement": FakePlacement(str(logs)),
-        "control": FakeControl(DaemonFacts("1.2.3", "0a1b2c3d", str(path), os.getpid(), STARTED)),
+        "placement": SimpleNamespace(log_dir=str(logs), caps=caps, stats=stats, stat=stat),
+        "control": SimpleNamespace(facts=facts, stopping=False, settings=tuple, degradations=tuple, stop=lambda: None),
     }
     context = ApiContext(ledger=ledger, events=events, config=api, **rooms)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from supervisord_py.api import doctor as checks
-from supervisord_py.api.doctor import FAIL, OK, WARN
-from supervisord_py.api.why import KERNEL_MEANINGS, MEANINGS, meaning_of
+from api.api_rig import Rig
+from supervisord_py.api import daemon as checks
+from supervisord_py.api.daemon import FAIL, OK, WARN
+from supervisord_py.api.status import KERNEL_MEANINGS, MEANINGS, meaning_of
 from supervisord_py.process.model import Caps, Reason
 
 
-def test_open_files_and_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks.check_open_files(1).status == OK
-    found = checks.check_open_files(10**9)
-    assert (found.status, str(found.repair)[:10]) == (FAIL, "ulimit -n ")
-    assert checks.check_disk(tmp_path / "gone").status == FAIL
-    for free, verdict in ((10, FAIL), (500, WARN), (5000, OK)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free * checks.MEBIBYTE))
-        assert checks.check_disk(tmp_path).status == verdict
+@pytest.mark.parametrize(
+    ("files", "mebibytes", "mode", "verdicts"),
+    [(4096, 5000, 0o600, [OK, OK]), (128, 500, 0o644, [FAIL, WARN, WARN]), (4096, 10, 0o600, [OK, FAIL])],
+)
+async def test_open_files_disk_space_and_secrets(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, files: int, mebibytes: int, mode: int, verdicts: list[str]
+) -> None:
+    (rig.add_tool("x") / ".env").touch(mode=mode)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=mebibytes * checks.MEBIBYTE))
+    found = list(checks.check_machine(rig.context))
+    assert [one.status for one in found] == verdicts
+    repairs = {"open_files": "ulimit -n 288 && ", "disk": "du -sh ", "dotenv:x": "chmod 600 "}
+    assert all((one.repair or "").startswith(repairs[one.name]) is (one.status != OK) for one in found)
 
 
 @pytest.mark.parametrize(
@@ -37,33 +44,12 @@ def test_which_limits_the_kernel_holds(
     monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], said: str, found: object
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
-    caps = Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)
-    told = list(checks.check_rungs(caps))[-1]
-    assert (told.status, told.repair) == found
-    assert said in told.detail
-
-
-def test_an_environment_without_bytecode_is_told(tmp_path: Path) -> None:
-    package = tmp_path / ".venv/lib/python3.11/site-packages/package"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (found,) = checks.check_folder("x", tmp_path)
-    assert (found.name, found.status, found.repair) == ("bytecode:x", WARN, "pxctl tools sync x")
-    (package / "__pycache__").mkdir()
-    (package / "__pycache__" / "__init__.cpython-311.pyc").touch()
-    assert list(checks.check_folder("x", tmp_path)) == []
-    (tmp_path / ".env").touch(mode=0o644)
-    (found,) = checks.check_folder("x", tmp_path)
-    assert (found.name, found.status, found.repair) == ("dotenv:x", WARN, f"chmod 600 {tmp_path}/.env")
+    told = list(checks.check_rungs(Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)))[-1]
+    assert ((told.status, told.repair), said in told.detail) == (found, True)
 
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:
     assert set(MEANINGS) == set(Reason)
-    for reason in Reason:
-        for unit in ("tool:x", "kernel:x"):
-            sentence, step = meaning_of(reason, unit)
-            assert sentence
-            assert step
-            assert "{" not in step
-    for sentence, step in KERNEL_MEANINGS.values():
-        assert "tool" not in f"{sentence} {step}"
+    for sentence, step in (meaning_of(reason, unit) for reason in Reason for unit in ("tool:x", "kernel:x")):
+        assert (bool(sentence and step), "{" in step) == (True, False)
+    assert "tool" not in str(KERNEL_MEANINGS)

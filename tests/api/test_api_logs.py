@@ -30,12 +30,6 @@ async def log(rig: Rig) -> list[dict[str, Any]]:
     return lines((await rig.get("/api/units/x/logs", Accept="application/x-ndjson"))[1])
 
 
-async def test_bytes_that_are_no_text_are_given_as_base64(rig: Rig, output: Output) -> None:
-    output.write(b"\xff\x00ok")
-    [item] = await log(rig)
-    assert base64.b64decode(item["base64"]) == b"\xff\x00ok"
-
-
 async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
     async with api_rig(short_tmp, stream_heartbeat_seconds=0.05) as rig:
         rig.add_tool("x")
@@ -97,23 +91,18 @@ async def test_a_slow_reader_slows_nobody(rig: Rig) -> None:
     writer.write(b"GET /api/events?follow=1 HTTP/1.1\r\nHost: px\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket transport
-    filler, total = "x" * 4000, 4 * RECENT_MAX
+    filler, total, known = "x" * 4000, 4 * RECENT_MAX, 0
     async with rig.client.get("/api/events?follow=1", read_bufsize=2**20) as quick:
         for number in range(total):
             rig.context.events.publish("flood", number=number, filler=filler)
             if number % 50 == 49:
-                seen = [(await next_line(quick))["number"] for _ in range(50)]
-                assert seen[-1] == number
+                assert [(await next_line(quick))["number"] for _ in range(50)][-1] == number
     writer.transport.resume_reading()  # type: ignore[attr-defined]
-    missed = got = 0
     async with asyncio.timeout(DEADLINE * 2):
-        while missed + got < total:
+        while known < total:
             line = await reader.readline()
-            if not line.startswith(b"{"):
-                continue
-            event = json.loads(line)
-            missed += event["missed"] if event["event"] == "gap" else 0
-            got += event["event"] == "flood"
-    assert missed + got == total
+            if line.startswith(b"{"):
+                known += json.loads(line).get("missed", 1)
+    assert known == total
     writer.close()
     await writer.wait_closed()

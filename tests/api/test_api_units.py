@@ -12,7 +12,6 @@ from msgspec import structs
 
 from api.api_rig import STDERR, Output, Rig, until
 from supervisord_py.api.routes import ROUTES, openapi_document
-from supervisord_py.errors import SurvivorsError
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -89,14 +88,6 @@ async def test_without_waiting_or_over_its_time_the_work_goes_on_by_itself(rig: 
     await until(lambda: rig.launcher.states["x"].reason == "stopped")
 
 
-async def test_what_survives_a_stop_is_named(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.failure = SurvivorsError("left", survivors=[{"pid": 7}])
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/stop")
-    assert (status, problem["kind"], problem["exit_code"]) == (409, "survivors", 8)
-    assert problem["survivors"] == [{"pid": 7}]
-
-
 async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     folder = rig.add_tool("x")
     rig.launcher.put("x", pid=7)
@@ -111,7 +102,6 @@ async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     view = rig.kernels.put("work", queued=3)
     rig.pipes.put("broken", config_error="pipe.md:3: no")
     publish = rig.context.events.publish
-    publish("ready", view.unit, cold_start_ms=200)
     publish("died", view.unit, Reason.SIGNAL)
     publish("execution_failed", "pipe:digest", execution=2, error_type="crash")
     await rig.get("/api/health")
@@ -123,8 +113,6 @@ async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
         'pxd_waiting{kind="kernel"} 3.0',
         'pxd_events_total{event="died",kind="kernel",reason="signal"} 1.0',
         'pxd_events_total{event="execution_failed",kind="pipe",reason="crash"} 1.0',
-        'pxd_cold_start_seconds_count{kind="kernel"} 1.0',
-        'pxd_cold_start_seconds_sum{kind="kernel"} 0.2',
         'pxd_http_requests_total{route="GET /api/health",status="200"} 1.0',
     }
 

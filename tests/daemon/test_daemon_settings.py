@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS
 from supervisord_py.daemon.settings import (
     VALID_NAME,
+    Flags,
     Loaded,
     SettingsError,
-    Sources,
     keep_valid,
     recall_valid,
     restart_needed,
@@ -26,13 +27,10 @@ from supervisord_py.daemon.settings_reader import read_settings
 
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[..., Loaded]:
-    def run(
-        text: str | bytes | None = None, *, named: bool = False, flags: tuple[str, ...] = (), **environ: str
-    ) -> Loaded:
-        file = tmp_path / "pxd.toml"
-        if text is not None:
-            file.write_bytes(text.encode() if isinstance(text, str) else text)
-        return read_settings(Sources(file, tmp_path / "conf.d", named, environ, flags))
+    def run(text: str | bytes = "", *, flags: tuple[str, ...] = (), **environ: str) -> Loaded:
+        (tmp_path / "pxd.toml").write_bytes(text.encode() if isinstance(text, str) else text)
+        with patch.dict(os.environ, {"PX_HOME": str(tmp_path), **environ}, clear=True):
+            return read_settings(Flags(settings=flags))
 
     return run
 
@@ -117,18 +115,15 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
         "flag --set tools.queue_max: expected section.key=value",
         "flag --set tools.queue_max: tools.queue_max: expected greater than or equal to 0, got '-1'",
     ]
-    loaded = load(PX_HOME="/x", PX_INSTANCE="i", PATH="", PX_TOOLS_QUEUE_MAX="3")
+    loaded = load(PX_INSTANCE="i", PATH="", PX_TOOLS_QUEUE_MAX="3")
     assert loaded.warnings == (
         "the variable PX_TOOLS_QUEUE_MAX is no setting and is ignored; did you mean PX_TOOLS__QUEUE_MAX?",
     )
 
 
-def test_a_section_that_is_no_table_is_told_whatever_other_sources_say(load: Callable[..., Loaded]) -> None:
-    (told,) = mistakes(load, "tools = 5\n", PX_TOOLS__QUEUE_MAX="3")
-    assert told.endswith(":1: tools: expected a table: [tools], got 5")
-
-
 def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
+    (told,) = mistakes(load, "tools = 5\n", PX_TOOLS__QUEUE_MAX="3")
+    assert told.endswith(":1: tools: expected a table: [tools], got 5"), "whatever other sources say"
     with pytest.raises(SettingsError) as caught:
         load("[tools]\nwarm_keep_mxa = 3\n")
     file, key = f"{tmp_path}/pxd.toml", "tools.warm_keep_mxa"
@@ -136,11 +131,12 @@ def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_p
     assert caught.value.problem()["problems"] == [{**problem, "message": f"unknown setting {key}"}]
 
 
-@given(st.sampled_from(KEYS), st.text(st.characters(exclude_characters="\0")))
+@given(st.sampled_from(KEYS), st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_any_text_is_a_value_or_a_problem(key: tuple[str, str], text: str) -> None:
     variable = f"PX_{key[0]}__{key[1]}".upper()
     try:
-        loaded = read_settings(Sources(Path("/none"), Path("/none"), False, {variable: text}))
+        with patch.dict(os.environ, {"PX_HOME": "/none", variable: text}, clear=True):
+            loaded = read_settings(Flags())
     except SettingsError as error:
         assert ".".join(key) in str(error)
     else:
@@ -216,8 +212,9 @@ def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
 
 def test_the_stamp_changes_with_whatever_is_read_and_with_nothing_else(tmp_path: Path) -> None:
     def stamp(*flags: str, **more: str) -> str:
-        environ = {"PX_TOOLS__QUEUE_MAX": "3", "PX_INSTANCE": "a", "HOME": "/", **more}
-        return Sources(tmp_path / "pxd.toml", tmp_path / "conf.d", False, environ, flags).stamp()
+        environ = {"PX_HOME": str(tmp_path), "PX_TOOLS__QUEUE_MAX": "3", "PX_INSTANCE": "a", "HOME": "/", **more}
+        with patch.dict(os.environ, environ, clear=True):
+            return Flags(settings=flags).stamp()
 
     assert stamp() == stamp(PX_INSTANCE="b", HOME="/h")
     seen = {stamp(), stamp(PI_PY="1"), stamp("tools.queue_max=3")}

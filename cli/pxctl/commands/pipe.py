@@ -152,7 +152,7 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
             changes[key] = read_json(value, key) if value else None
         except Failure:
             changes[key] = value
-    answer = invocation.client().ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
+    answer = invocation.client().ask("POST", route("pipe", name, "config"), content=changes, timeout=60.0)
     words = ", ".join(f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
     invocation.show(answer, [answer.get("name")], f"pipe:{answer.get('name')}: {words}")
     invocation.print_warnings({} if invocation.json else answer)
