@@ -1,7 +1,8 @@
-"""The command line: how commands are declared, loaded and completed, and how a failure is reported.
+"""The command line: what a call was given and how it answers, how commands are declared, loaded and completed.
 
-`pxctl X` imports the module of X and of no other command. Whatever a command raises ends in an exit code of CONTRACT
-§3, with at most one error on stderr, or one problem document on stdout under `--json`.
+`pxctl X` imports the module of X and of no other command. A command gets everything from its `Invocation`: none reads
+the environment on its own. Whatever a command raises ends in an exit code of CONTRACT §3, with at most one error on
+stderr, or one problem document on stdout under `--json`.
 """
 
 from __future__ import annotations
@@ -11,21 +12,181 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-from pxctl import output
-from pxctl.client import Client, Exit, Failure, query, route, usage
-from pxctl.invocation import Invocation
+from pxctl import output, paths
+from pxctl.client import Client, Document, Exit, Failure, route, usage
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 _LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
 _SAMPLE = "lorenz-ode-solver"
 Decorator = Callable[[Any], Any]
+_MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
+
+
+# -- one call ----------------------------------------------------------------------------------------------------------
+
+
+class Invocation:
+    """What was asked for, beside the command's own arguments: global options, the daemon that is meant, the streams.
+
+    `action` is what is being done, in the words of "pxctl: cannot …". `is_of_one_kind`: the command is of a group, in
+    which units are called by their names alone.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.socket: str | None = None
+        self.system = self.json = self.quiet = self.no_autostart = self.is_of_one_kind = False
+        self.colour = "auto"
+        self.action: str | None = None
+        self.in_is_terminal, self.out_is_terminal, self.err_is_terminal = map(os.isatty, range(3))
+
+    @property
+    def socket_path(self) -> str:
+        return paths.find_socket(self.env, explicit=self.socket, system=self.system)
+
+    @property
+    def has_colour(self) -> bool:
+        return output.wants_colour(self.colour, self.env, terminal=self.out_is_terminal)
+
+    @property
+    def err_has_colour(self) -> bool:
+        return output.wants_colour(self.colour, self.env, terminal=self.err_is_terminal)
+
+    def client(self, wake: Callable[[], None] | None = None) -> Client:
+        return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
+
+    # -- stdout
+
+    def paint(self, text: str, style: str | None) -> str:
+        return output.paint(text, style, on=self.has_colour)
+
+    def print(self, *lines: object) -> None:
+        output.write("".join(f"{line}\n" for line in lines))
+
+    def print_json(self, value: Document) -> None:
+        self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
+
+    def print_result(self, result: Document, ids: Iterable[object]) -> bool:
+        """Write the result as `--json` or `-q` want it; False where neither was given."""
+        if self.json:
+            self.print_json(result)
+        elif self.quiet:
+            self.print(*ids)
+        return self.json or self.quiet
+
+    def show(self, result: Document, ids: Iterable[object], *lines: object) -> None:
+        if not self.print_result(result, ids):
+            self.print(*lines)
+
+    def print_check(self, word: str, text: object, cure: object = None) -> None:
+        """Write what a check found: the verdict, in its colour, a sentence, and below it lines of what to do."""
+        self.print(f"{self.paint(f'{word:<5}', output.BY_STATE.get(word))}  {output.clean(str(text))}")
+        self.print(*(f"       {output.clean(line)}" for line in str(cure or "").splitlines()))
+
+    def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
+        width = output.screen(self.env)[0] if self.out_is_terminal else None
+        return output.table(columns, rows, width, colour=self.has_colour)
+
+    def print_rows(
+        self, result: Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
+    ) -> None:
+        """Write rows as a table, as `--json` the whole result, as `-q` one member of each; `none`: there are none."""
+        if self.print_result(result, (row.get(key) for row in rows)):
+            return
+        if rows:
+            self.print(*self.table(columns, rows))
+        else:
+            self.notice(none)
+
+    def print_members(self, document: Document, **more: object) -> None:
+        """Write names and values of a document, and `more`, below each other; what is absent or nested is left out."""
+        facts: dict[str, str] = {}
+        for name, value in {**document, **more, "schema": None}.items():
+            noun, _, measure = name.rpartition("_")
+            if measure == "at" or name in _MOMENTS:
+                facts[name] = self.moment(value)
+            elif measure in {"seconds", "ms"}:
+                facts[noun] = output.duration(value / 1000 if value and measure == "ms" else value)
+            elif measure == "bytes":
+                facts[noun] = output.size(value)
+            elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+                facts[name] = ", ".join(value)
+            elif value and not isinstance(value, list | dict) and "\n" not in str(value):
+                facts[name] = value if isinstance(value, str) else json.dumps(value)
+        shown = {name: text for name, text in facts.items() if text not in ("", output.ABSENT)}
+        widest = max(map(len, shown), default=0)
+        self.print(*(f"{name:{widest}}  {output.clean(text)}" for name, text in shown.items()))
+
+    def print_done(self, *lines: str) -> None:
+        if not (self.json or self.quiet):
+            self.print(*lines)
+
+    def moment(self, text: object) -> str:
+        """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
+        at = output.epoch(text)
+        if at is None:
+            return output.ABSENT
+        return time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if self.out_is_terminal else str(text)
+
+    # -- stderr
+
+    def notice(self, *lines: str) -> None:
+        """Write lines of progress or warning to stderr; `-q` silences them."""
+        if not self.quiet:
+            self.warn(*lines)
+
+    def warn(self, *lines: str) -> None:
+        """Write lines to stderr that not even `-q` may silence."""
+        for line in lines:
+            output.notice(line)
+
+    def print_warnings(self, document: Document) -> None:
+        self.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
+
+    def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
+        on = self.err_is_terminal and not self.quiet and self.env.get("TERM") != "dumb"
+        return output.Spinner(label, phase if callable(phase) else lambda: phase, on=on)
+
+    @contextlib.contextmanager
+    def detaching(self, words: str) -> Iterator[None]:
+        """Let Ctrl-C end a wait, and say in `words` what goes on in spite of it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.warn(f"\npxctl: {words}")
+            raise click.exceptions.Exit(Exit.FAILED) from None
+
+    # -- what is done alike to tools and pipes
+
+    def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
+        """Have a unit made or installed and say where; return its document where the next step is to be told."""
+        if "source" in content and not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", content["source"]):
+            content["source"] = os.path.abspath(os.path.expanduser(content["source"]))  # the daemon runs elsewhere
+        with self.spinner(kind, "adding…"):
+            made = self.client().ask("POST", target, content=content, timeout=None)
+        if self.print_result(made, [made["name"]]):
+            return None
+        self.print(f"{kind}:{made['name']} {words.format(folder=made.get('folder'))}")
+        self.print_warnings(made)
+        return made
+
+    def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
+        """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
+        if not yes and not (self.in_is_terminal and self.err_is_terminal):
+            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
+        if not yes and not click.confirm(f"Remove {unit} and its folder?", err=True):
+            raise click.exceptions.Exit(Exit.FAILED)
+        answer = self.client().ask("DELETE", target, timeout=None)
+        if not self.print_result(answer, [unit.partition(":")[2]]):
+            self.print(f"{unit} removed")
 
 
 # -- one command line -------------------------------------------------------------------------------------------------
@@ -38,7 +199,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
         output.notice(error.format_message())
         return Exit.USAGE
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError) as error:
+    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError, KeyError) as error:
         failure = _failure_of(error)
         # A line that was not parsed to its end may have asked for JSON behind the mistake.
         invocation.json = invocation.json or (failure.kind == "usage" and "--json" in arguments)
@@ -58,6 +219,8 @@ def _failure_of(error: BaseException) -> Failure:
         case OSError():
             where, hint = (f" ({error.filename})", f"ls -ld {error.filename}") if error.filename else ("", None)
             return Failure(f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno)
+        case KeyError():  # of another version, perhaps
+            return Failure(f"the daemon's answer has no {error}", kind="bad_answer", hint="pxctl version")
         case _:
             return Failure("interrupted from the keyboard", kind="cancelled")
 
@@ -89,28 +252,22 @@ def report(invocation: Invocation, failure: Failure) -> int:
 # -- how commands are declared ----------------------------------------------------------------------------------------
 
 
-class _Seconds(click.FloatRange):
-    """A time to wait: what is no number (`nan`) or never over (`inf`) is refused."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        return seconds if seconds < _LONGEST_SECONDS else self.fail(f"{value} is no time to wait", param, ctx)
+def _seconds(text: str) -> float:
+    if not 0 <= float(text) < _LONGEST_SECONDS:  # "nan" is no time to wait, either
+        raise ValueError(text)
+    return float(text)
 
 
 def timeout_option(about: str = "Give up after S seconds (exit 7).", default: float | None = None) -> Decorator:
-    return click.option("--timeout", type=_Seconds(), default=default, show_default=True, metavar="S", help=about)
+    return click.option("--timeout", type=_seconds, default=default, show_default=True, metavar="S", help=about)
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Have the invocation, not the command, know the value of an option."""
     invocation: Invocation | None = context.find_root().obj
-    if invocation is not None and value is not None and value is not False:
+    if invocation is not None and value:
         setattr(invocation, str(parameter.name).removeprefix("px_"), value)
 
 
@@ -119,32 +276,19 @@ no_autostart_option = click.option(
 )
 
 
-def waking_client(invocation: Invocation) -> Client:
-    """Return a client that starts the daemon where nobody answers, unless that is turned off."""
-    if invocation.no_autostart or invocation.env.get("PX_AUTOSTART", "1").lower() in {"0", "false", "no", "off"}:
-        return invocation.client()
-
-    def wake() -> None:
-        from pxctl.service import START_SECONDS, start_daemon  # which few calls need
-
-        invocation.notice("pxctl: starting pxd …")
-        start_daemon(invocation, START_SECONDS)
-
-    return invocation.client(wake)
-
-
-def _globals(*, hidden: bool) -> list[click.Option]:
+def _globals(*, hidden: bool) -> list[click.Parameter]:
     """Return the options that are taken anywhere on the line; `pxctl --help` alone explains them."""
 
-    def option(*names: str, attribute: str, **settings: Any) -> click.Option:
-        return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=_keep, hidden=hidden, **settings)
+    def option(*names: str, **settings: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, hidden=hidden, **settings)
 
+    colours = click.Choice(["auto", "always", "never"])
     return [
-        option("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),
-        option("--system", attribute="system", is_flag=True, help="The machine's daemon, not the user's."),
-        option("--json", attribute="json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
-        option("--color", attribute="colour", type=click.Choice(["auto", "always", "never"]), help="Also: NO_COLOR."),
-        option("-q", "--quiet", attribute="quiet", is_flag=True, help="Ids only, no notices."),
+        option("--socket", "px_socket", metavar="PATH", help="Socket of the daemon."),
+        option("--system", "px_system", is_flag=True, help="The machine's daemon, not the user's."),
+        option("--json", "px_json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
+        option("--color", "px_colour", type=colours, help="Also: NO_COLOR."),
+        option("-q", "--quiet", "px_quiet", is_flag=True, help="Ids only, no notices."),
     ]
 
 
@@ -159,7 +303,7 @@ class PxGroup(click.Group):
         self, name: str, about: str, sample: str = _SAMPLE, modules: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
-        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=[*options])
+        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=options)
         self._modules, self.sample = modules, sample
         if not modules:
             root.add_command(self)
@@ -188,7 +332,7 @@ class PxGroup(click.Group):
 _OTHER_WORDS = {"ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"]}
 _MODULES = {
     "run": "tools", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
-    "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe_runs",
+    "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe",
     "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
@@ -210,6 +354,7 @@ def declare(
         def call(**given: Any) -> int | None:
             context = click.get_current_context()
             invocation: Invocation = context.obj
+            invocation.is_of_one_kind = group is not root
             if action is not None:
                 named = {key: ", ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
                 invocation.action = action.format(**named)
@@ -254,41 +399,38 @@ def _offer(names: Iterable[object], incomplete: str) -> list[str]:
     return [name for name in dict.fromkeys(map(str, names)) if name.startswith(incomplete)]
 
 
-def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
-    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        listed = _ask(context, target).get(key, [])
-        names = [(one.get("kind", kind), one.get(member)) for member in members for one in listed]
-        full = (f"{its}:{name}" for its, name in names)
-        return _offer((name for _, name in names), incomplete) or _offer(full, incomplete)
-
-    return complete
-
-
 def _choices(*words: str) -> Completer:
     return lambda _, __, incomplete: _offer(words, incomplete)
 
 
-tool_names = _listing("/api/tools", "tools", "tool", "name")
-kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
-pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
-unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
+def _names(target: str, key: str, *members: str) -> Completer:
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        units = _ask(context, target).get(key, [])
+        names = (unit[member] for member in members for unit in units)
+        return _offer(names, incomplete) or _offer((unit["unit"] for unit in units), incomplete)
+
+    return complete
+
+
+unit_names = _names("/api/units?name=*", "units", "name")
+tool_names = _names("/api/units?name=tool:*", "units", "name")
+pipe_names = _names("/api/units?name=pipe:*", "units", "name")
+kernel_names = _names("/api/kernels", "kernels", "name", "id")
 example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
 example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
 pipe_keys = _choices(
     "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
     "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
 )  # fmt: skip
-_execution_ids = _listing("/api/executions", "executions", "", "id")
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return _execution_ids(context, parameter, incomplete) + pipe_names(context, parameter, incomplete)
+    ids = (one["id"] for one in _ask(context, "/api/executions").get("executions", []))
+    return _offer(ids, incomplete) + pipe_names(context, parameter, incomplete)
 
 
 def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    if "=" in incomplete:
-        return []
     with contextlib.suppress(Failure):
-        tool = _ask(context, route("tool", context.params.get("tool") or ""))
-        return _offer([f"{key}=" for key in (tool.get("input_schema") or {}).get("properties") or {}], incomplete)
+        schema = _ask(context, route("tool", context.params.get("tool") or "")).get("input_schema") or {}
+        return _offer((f"{key}=" for key in schema.get("properties", ()) if "=" not in incomplete), incomplete)
     return []

@@ -65,8 +65,6 @@ class Failure(Exception):
 
 
 class Unreachable(Failure):
-    """No daemon answers at the socket."""
-
     def __init__(self, path: str, why: str) -> None:
         detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
         super().__init__(detail, kind="unreachable", hint=hint, socket=path)
@@ -146,34 +144,27 @@ class Exchange:
         return b"".join(self.chunks())
 
     def chunks(self) -> Iterator[bytes]:
-        coding = self.fields.get("transfer-encoding", "").lower()
-        length = self.fields.get("content-length")
         with self._failing():
-            if coding == "chunked":
+            if "content-length" in self.fields:
+                yield from self._exactly(int(self.fields["content-length"]))
+            elif self.fields.get("transfer-encoding") == "chunked":
                 while size := int(self._line(), 16):
                     yield from self._exactly(size)
                     self._line()
                 self._line()
-            elif length is not None:
-                yield from self._exactly(int(length))
             else:
-                raise ValueError(f"an answer without a length, in the coding {coding!r}")
+                raise ValueError("an answer without a length")
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of NDJSON without their ends, each as soon as it is complete; raise one that is a problem."""
-        held: list[bytes] = []
+        held = b""
         for chunk in itertools.chain(self.chunks(), [b"\n"]):  # the last one may have no end
-            first, *rest = chunk.split(b"\n")
-            held.append(first)
-            for piece in rest:
-                line, held = b"".join(held).removesuffix(b"\r"), [piece]
-                if PROBLEM_PREFIX.encode() in line[:200]:
-                    with contextlib.suppress(ValueError):
-                        event = json.loads(line)
-                        if isinstance(event, dict) and str(event.get("type")).startswith(PROBLEM_PREFIX):
-                            raise problem(500, event)
-                if line.strip():
-                    yield line
+            *lines, held = (held + chunk).split(b"\n")
+            for line in filter(bytes.strip, lines):
+                event = _document_in(line) if PROBLEM_PREFIX.encode() in line[:200] else None
+                if event is not None and str(event.get("type")).startswith(PROBLEM_PREFIX):
+                    raise problem(500, event)
+                yield line.removesuffix(b"\r")
 
     def _exactly(self, count: int) -> Iterator[bytes]:
         while count > 0:
@@ -247,11 +238,7 @@ class Client:
         content, body, fields = (sent.get(name) for name in ("content", "body", "fields"))
         head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
-            try:
-                text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-            except ValueError as error:
-                raise usage("`nan` and `inf` are no numbers of JSON", "give a finite one") from error
-            body = text.encode("utf-8", "surrogateescape")
+            body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
         try:
             exchange, self._kept = self._kept or Exchange(self.path), None
@@ -308,11 +295,8 @@ def quote(text: str) -> str:
 
 def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
     """Return the target with the parameters whose value is not None; booleans are 1 and 0."""
-    pairs = []
-    for name, value in parameters:
-        is_whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-        if value is not None:
-            pairs.append(f"{name}={quote(f'{value:.0f}' if is_whole else str(value))}")
+    given = ((name, int(value) if isinstance(value, bool) else value) for name, value in parameters)
+    pairs = [f"{name}={quote(str(value))}" for name, value in given if value is not None]
     return f"{target}?{'&'.join(pairs)}" if pairs else target
 
 

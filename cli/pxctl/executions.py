@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 from pxctl import output
+from pxctl.app import Invocation
 from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route
-from pxctl.invocation import Invocation
 from pxctl.output import duration
 from pxctl.streams import Screen, ask_until, bytes_of, events_of
 
@@ -48,40 +48,40 @@ def newest_of(client: Client, name: str) -> Document | None:
 
 def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
     """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
-    target = query(f"/api/executions/{execution.get('id')}", [("wait", True)])
+    target = query(f"/api/executions/{execution['id']}", [("wait", True)])
     try:
-        return ask_until(client, lambda _: target, timeout, met=True)
+        return ask_until(client, lambda _: target, timeout)
     except Failure as failure:
         if failure.kind == "timed_out":
-            failure.detail, failure.unit = f"it is not over after {timeout:g} s", f"pipe:{execution.get('pipe_name')}"
-            failure.hint = f"pxctl pipe tail -f {execution.get('id')}"
+            failure.detail, failure.unit = f"it is not over after {timeout:g} s", f"pipe:{execution['pipe_name']}"
+            failure.hint = f"pxctl pipe tail -f {execution['id']}"
         raise
 
 
 def successor_of(client: Client, execution: Document) -> Document | None:
-    if execution.get("status") not in {"failed", "timed_out"}:
+    if execution["status"] not in {"failed", "timed_out"}:
         return None
-    target = query(route("pipe", str(execution.get("pipe_name")), "executions"), [("limit", 20)])
+    target = query(route("pipe", execution["pipe_name"], "executions"), [("limit", 20)])
     with contextlib.suppress(Failure):
         later = client.get(target).get("executions", [])
-        return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
+        return next((one for one in later if one.get("retry_of") == execution["id"]), None)
     return None
 
 
 def route_of(execution: Document, verb: str) -> str:
-    return route("pipe", f"pipe:{execution.get('pipe_name')}", f"executions/{execution.get('id')}/{verb}")
+    return route("pipe", f"pipe:{execution['pipe_name']}", f"executions/{execution['id']}/{verb}")
 
 
 def is_final(execution: Document) -> bool:
-    return execution.get("status") in STATUSES[2:]
+    return execution["status"] in STATUSES[2:]
 
 
 def exit_code_of(execution: Document) -> int:
-    return {"completed": Exit.OK, "timed_out": Exit.TIMED_OUT}.get(str(execution.get("status")), Exit.FAILED)
+    return {"completed": Exit.OK, "timed_out": Exit.TIMED_OUT}.get(execution["status"], Exit.FAILED)
 
 
 def title_of(execution: Document) -> str:
-    return f"pipe:{execution.get('pipe_name')} execution {execution.get('id')}"
+    return f"pipe:{execution['pipe_name']} execution {execution['id']}"
 
 
 def took(execution: Document) -> str:
@@ -96,16 +96,16 @@ def cost_of(execution: Document) -> str:
 
 def sentence(execution: Document) -> str:
     """Return "execution 12 failed after 3.2s (crash): what happened"."""
-    status, spent, kind = str(execution.get("status")), took(execution), execution.get("error_type")
+    status, spent, kind = execution["status"], took(execution), execution.get("error_type")
     spent = spent and f" {'in' if status == 'completed' else 'after'} {spent}"
     why = f" ({kind})" if kind else ""
     message = f": {execution['error_message']}" if execution.get("error_message") else ""
-    return f"execution {execution.get('id')} {status.replace('_', ' ')}{spent}{why}{message}"
+    return f"execution {execution['id']} {status.replace('_', ' ')}{spent}{why}{message}"
 
 
 def where_it_is(execution: Document) -> str:
     """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it is over."""
-    if execution.get("status") != "queued":
+    if execution["status"] != "queued":
         return "" if is_final(execution) else "running"
     now, not_before = time.time(), output.epoch(execution.get("not_before"))
     if not_before is not None and not_before > now:
@@ -113,45 +113,41 @@ def where_it_is(execution: Document) -> str:
     return f"waiting in line: position {execution['position']}" if execution.get("position") else ""
 
 
-def failure_of(execution: Document, successor: Document | None = None) -> Failure | None:
-    """Return the failure of a final execution that did not complete, with the retry that follows; None of others."""
-    if (code := exit_code_of(execution)) == Exit.OK:
-        return None
+def failure_of(execution: Document, successor: Document | None = None) -> Failure:
+    """Return the failure of an execution that is over and did not complete, with the retry that follows."""
     kind, preset, name = (execution.get(key) for key in ("error_type", "preset_id", "pipe_name"))
     place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
     hint = _HINTS.get(str(kind), "pxctl pipe output {id} --stderr")
-    hint = hint.format(id=execution.get("id"), name=name, place=place, provider=execution.get("provider"))
-    detail, kind = sentence(execution), str(kind or execution.get("status"))
+    hint = hint.format(id=execution["id"], name=name, place=place, provider=execution.get("provider"))
+    detail, kind = sentence(execution), str(kind or execution["status"])
     if successor is not None:
         after = successor.get("id")
         detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
-    return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=f"pipe:{name}", execution=execution.get("id"))
+    members = {"unit": f"pipe:{name}", "execution": execution["id"]}
+    return Failure(detail, kind=kind, hint=hint, exit_code=exit_code_of(execution), **members)
 
 
-def execution_events(client: Client, execution: Document) -> Iterator[Document]:
-    """Yield `start` at each connection, `output` and `status` as they come, and `done` with the final row.
+def execution_events(client: Client, execution: Document) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event: `start` at each connection, `output`, `status`, and `done` with the final row.
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
-    for _, event in events_of(client, lambda: route_of(execution, "tail")):
-        yield event
-        if event.get("event") == "done":
+    for line, event in events_of(client, lambda: route_of(execution, "tail")):
+        yield line, event
+        if event["event"] == "done":
             return
 
 
 def follow_execution(invocation: Invocation, execution: Document) -> Document:
-    final, has_printed = execution, False
-    with Screen(invocation, f"pipe:{execution.get('pipe_name')}") as screen:
-        for event in execution_events(invocation.client(), execution):
+    final = execution
+    with Screen(invocation, f"pipe:{execution['pipe_name']}") as screen:
+        for _, event in execution_events(invocation.client(), execution):
             final = event.get("execution") or final
-            if event.get("event") == "output":
+            if event["event"] == "output":
                 screen.put(str(event.get("stream")), bytes_of(event))
-                has_printed = True
             elif (words := where_it_is(final)) and words != screen.phase:
                 screen.say(f"pxctl: {title_of(final)}: {words}")
-                screen.phase = words
-                if not has_printed:
-                    screen.wait(words)
+                screen.wait(words)
     if final.get("truncated"):
         invocation.warn(NOT_KEPT)
     return final

@@ -1,27 +1,32 @@
-"""`pxd` as a service: its units with systemd or launchd, written by pxd itself, enabled, checked and removed here.
+"""`pxd` as a process and as a service: started in the background or by systemd or launchd, asked, installed, stopped.
 
-What is there and differs is never overwritten unasked; an install that fails leaves everything as it was before.
+When a start returns, the daemon answers; when it cannot, the user sees what the daemon itself said. "Stopped" is said
+when the keeper and each child that was seen before are gone by pid and start time, not when the daemon said so. A
+service file that is there and differs is never overwritten unasked; a failed install leaves everything as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import plistlib
 import pwd
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from pxctl import output
+import psutil
+
+from pxctl import output, paths
+from pxctl.app import Invocation
 from pxctl.client import Client, Document, Exchange, Exit, Failure, Unreachable
-from pxctl.daemon_process import answers, ask_pxd, run, spawn_daemon
-from pxctl.invocation import Invocation
-from pxctl.paths import find_socket, own_version
 
 START_SECONDS = 30.0
 SYSTEMD, LAUNCHD = "systemd", "launchd"
@@ -29,8 +34,169 @@ HERE = LAUNCHD if sys.platform == "darwin" else SYSTEMD
 _SERVICE, _SOCKET, _LABEL = "pxd.service", "pxd.socket", "io.github.supervisord-py.pxd"
 _OLDEST_SYSTEMD = 235  # RuntimeDirectoryPreserve=: before it, a restart removes the socket's directory
 _LINGER = Path("/var/lib/systemd/linger")
+_LOSER_SECONDS = 10.0  # so long is waited for the other one where two are started at once
+_LOST_TO_ANOTHER, _BAD_SETTINGS = 8, 78
+_PAUSE_SECONDS = 0.02
+_READ_SECONDS = 10.0
+_LOG_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 16 * 1024
 
 Texts = Mapping[Path, str]
+
+
+# -- as a process -----------------------------------------------------------------------------------------------------
+
+
+def find_program(name: str, env: Mapping[str, str]) -> str | None:
+    """Return a program: beside this one, beside its interpreter, else on PATH."""
+    beside = [Path(path) for path in (sys.argv[0], sys.executable)]
+    # Resolved only second: a virtual environment's python is a link out of it.
+    folders = [str(found.parent) for one in beside for found in (one.absolute(), one.resolve())]
+    return shutil.which(name, path=os.pathsep.join([*folders, env.get("PATH", os.defpath)]))
+
+
+def find_pxd(env: Mapping[str, str]) -> str:
+    found = find_program("pxd", env)
+    if found is None:
+        detail, hint = "pxd is neither beside pxctl nor on PATH", "pip install supervisord-py"
+        raise Failure(detail, kind="not_installed", hint=hint, exit_code=Exit.UNREACHABLE)
+    return found
+
+
+def _pxd(invocation: Invocation, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return argv and environment of a `pxd` that means the same daemon as this call."""
+    argv = [find_pxd(invocation.env), *(["--system"] if invocation.system else []), *arguments]
+    return argv, {**invocation.env, **({"PX_SOCKET": invocation.socket_path} if invocation.socket else {})}
+
+
+def answers(client: Client, timeout: float = 1.0) -> bool:
+    with contextlib.suppress(Failure):
+        return bool(client.get("/api/health", timeout=timeout))
+    return False
+
+
+def spawn_daemon(invocation: Invocation, timeout: float) -> None:
+    """Start `pxd`, detached; return when its socket answers.
+
+    Raises Failure: it ended first (with its last words), or does not answer within `timeout` seconds.
+    """
+    argv, env = _pxd(invocation)
+    path = Path(paths.find_log_file(invocation.env, system=invocation.system))
+    old_umask = os.umask(0o077)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            path.replace(f"{path}.1")
+        log = path.open("ab")
+    finally:
+        os.umask(old_umask)
+    with log:
+        before = log.tell()
+        settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "umask": 0o077}
+        child = subprocess.Popen(argv, env=env, start_new_session=True, **settings)
+    try:
+        _await_answer(Client(invocation.socket_path), child, timeout)
+    except Failure as failure:
+        tail = path.read_bytes()[before:][-_TAIL_BYTES:].decode("utf-8", "replace")
+        failure.extra |= {"daemon_pid": child.pid if child.poll() is None else None, "stderr_tail": tail}
+        raise
+    finally:
+        # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
+        child.returncode = child.poll() or 0
+
+
+def _await_answer(client: Client, child: subprocess.Popen[bytes], timeout: float) -> None:
+    """Return once a daemon answers. Raises Failure: why none does; a child that is only slow is left alone."""
+    deadline = time.monotonic() + timeout
+    while not answers(client):
+        code = child.poll()
+        if code == _LOST_TO_ANOTHER:
+            deadline = min(deadline, time.monotonic() + _LOSER_SECONDS)
+        elif code is not None:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            hint = "pxctl config check" if code == _BAD_SETTINGS else "pxctl doctor"
+            raise Failure(f"pxd {how} before it answered", kind="start_failed", hint=hint, daemon_exit_code=code)
+        if time.monotonic() >= deadline:
+            if code == _LOST_TO_ANOTHER:
+                detail = "another pxd holds its directories, and does not answer here"
+                raise Failure(detail, kind="conflict", hint="XDG_RUNTIME_DIR, PX_SOCKET and PX_HOME say where it is")
+            detail = f"pxd was started (pid {child.pid}), but has not answered within {timeout:g} s"
+            raise Failure(detail, kind="timed_out", hint="pxctl doctor")
+        time.sleep(_PAUSE_SECONDS)
+    # Another daemon may be what answers: our child must not win the lock later, after a stop of that one.
+    deadline = time.monotonic() + _LOSER_SECONDS
+    while child.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(Failure, OSError):  # the child leads a session of its own
+            if os.getsid(client.get("/api/daemon", timeout=1.0)["keeper"]["pid"]) == child.pid:
+                return
+        time.sleep(_PAUSE_SECONDS)
+
+
+def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
+    """Run `pxd FLAG…` and return what it answers; its warnings are passed on. Raises its refusal as a Failure."""
+    argv, env = _pxd(invocation, *flags)
+    ended = run(argv, env)
+    words, _, hint = ended.stderr.strip().partition("\nhint: ")
+    said = [line.removeprefix("pxd: ") for line in words.splitlines()]
+    if ended.returncode == Exit.OK:
+        invocation.notice(*(f"pxctl: {line}" for line in said))
+        return ended.stdout.encode("utf-8", "surrogateescape")
+    if ended.returncode == _BAD_SETTINGS:
+        # That code is for service managers; the client's contract says 1. With --json it tells it in a document.
+        problems = json.loads(ended.stdout)["problems"] if ended.stdout else []
+        said = said or [f"{one['origin']}: {one['message']}" for one in problems]
+        hint = "mend what is named above, then: pxctl config check"
+        raise Failure("\n".join(said), kind="config_error", hint=hint, errors=problems)
+    code = ended.returncode if 0 < ended.returncode <= 9 else Exit.FAILED
+    what = "\n".join(said) or f"pxd ended with {ended.returncode}"
+    raise Failure(what, hint=hint or "pxctl doctor", exit_code=code)
+
+
+def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    settings: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "timeout": 120.0}
+    try:
+        return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"{' '.join(argv)} did not end within 120 s", kind="timed_out") from error
+
+
+def stop_daemon(client: Client, timeout: float) -> int:
+    """Ask for the orderly stop, and return when the daemon's own processes and those of its units are gone.
+
+    Returns how many executions of pipes waited in line: the next daemon runs them. Raises Failure: something is left.
+    """
+    document = client.get("/api/status", timeout=_READ_SECONDS)
+    units: list[Document] = document["units"]
+    named = {document["daemon"][name]["pid"]: f"pxd {name}" for name in ("keeper", "control")}
+    named |= {unit["pid"]: unit["unit"] for unit in units if unit["pid"]}
+    left: list[psutil.Process] = []  # each knows its process by pid and start time
+    for pid in named:
+        with contextlib.suppress(psutil.Error):
+            left.append(psutil.Process(pid))
+    try:
+        client.ask("POST", "/api/daemon/stop", timeout=None)
+    except Failure as failure:  # a broken-off answer is one, too, and so is that of a stop under way
+        if failure.kind not in {"interrupted", "shutdown"}:
+            raise
+    deadline = time.monotonic() + timeout
+    while left := [one for one in left if _lives(one)]:
+        if time.monotonic() >= deadline:
+            survivors = [{"pid": one.pid, "name": named[one.pid]} for one in left]
+            hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(one.pid) for one in left)}"
+            detail = f"still alive: {', '.join(named[one.pid] for one in left)}"
+            raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
+        time.sleep(_PAUSE_SECONDS)
+    return sum(unit["waiting"] for unit in units if unit["kind"] == "pipe")
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+# -- as a service -----------------------------------------------------------------------------------------------------
 
 
 def start_daemon(invocation: Invocation, timeout: float) -> None:
@@ -101,14 +267,14 @@ class Service:
             detail = f"pxd is installed to start {'on demand' if len(there) > 1 else 'at boot or login'}: {there[0]}"
             raise Failure(detail, kind="conflict", hint=f"pxctl daemon uninstall{self._flag}, then install again")
         for path in [] if force else self._found_files():
-            (ours, _), (theirs, _) = parse_unit(next(iter(texts.values()))), read_unit(path)
+            (ours, _), (theirs, _) = parse_unit(next(iter(texts.values()))), parse_unit(read_unit(path))
             is_other = theirs[:1] != ours[:1]
-            if _text(path) == texts.get(path) or (path not in texts and not is_other):
+            if read_unit(path) == texts.get(path) or (path not in texts and not is_other):
                 continue
             detail = f"{path} is there already and differs from what would be written"
             if is_other and theirs:
                 version = _version(theirs) or "not there"
-                detail += f": it runs {theirs[0]} ({version}), this is {ours[0]} ({own_version()})"
+                detail += f": it runs {theirs[0]} ({version}), this is {ours[0]} ({paths.own_version()})"
             hint = "pxctl daemon install --print shows the new text; --force overwrites"
             raise Failure(detail, kind="conflict", hint=hint, path=str(path))
 
@@ -117,7 +283,7 @@ class Service:
 
         Returns False where all was there as it is. A failure, also of the start, leaves everything as it was before.
         """
-        before = {path: _text(path) if path.exists() else None for path in texts}
+        before = {path: read_unit(path) if path.exists() else None for path in texts}
         main, began = list(texts)[-1], time.time()
         try:
             for path, text in texts.items():
@@ -148,16 +314,15 @@ class Service:
         if shutil.which("journalctl") is None:
             return ""
         run(["journalctl", "--sync"])  # they may still be under way; who may not ask for that reads on
-        return run(
-            ["journalctl", *self._scope, "-q", "-ocat", "-n9", f"-S@{since:.3f}", f"-u{_SERVICE}", f"-u{_SOCKET}"]
-        ).stdout
+        units = f"-u{_SERVICE}", f"-u{_SOCKET}"
+        return run(["journalctl", *self._scope, "-q", "-ocat", "-n9", f"-S@{since:.3f}", *units]).stdout
 
     def start_unit(self) -> bool:
         """Have systemd start pxd where a unit for this very socket is installed; say whether it did."""
         there, system = self.own_files(), self._invocation.system
-        variables = read_unit(there[0])[1] if there else {}
+        variables = parse_unit(read_unit(there[0]))[1] if there else {}
         env = {key: value for key, value in self._invocation.env.items() if not key.startswith("PX_")} | variables
-        if not there or find_socket(env, explicit=None, system=system) != self._invocation.socket_path:
+        if not there or paths.find_socket(env, explicit=None, system=system) != self._invocation.socket_path:
             return False
         try:
             with contextlib.suppress(Failure):  # nothing failed
@@ -228,7 +393,7 @@ class Service:
             detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
             yield finding("service_unit", "warn", detail, again)
             return
-        main, (command, _) = there[-1], read_unit(there[0])
+        main, (command, _) = there[-1], parse_unit(read_unit(there[0]))
         program, version = command[0] if command else "nothing", _version(command)
         again += " --on-demand" if len(there) > 1 else ""
         enabled = active = ""
@@ -239,9 +404,9 @@ class Service:
         if version is None:
             status, repair = "fail", f"{again} --force"
             detail = f"{there[0]} runs {program}, which is not there or is no pxd"
-        elif version != own_version():
+        elif version != paths.own_version():
             status, repair = "warn", f"{again} --force"
-            detail = f"{there[0]} runs pxd {version} ({program}); this is {own_version()}"
+            detail = f"{there[0]} runs pxd {version} ({program}); this is {paths.own_version()}"
         elif enabled == "disabled":
             status, detail, repair = "warn", f"{main} is disabled", again
         elif active == "failed":
@@ -265,12 +430,12 @@ class Service:
 # -- files and programs -----------------------------------------------------------------------------------------------
 
 
-def read_unit(path: Path) -> tuple[list[str], dict[str, str]]:
-    """Return command and variables of a service file; nothing where it cannot be understood."""
-    return parse_unit(_text(path))
+def read_unit(path: Path) -> str:
+    return path.read_text("utf-8", "surrogateescape")
 
 
 def parse_unit(text: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and variables of a service file; nothing where it cannot be understood."""
     with contextlib.suppress(ValueError, KeyError, plistlib.InvalidFileException):
         if text.startswith("<?xml"):
             job = plistlib.loads(text.encode())
@@ -280,10 +445,6 @@ def parse_unit(text: str) -> tuple[list[str], dict[str, str]]:
         variables = dict(word.split("=", 1) for key, word in words if key == "Environment")
         return [word.replace("$$", "$") for key, word in words if key == "ExecStart"], variables
     return [], {}
-
-
-def _text(path: Path) -> str:
-    return path.read_text("utf-8", "surrogateescape")
 
 
 def _write(path: Path, text: str) -> None:

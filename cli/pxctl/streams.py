@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pxctl import output
+from pxctl.app import Invocation
 from pxctl.client import AWAY, Client, Document, Exit, Failure, query, usage
-from pxctl.invocation import Invocation
 
 NDJSON = "application/x-ndjson"
 STREAMS = ("stdout", "stderr")
@@ -27,37 +27,47 @@ _SLICE_SECONDS = 300.0
 _PAGE_BYTES = 1024 * 1024
 
 
-# -- followed ---------------------------------------------------------------------------------------------------------
+# -- a daemon that is away ---------------------------------------------------------------------------------------------
+
+
+def waking_client(invocation: Invocation) -> Client:
+    """Return a client that starts the daemon where nobody answers, unless that is turned off."""
+    if invocation.no_autostart or invocation.env.get("PX_AUTOSTART", "1").lower() in {"0", "false", "no", "off"}:
+        return invocation.client()
+
+    def wake() -> None:
+        from pxctl.service import START_SECONDS, start_daemon  # which few calls need
+
+        invocation.notice("pxctl: starting pxd …")
+        start_daemon(invocation, START_SECONDS)
+
+    return invocation.client(wake)
 
 
 class Patience:
     """Bears the absence of a daemon that was there before, or of its control plane, for a while."""
 
-    def __init__(self, *, met: bool = False) -> None:
-        self._since: float | None = None
-        self._met = met
+    _seen: float | None = None  # when there was the last sign of it
 
     def met(self) -> None:
-        self._met, self._since = True, None
+        self._seen = time.monotonic()
 
     def bear(self, failure: Failure) -> None:
         """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
-        now = time.monotonic()
-        if self._since is None or failure.kind == "interrupted":  # who took the request was there until now
-            self._since = now
-        self._met = self._met or failure.kind != "unreachable"
-        if failure.kind not in AWAY or not self._met or now - self._since > _AWAY_SECONDS:
+        if failure.kind != "unreachable":  # who took the request was there until now
+            self.met()
+        if failure.kind not in AWAY or self._seen is None or time.monotonic() - self._seen > _AWAY_SECONDS:
             raise failure
         time.sleep(_PAUSE_SECONDS)
 
 
-def stream(
-    client: Client, method: str, target: str, *, opened: Callable[[], None] = lambda: None, **request: Any
-) -> Iterator[tuple[bytes, Document]]:
+# -- followed ---------------------------------------------------------------------------------------------------------
+
+
+def stream(client: Client, method: str, target: str, **request: Any) -> Iterator[tuple[bytes, Document]]:
     """Yield line and event of an NDJSON answer; raises the problem that it ends with."""
     fields = {**request.pop("fields", {}), "Accept": NDJSON}
     with client.open(method, target, fields=fields, **request) as exchange:
-        opened()
         for line in exchange.lines():
             try:
                 yield line, json.loads(line)
@@ -76,28 +86,26 @@ def events_of(client: Client, target: Callable[[], str], *, follow: bool = True)
     patience, seen = Patience(), dict[str, str]()
     while True:
         try:
-            for line, event in stream(client, "GET", target(), opened=patience.met, timeout=None, fields=seen):
+            for line, event in stream(client, "GET", target(), timeout=None, fields=seen):
                 if "seen" in event:
                     seen = {"Last-Event-ID": event["seen"]}
                 yield line, event
-            # An orderly end of an endless answer: the control plane is being replaced.
-            time.sleep(_PAUSE_SECONDS)
+            patience.met()
+            time.sleep(_PAUSE_SECONDS)  # an orderly end of an endless answer: the control plane is being replaced
         except Failure as failure:
             patience.bear(failure)
 
 
-def ask_until(
-    client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0, met: bool = False
-) -> Document:
+def ask_until(client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0) -> Document:
     """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
 
     `target` makes the request of so many seconds; `slack`: how much longer than those the daemon may take to say that
-    they are over. `met`: it answered before. Raises Failure: `timeout` is over.
+    they are over. Raises Failure: `timeout` is over.
     """
-    patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
+    patience, deadline = Patience(), None if timeout is None else time.monotonic() + timeout
     while True:
         left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
-        part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
+        part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes 0 for "do not block"
         try:
             return client.get(target(part), timeout=part + slack)
         except Failure as failure:
@@ -173,7 +181,6 @@ def since_when(text: str | None) -> str | None:
 
 # -- shown ------------------------------------------------------------------------------------------------------------
 
-_RESET = "\x1b[0m"
 _STEERING = re.compile(
     r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI, of which colours are
     r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
@@ -181,8 +188,8 @@ _STEERING = re.compile(
     # C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters
     "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# What may become an escape sequence with the next piece.
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
-"""What may become an escape sequence with the next piece."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -190,9 +197,8 @@ def harmless(text: str, *, colour: bool = False) -> str:
     """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
 
     def instead(found: re.Match[str]) -> str:
-        if len(found[0]) == 1:
-            return "�"
-        return found[0] if colour and _COLOUR.fullmatch(found[0]) else ""
+        kept = found[0] if colour and _COLOUR.fullmatch(found[0]) else ""
+        return "�" if len(found[0]) == 1 else kept
 
     return _STEERING.sub(instead, text)
 
@@ -218,9 +224,7 @@ class Outlet:
         if not is_end and (begun := _BEGUN.search(text)):
             text, self._held = text[: begun.start()], begun[0]
         if shown := harmless(text, colour=self._colour):
-            self._ends_line = shown.endswith("\n")
-            if "\x1b" in shown:
-                self._is_painted = shown.rfind(_RESET) < shown.rfind("\x1b")
+            self._ends_line, self._is_painted = shown.endswith("\n"), self._is_painted or "\x1b" in shown
             self._write(shown)
 
     def put_lines(self, text: str) -> None:
@@ -231,7 +235,7 @@ class Outlet:
         """End a line and a colour that are begun on a terminal."""
         if self.is_terminal:
             self.put(b"", is_end=True)
-            self._write((_RESET if self._is_painted else "") + ("" if self._ends_line else "\n"))
+            self._write(("\x1b[0m" if self._is_painted else "") + ("" if self._ends_line else "\n"))
             self._ends_line, self._is_painted = True, False
 
 

@@ -70,9 +70,9 @@ def serve(how: str) -> None:
         units.append({"unit": "pipe:b", "kind": "pipe", "state": "queued", "pid": None, "waiting": 2})
 
     def facts() -> dict[str, Any]:
-        began = "2026-11-21T10:00:00Z"
-        control_facts = {"pid": control[0], "started_at": began, "restarts": 0}
-        return {"version": "9", "keeper": {"pid": os.getpid(), "started_at": began}, "control": control_facts}
+        process = {"version": "9", "rss_bytes": 1024, "started_at": "2026-11-21T10:00:00Z"}
+        both = {"keeper": process | {"pid": os.getpid()}, "control": process | {"pid": control[0], "restarts": 0}}
+        return {"version": "9", "interrupted": [], "degraded": [], **both}
 
     def stop(_: object, connection: Any) -> None:
         connection.sendall(document({"wish": "stop"}, status="202 Accepted"))

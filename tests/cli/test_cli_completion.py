@@ -57,17 +57,16 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
 
 
 def test_live_names(px: Px, daemon: FakeDaemon) -> None:
-    tools = [{"kind": "tool", "name": name} for name in ("alpha", "alto", "beta")]
-    daemon.on("GET /api/units", document({"units": tools})).on("GET /api/tools", document({"tools": tools}))
+    units = [{"unit": f"tool:{name}", "name": name} for name in ("alpha", "alto", "beta")]
+    daemon.on("GET /api/units", document({"units": units}))
     daemon.on("GET /api/tools/alpha", document({"input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}}))
-    daemon.on("GET /api/pipes", document({"pipes": [{"name": "digest"}]}))
     daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
     assert offers(px, ["alpha", "alto"], "stop", "al")
     assert offers(px, ["tool:alpha", "tool:alto"], "stop", "tool:al")
     assert offers(px, ["beta"], "events", "--unit", "be")
     assert offers(px, ["rho=", "rate="], "run", "alpha", "r")
     assert complete(px, "run", "alpha", "rho=") == complete(px, "run", "kernel:x", "r") == []
-    assert offers(px, ["12", "9", "digest"], "pipe", "output", "''")
+    assert offers(px, ["12", "9", "alpha", "alto", "beta"], "pipe", "output", "''")
 
 
 # -- help -------------------------------------------------------------------------------------------------------------

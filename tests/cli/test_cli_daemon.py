@@ -68,7 +68,7 @@ def test_stop_returns_when_daemon_and_children_are_gone(house: House) -> None:
 
 
 def test_the_stop_of_a_daemon_without_a_control_plane_says_how_to_end_it(px: Px) -> None:
-    quick = "import sys; from pxctl import daemon_process, main; daemon_process._READ_SECONDS = 0.2; "
+    quick = "import sys; from pxctl import service, main; service._READ_SECONDS = 0.2; "
     with socket.socket(socket.AF_UNIX) as keeper:
         keeper.bind(f"{px.folder}/s")
         keeper.listen()
@@ -104,10 +104,10 @@ def test_a_restart_that_does_not_happen_exits_7(house: House) -> None:
 
 
 def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) -> None:
-    keeper = {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z"}
+    keeper = {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z", "version": "1"}
     facts = {
         "version": "1", "socket": "/s", "kill_rung": "cgroup", "stopping": True, "keeper": keeper,
-        "control": {"pid": 6, "restarts": 1}, "interrupted": [{"unit": "tool:a", "pid": 9}],
+        "control": keeper | {"pid": 6, "restarts": 1}, "interrupted": [{"unit": "tool:a", "pid": 9}],
         "degraded": [{"part": "ledger", "detail": "disk full"}],
     }  # fmt: skip
     daemon.on("GET /api/daemon", document(facts))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import FakeDaemon, Request, ndjson, reply
 from cli.px import Px, without_spinner
-from pxctl.cells import drawn
-from pxctl.invocation import Invocation
+from pxctl.app import Invocation
+from pxctl.commands.exec import drawn
 from pxctl.streams import Outlet
 
 ROUTE = "POST /api/kernels/default/execute"

@@ -162,7 +162,7 @@ ALLOWED = {
     "locale", "_locale",  # click's translations, where a language is set
     "difflib", "_heapq", "heapq",  # click, when it meets a short option
     "pxctl", "pxctl.app", "pxctl.client", "pxctl.commands", "pxctl.commands.units",
-    "pxctl.invocation", "pxctl.main", "pxctl.output", "pxctl.paths",
+    "pxctl.main", "pxctl.output", "pxctl.paths",
 }  # fmt: skip
 LOOK = """
 import sys, click

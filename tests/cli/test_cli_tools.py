@@ -107,7 +107,7 @@ def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDae
     assert px("run", "lorenz", "n=5", "--timeout", "30", "--keep-alive=-1").json() == {"ok": True}
     asked = [(one.method, one.headers["connection"]) for one in daemon.seen]
     assert asked == [("GET", "keep-alive"), ("POST", "close")]
-    assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30", "keep_alive": "-1"})
+    assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30.0", "keep_alive": "-1.0"})
     assert len(daemon.connections) == 1
     for odd in ("nan", "inf", "-1"):
         assert px("run", "lorenz", "--timeout", odd).code == 2

@@ -254,7 +254,6 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(calls: Calls) ->
     for command in ("show", "restart"):
         elsewhere = calls.house.pxctl("kernel", command, "twins")
         assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:twins-")) == (2, 2)
-    assert calls.house.pxctl("kernel", "show", "twins", "--cwd", "here").returncode == 0
     assert execute(calls, "twins", "true", "--bash", cwd=folders[0]).returncode == 0
     shown = json.loads(calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folders[0]).stdout)
     assert shown["backend"] != "bash", "a bare name means the Python session"

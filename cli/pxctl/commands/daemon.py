@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from pxctl import daemon_process, output, paths, service
-from pxctl.app import PxGroup, declare, root, timeout_option
+from pxctl import output, paths, service
+from pxctl.app import Invocation, PxGroup, declare, root, timeout_option
 from pxctl.client import AWAY, Client, Document, Exit, Failure, Interrupted, Unreachable, query
-from pxctl.invocation import Invocation
 from pxctl.service import Service, finding
 
 daemon = PxGroup("daemon", "Start, stop, restart, reload, install the daemon.")
@@ -54,7 +53,7 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
         if on_demand:  # to ask would start it
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
         with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
-            waiting = daemon_process.stop_daemon(invocation.client(), timeout)
+            waiting = service.stop_daemon(invocation.client(), timeout)
         on_demand = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
         invocation.print_done("pxd stopped")
     except Unreachable:
@@ -103,8 +102,7 @@ def _await_new(client: Client, before: Document, timeout: float) -> Document:
     while time.monotonic() < deadline:
         with contextlib.suppress(Failure):
             document = client.get("/api/daemon", timeout=5.0)
-            is_new = any(document["control"][key] != before["control"][key] for key in ("pid", "started_at"))
-            if is_new and daemon_process.answers(client, timeout=5.0):
+            if any(document["control"][key] != before["control"][key] for key in ("pid", "started_at")):
                 return document
         time.sleep(_PAUSE_SECONDS)
     raise Failure(f"no new control plane answers after {timeout:g} s", kind="timed_out", hint="pxctl doctor")
@@ -133,12 +131,12 @@ def show_daemon(invocation: Invocation) -> None:
 
     def process(part: Document) -> str:
         again = f", restarted {part['restarts']}x" if "restarts" in part else ""
-        size, age = output.size(part.get("rss_bytes")), output.ago(part.get("started_at"))
-        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}{again}"
+        size, age = output.size(part["rss_bytes"]), output.ago(part["started_at"])
+        return f"version {part['version'] or '?'}, pid {part['pid']}, {size}, started {age}{again}"
 
     facts = {name: process(document[name]) for name in ("keeper", "control")}
-    interrupted = [f"{one.get('unit')} (pid {one.get('pid')})" for one in document.get("interrupted") or []]
-    degraded = [f"{one.get('part')}: {one.get('detail')}" for one in document.get("degraded") or []]
+    interrupted = [f"{one['unit']} (pid {one['pid']})" for one in document["interrupted"]]
+    degraded = [f"{one['part']}: {one['detail']}" for one in document["degraded"]]
     invocation.print_members({**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded)
 
 
@@ -191,7 +189,7 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     if not there:
         invocation.notice("no unit is installed; nothing to do")
         return
-    invocation.env = {**invocation.env, **service.read_unit(there[0])[1]}  # whose daemon it is
+    invocation.env = {**invocation.env, **service.parse_unit(service.read_unit(there[0]))[1]}  # whose daemon it is
     with invocation.spinner("pxd", "stopping…"):
         pxd.uninstall(there)
     kept = paths.find_data(invocation.env, system=invocation.system)
@@ -206,7 +204,7 @@ def check_all(invocation: Invocation) -> int:
     Exits 1 when a check fails; warnings do not count.
     """
     looks: dict[str, Callable[[], Iterable[Document]]] = {
-        "pxd": lambda: [finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}")],
+        "pxd": lambda: [finding("pxd", "ok", f"its program is {service.find_pxd(invocation.env)}")],
         "service_unit": lambda: Service(invocation).check(),
         "daemon": lambda: [
             finding("daemon", "ok", f"it answers at {invocation.socket_path}"),
@@ -231,7 +229,7 @@ def check_all(invocation: Invocation) -> int:
 def show_settings(invocation: Invocation) -> None:
     """Show every setting, its value and where it comes from; with -q the keys only. Works without a daemon."""
     as_json = ["--json"] if invocation.json or invocation.quiet else []
-    told = daemon_process.ask_pxd(invocation, "--show-config", *as_json)
+    told = service.ask_pxd(invocation, "--show-config", *as_json)
     if invocation.quiet and not invocation.json:
         told = "".join(f"{setting['key']}\n" for setting in json.loads(told)["settings"]).encode()
     output.write(told)
@@ -240,5 +238,5 @@ def show_settings(invocation: Invocation) -> None:
 @declare(config, "check", "check the settings")
 def check_settings(invocation: Invocation) -> None:
     """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one."""
-    told = daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
+    told = service.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
     output.write(b"" if invocation.quiet and not invocation.json else told)

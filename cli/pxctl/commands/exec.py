@@ -3,32 +3,57 @@
 What was given is sent as it stands; the daemon splits scripts and reads notebooks. No byte of output is left out and
 none is given twice, whatever happens to the connection. Ctrl-C reaches the cell of this call only: while no cell of
 ours runs it closes the connection, which takes the call out of line.
+
+stdout gets what the cells print there and the text of results on lines of their own; everything else goes to stderr. A
+picture is saved and named, and drawn where the terminal can.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
+import json
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, kernel_names, no_autostart_option, root, waking_client
-from pxctl.cells import CellScreen
+from pxctl.app import Invocation, declare, kernel_names, no_autostart_option, root, timeout_option
 from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route, usage
 from pxctl.coerce import read_argument
-from pxctl.commands.kernel import callers_environment, choice_options
-from pxctl.invocation import Invocation
-from pxctl.streams import STREAMS, Patience, bytes_of, pages, stream
+from pxctl.streams import STREAMS, Patience, Screen, bytes_of, harmless, pages, stream, waking_client
 
 _PAUSE_SECONDS = 0.1
 _LEAVE_AT = 4  # the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself
 _EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exec"
+_SVG = "image/svg+xml"
+_PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
+_TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_KEEP_SECONDS, _OURS = 7 * 86400.0, re.compile(r"[0-9a-f]{16}-\d+\.\w+")
+
+
+# -- the call ---------------------------------------------------------------------------------------------------------
+
+
+def choice_options(function: Any) -> Any:
+    for option in (
+        click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
+        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
+        click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'."),
+        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
+    ):
+        function = option(function)
+    return function
+
+
+def callers_environment(invocation: Invocation) -> dict[str, str]:
+    """Return what decides between interpreters; nothing else of the caller's environment is sent."""
+    return {key: value for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH") if (value := invocation.env.get(key))}
 
 
 def _read_source(invocation: Invocation, code: str | None, file: str | None, bash: bool) -> tuple[str, str, bool]:
@@ -37,17 +62,16 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
     if file is None and code not in {None, "-"}:
         return "code", str(code), bash
-    is_stdin, ending = file in {None, "-"}, Path(file or "-").suffix.lower()
+    is_stdin = file in {None, "-"}
     if is_stdin and code is None and invocation.in_is_terminal:
         raise usage("there is nothing to run", _EXAMPLE)
-    where = "stdin" if is_stdin else str(file)
     try:
-        text = (read_argument("-") if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise usage(f"cannot read {where}: {why}", f"ls -l {where}") from error
+        text = read_argument("-" if is_stdin else f"@{file}").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise usage(f"cannot read {'stdin' if is_stdin else file}: it is no UTF-8 text") from error
     if is_stdin and not text.strip():
         raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
+    ending = Path(file or "").suffix.lower()
     if bash or ending in {".sh", ".bash"}:
         return "code", text, True
     members = {".ipynb": "notebook", ".py": "script", "": "code" if file is None else "script"}
@@ -105,7 +129,7 @@ class CellCall:
 
     def _resumed(self, cell_id: str, failure: Failure) -> Iterator[Document]:
         """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
-        patience, row = Patience(met=True), dict[str, Any]()
+        patience, row = Patience(), dict[str, Any]()
         patience.bear(failure)
         yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         while row.get("status", "running") == "running":
@@ -140,7 +164,7 @@ class CellCall:
 @click.argument("code", metavar="[CODE|-]", required=False)
 @click.option("-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py, x.ipynb or x.sh.")
 @click.option("--kernel", default="default", metavar="NAME", shell_complete=kernel_names, help="The session (default).")
-@click.option("--timeout", type=float, metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
+@timeout_option("Limit of the whole call, 1 to 600 (exit 7); else 30.")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")
@@ -192,34 +216,166 @@ def run_cells(
     if target and isinstance(result.get("notebook"), str):
         output.write_whole(target, [result["notebook"].encode("utf-8", "surrogatepass")])
         invocation.notice(f"pxctl: saved {target}")
-    elif member == "notebook":
-        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} -o FILE")
+    if result.get("status") == "ok":
+        if result.get("message"):  # `exit()` ends the session, for one
+            invocation.notice(f"pxctl: {result['message']}")
+        return Exit.OK
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
-    if failure is None and result.get("message"):  # `exit()` ends the session, for one
-        invocation.notice(f"pxctl: {result['message']}")
-    if failure is None or invocation.json:
-        return Exit.OK if failure is None else failure.exit_code
-    if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
-        return failure.exit_code  # the traceback said it
+    is_told = screen.has_shown_error and screen.count <= 1  # by its traceback
+    if invocation.json or (is_told and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail)):
+        return failure.exit_code
     raise failure
 
 
-def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure | None:
-    status = str(result.get("status"))
-    if status == "ok":
-        return None
-    cell: Document = next((each for each in result.get("cells") or [] if each.get("status") != "ok"), {})
-    error = cell.get("error") or {}
-    code, hint, value = Exit.TIMED_OUT if status == "timed_out" else Exit.FAILED, None, str(error.get("value"))
-    if error.get("name") in {"ResourceLimitExceeded", "KernelDied"}:
+def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
+    status, hint = result.get("status"), None
+    code = Exit.TIMED_OUT if status == "timed_out" else Exit.FAILED
+    cell: Document = next((each for each in result.get("cells") or [] if each["status"] != "ok"), {})
+    error: Document = cell.get("error") or {"name": None, "value": ""}
+    if error["name"] in {"ResourceLimitExceeded", "KernelDied"}:
         code = Exit.LIMIT_EXCEEDED if error["name"] == "ResourceLimitExceeded" else code
-        hint = f"pxctl why kernel:{result.get('kernel')}"
-    elif error.get("name") == "ExitCode" and value.isdecimal() and 0 < int(value) < 256:
-        code = int(value)  # as ssh and docker exec do
+        hint = f"pxctl why kernel:{result['kernel']}"
+    elif error["name"] == "ExitCode" and error["value"].isdecimal() and 0 < int(error["value"]) < 256:
+        code = int(error["value"])  # as ssh and docker exec do
     elif status == "timed_out":
         hint = "give it longer: pxctl exec --timeout S"
-    message = str(result.get("message") or f"the cell ended with status {status}")
+    message = result.get("message") or f"the cell ended with status {status}"
     kind = "cancelled" if cancelled and status == "cancelled" else f"cell_{status}"
     failure = Failure(message, kind=kind, exit_code=code, unit=unit, hint=hint)
     failure.action = ""  # it ran
     return failure
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
+    """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
+    for mime in filter(bundle.__contains__, _PICTURES):
+        text = _text(bundle[mime])
+        with contextlib.suppress(ValueError):
+            return mime, text.encode() if mime == _SVG else binascii.a2b_base64(text)
+    return None
+
+
+def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
+    if "application/json" in bundle:
+        return json.dumps(bundle["application/json"], ensure_ascii=False, indent=indent)
+    order = ("text/markdown", "text/plain", "text/html", "text/latex")
+    mime = next((mime for mime in order if mime in bundle), None)
+    text = "" if mime is None else _text(bundle[mime])
+    if mime != "text/html":
+        return text
+    return "\n".join(line for each in _TAGS.sub(" ", text).splitlines() if (line := each.strip()))
+
+
+def _text(value: Any) -> str:
+    return "".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -> Path:
+    """Write a picture into the private folder under PX_HOME, or the user's cache; what is a week old goes."""
+    if home := env.get("PX_HOME"):
+        folder = Path(home).expanduser().absolute() / "pictures"
+    else:
+        folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pxd" / "pictures"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for other in folder.iterdir():
+        if _OURS.fullmatch(other.name) and other.lstat().st_mtime < time.time() - _KEEP_SECONDS:
+            other.unlink(missing_ok=True)
+    path = folder / f"{name}.{_PICTURES[mime]}"
+    output.write_whole(path, [content])
+    return path
+
+
+def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
+    """Return what draws a picture, by the protocol of iTerm2 or of kitty; empty where the terminal knows neither."""
+    encoded = binascii.b2a_base64(content, newline=False).decode()
+    if env.get("TERM_PROGRAM") in {"iTerm.app", "WezTerm"}:
+        return f"\x1b]1337;File=inline=1;size={len(content)}:{encoded}\x07\n"
+    if mime != "image/png" or not ("KITTY_WINDOW_ID" in env or env.get("TERM") == "xterm-ghostty"):
+        return ""
+    pieces = [encoded[at : at + 4096] for at in range(0, len(encoded), 4096)]
+    more = [f"m={int(piece is not pieces[-1])};{piece}\x1b\\" for piece in pieces]
+    return "\x1b_Ga=T,f=100," + "\x1b_G".join(more) + "\n"
+
+
+class CellScreen(Screen):
+    """Shows the events of a call for cells, and those of a kernel's start."""
+
+    def __init__(self, invocation: Invocation, unit: str) -> None:
+        super().__init__(invocation, unit)
+        self._updates: dict[str, Document] = {}  # the last one of each display
+        self._pictures = 0
+        self._is_announced = False
+        self.count = 0
+        self.has_shown_error = False
+
+    def show(self, event: Document) -> None:
+        match event.get("event"):
+            case "cell_started":
+                self._begin(event)
+            case "output":
+                self.put(str(event.get("stream") or "stdout"), bytes_of(event))
+            case "display" | "result" if event.get("update") and event.get("display_id"):
+                self._updates[str(event["display_id"])] = event
+            case "display" | "result":
+                self._show_bundle(str(event.get("id")), event.get("data") or {})
+            case "error":
+                self._show_error([str(line) for line in event.get("traceback") or []])
+            case "cell_done":
+                self._end(event.get("cell") or {})
+            case "rung":
+                self.say(f"pxctl: ending the cell: {event.get('action')}", "yellow")
+            case "notice":
+                self.say_once(str(event.get("text")))
+            case "queued":
+                self.wait(f"waiting in line ({event.get('position')})…")
+            case "starting":
+                self.wait("starting the kernel…")
+
+    def conclude(self, result: Document) -> None:
+        for document in [*(result.get("cells") or []), result]:
+            for text in document.get("notices") or []:
+                self.say_once(str(text))
+
+    def _begin(self, event: Document) -> None:
+        index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))
+        self.has_shown_error, self._pictures, self._updates = False, 0, {}
+        self._is_announced = self.count > 1 or index > 0
+        if self._is_announced:
+            self.say(f"[{index + 1}/{self.count or '?'}] {event.get('title') or ''}", "bold")
+        self.wait("running…")
+
+    def _end(self, cell: Document) -> None:
+        for event in self._updates.values():
+            self._show_bundle(str(cell.get("id")), event.get("data") or {})
+        status, error = str(cell.get("status")), cell.get("error") or {}
+        if error and not self.has_shown_error and status == "error":
+            self._show_error([f"{error.get('name')}: {error.get('value')}"])  # no traceback: a shell's code, a death
+        self.close_lines()
+        if self._is_announced:
+            word = "✓" if status == "ok" else f"✗ {status.replace('_', ' ')}"
+            self.say(f"{word} {output.duration(cell.get('duration_seconds'))}", output.BY_STATE.get(status))
+
+    def _show_bundle(self, cell_id: str, bundle: Document) -> None:
+        if text := words_of(bundle, indent=2 if self.out.is_terminal else None):
+            self.put("stdout", b"")
+            self.out.put_lines(text)
+        if (picture := picture_in(bundle)) is None:
+            return
+        mime, content = picture
+        self._pictures += 1
+        try:
+            path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+            self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
+        except OSError as error:
+            self.say(f"pxctl: {mime} not saved: {error}")
+        if self.out.is_terminal:
+            output.write(drawn(self.invocation.env, mime, content))
+
+    def _show_error(self, lines: list[str]) -> None:
+        if lines:
+            self.has_shown_error = True
+            self.close_lines()
+            self.err.put_lines(harmless("\n".join(lines), colour=self.invocation.err_has_colour))

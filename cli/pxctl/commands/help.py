@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 
 from pxctl import output
-from pxctl.app import declare, root
+from pxctl.app import Invocation, declare, root
 from pxctl.client import Document, Failure, usage
-from pxctl.invocation import Invocation
 from pxctl.output import Column
 from pxctl.paths import own_version, shipped_files
 

@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from pxctl import executions, output
-from pxctl.app import declare, root, timeout_option, unit_names
+from pxctl.app import Invocation, declare, root, timeout_option, unit_names
 from pxctl.client import SLACK_SECONDS, Client, Document, Exit, Failure, query, quote, usage
-from pxctl.invocation import Invocation
 from pxctl.streams import ask_until, bytes_of, events_of, since_when
 
 

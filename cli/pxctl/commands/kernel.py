@@ -14,53 +14,35 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import PxGroup, declare, kernel_names, no_autostart_option, timeout_option, waking_client
-from pxctl.cells import CellScreen
+from pxctl.app import Invocation, PxGroup, declare, kernel_names, no_autostart_option, timeout_option
 from pxctl.client import Client, Document, Failure, bare_name, query, route, units_of
+from pxctl.commands.exec import CellScreen, callers_environment, choice_options
 from pxctl.commands.units import change_each, steer, steering
-from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
-from pxctl.streams import stream
+from pxctl.output import BY_STATE, Column, ago, size, state_column
+from pxctl.streams import stream, waking_client
 
 kernel = PxGroup("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
-_which = click.option("--cwd", metavar="DIR", help="Which of several of that name; else the one of this folder.")
 
 
-def choice_options(function: Any) -> Any:
-    for option in (
-        click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
-        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
-        click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'."),
-        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
-    ):
-        function = option(function)
-    return function
-
-
-def callers_environment(invocation: Invocation) -> dict[str, str]:
-    """Return what decides between interpreters; nothing else of the caller's environment is sent."""
-    return {key: value for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH") if (value := invocation.env.get(key))}
-
-
-def _find(client: Client, name: str, cwd: str | None = None) -> Document:
-    """Return the session (px.kernel/1) that a name means; where it means several, that of the folder."""
+def _find(client: Client, name: str) -> Document:
+    """Return the session (px.kernel/1) that a name means; where it means several, that of the present folder."""
     target = route("kernel", name)
     try:
-        return client.get(query(target, [("cwd", os.path.realpath(cwd or "."))]))
+        return client.get(query(target, [("cwd", os.getcwd())]))
     except Failure as failure:
-        if cwd is not None or failure.kind != "unknown_unit":
+        if failure.kind != "unknown_unit":
             raise
     return client.get(target)  # perhaps there are several, none of them here: the problem lists them
 
 
-def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
+def _units(client: Client, names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
-        is_glob = cwd is None and any(sign in name for sign in "*?[")
-        found += units_of(client, "kernel", [name]) if is_glob else [str(_find(client, name, cwd)["unit"])]
+        is_glob = any(sign in name for sign in "*?[")
+        found += units_of(client, "kernel", [name]) if is_glob else [_find(client, name)["unit"]]
     return list(dict.fromkeys(found))
 
 
@@ -94,10 +76,9 @@ def list_kernels(invocation: Invocation) -> None:
 
 @declare(kernel, "show", "show {name}")
 @_name
-@_which
-def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
+def show_kernel(invocation: Invocation, name: str) -> None:
     """Show one session: state, process, folder, interpreter, what runs in it."""
-    document = _find(invocation.client(), name, cwd)
+    document = _find(invocation.client(), name)
     if not invocation.print_result(document, [document.get("id")]):
         invocation.print_members(document, reason=_reason(document))
 
@@ -142,48 +123,41 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
 
 
 def _explain(invocation: Invocation, document: Document) -> None:
-    for one in document.get("candidates") or []:
+    for one in document["candidates"]:
         version = f" ({one['version']})" if one.get("version") else ""
-        words = f"{one.get('source')}: {one.get('path')}{version} {one.get('detail') or one.get('reason')}"
-        invocation.print(clean(f"{'✓ taken' if one.get('taken') else '  not taken'}  {words}"))
-        if one.get("remedy"):
-            invocation.print(clean(f"      remedy: {one['remedy']}"))
-    environment = document.get("environment") or {}
-    invocation.print_members(document, passed=environment.get("passed"))
-    dropped: dict[str, list[str]] = {}
-    for one in environment.get("dropped") or []:
-        dropped.setdefault(str(one.get("why")), []).append(str(one.get("name")))
-    invocation.print(*(f"dropped, {why}: {', '.join(names)}" for why, names in dropped.items()))
+        words = f"{one['source']}: {one['path']}{version} {one.get('detail') or one['reason']}"
+        remedy = one.get("remedy") and f"remedy: {one['remedy']}"
+        invocation.print_check("taken" if one["taken"] else "no", words, remedy)
+    environment = document["environment"]
+    dropped = [f"{one['name']} ({one['why']})" for one in environment["dropped"]]
+    invocation.print_members(document, passed=environment["passed"], dropped=dropped)
 
 
 @declare(kernel, "stop", "stop {units}")
 @steering("NAME", kernel_names)
-@_which
-def stop_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None, **waiting: Any) -> int:
+def stop_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: Any) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left. Their variables are lost.
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
 
     $ pxctl kernel stop 'work*'
     """
-    return steer(invocation, "stop", _units(invocation.client(), units, cwd), **waiting, bare=True)
+    return steer(invocation, "stop", _units(invocation.client(), units), **waiting)
 
 
 @declare(kernel, "restart", "restart {units}")
 @steering("NAME", kernel_names)
-@_which
-def restart_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None, **waiting: Any) -> int:
+def restart_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: Any) -> int:
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
     A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
     """
-    return steer(invocation, "restart", _units(invocation.client(), units, cwd), **waiting, bare=True)
+    return steer(invocation, "restart", _units(invocation.client(), units), **waiting)
 
 
 @declare(kernel, "interrupt", "interrupt {units}")
 @click.argument("units", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
-@_which
-def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None) -> int:
+def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
     """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
 
     Where one does not yield, or when asked again: a second interrupt, then the kernel is terminated, then killed.
@@ -205,23 +179,22 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str |
         steps = ", ".join(str(step.get("action")) for step in taken)
         return f"{unit} cell {document['running']}: {steps or 'asked to end'}"
 
-    return change_each(invocation, "interrupt", _units(client, units, cwd), interrupt, words, bare=True)
+    return change_each(invocation, "interrupt", _units(client, units), interrupt, words)
 
 
 @declare(kernel, "attach", "attach to {name}")
 @_name
-@_which
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
-def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print: bool) -> None:
+def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
     """Join a live session with `jupyter console --existing`; leaving the console leaves the kernel alone.
 
     Without a terminal, or where jupyter console is not installed, the command is printed.
 
     $ pxctl kernel attach default --print
     """
-    from pxctl.daemon_process import find_program
+    from pxctl.service import find_program
 
-    document = _find(invocation.client(), name, cwd)
+    document = _find(invocation.client(), name)
     file, unit = document.get("connection_file"), str(document.get("unit"))
     if not file:
         held = ", ".join(str(document.get(key)) for key in ("language", "backend", "state"))
@@ -240,15 +213,13 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 @declare(kernel, "export", "export {name}")
 @_name
 @click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Else stdout.")
-@_which
-def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: str | None) -> None:
+def export_kernel(invocation: Invocation, name: str, target: str | None) -> None:
     """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 
     $ pxctl kernel export default -o session.ipynb
     """
-
     client = invocation.client()
-    place, fields = route("kernel", str(_find(client, name, cwd)["id"]), "notebook"), {"Accept": "*/*"}
+    place, fields = route("kernel", _find(client, name)["id"], "notebook"), {"Accept": "*/*"}
     with client.open("GET", place, fields=fields, timeout=_EXPORT_SECONDS) as exchange:
         if target is None:
             for chunk in exchange.chunks():

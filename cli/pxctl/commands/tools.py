@@ -16,12 +16,11 @@ from typing import Any
 import click
 
 from pxctl import app, output
-from pxctl.app import declare, root, tool_names
+from pxctl.app import Invocation, declare, root, tool_names
 from pxctl.client import SLACK_SECONDS, Client, Document, Exchange, Exit, Failure, bare_name, query, route, usage
 from pxctl.coerce import build_input, read_argument, read_json
-from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
-from pxctl.streams import NDJSON, stream
+from pxctl.streams import NDJSON, harmless, stream, waking_client
 
 tools = app.PxGroup("tools", "The catalog of tools: list, show, validate, add and more.")
 _JSON = "application/json"
@@ -58,7 +57,7 @@ def run_tool(
     folder = os.path.dirname(file or "") or "."
     if file is not None and not os.access(folder, os.W_OK):  # else the answer would be lost
         raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {folder}")
-    client, given = app.waking_client(invocation), asked.pop("given")
+    client, given = waking_client(invocation), asked.pop("given")
     verb, accept = ("stream", NDJSON) if streams else ("run", "*/*")
     place, fields = query(route("tool", name, verb), asked.items()), {"Content-Type": _JSON, "Accept": accept}
     limit = None if asked["timeout"] is None else asked["timeout"] + SLACK_SECONDS
@@ -88,15 +87,11 @@ def run_tool(
 
 
 def _phase(socket_path: str, name: str) -> Callable[[], str]:
-    """Return what says "starting (cold)…" until the tool is up, then "running…"; it asks no more once it is up."""
-    cold, state = {"cold", "starting", "failed"}, "cold"
-
     def phase() -> str:
-        nonlocal state
-        if state in cold:
-            with contextlib.suppress(Failure):
-                state = Client(socket_path).get(route("tool", name), timeout=0.5).get("state", "cold")
-        return "starting (cold)…" if state in cold else "running…"
+        with contextlib.suppress(Failure):
+            if Client(socket_path).get(route("tool", name), timeout=0.5)["state"] in {"ready", "busy"}:
+                return "running…"
+        return "starting (cold)…"
 
     return phase
 
@@ -113,7 +108,7 @@ def _answer(exchange: Exchange, *, is_terminal: bool) -> Iterable[bytes]:
         try:
             text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
         except (ValueError, RecursionError):  # it is none in spite of its type
-            text = "\n".join(clean(line) for line in raw.decode("utf-8", "replace").splitlines())
+            text = harmless(raw.decode("utf-8", "replace"))
         yield text.encode("utf-8", "backslashreplace") + b"\n"
         return
     if is_terminal and not (kind.startswith("text/") or kind in {*_JSON_LINES, "application/xml"}):
@@ -130,8 +125,7 @@ def _to_be_saved(exchange: Exchange) -> Iterable[bytes]:
         return exchange.chunks()
     raw = exchange.read()
     with contextlib.suppress(ValueError, RecursionError):
-        if (found := _embedded(json.loads(raw))) is not None:
-            return [found]
+        return [_embedded(json.loads(raw)) or raw]
     return [raw]
 
 
@@ -189,12 +183,12 @@ def show_tool(invocation: Invocation, tool: str) -> None:
         return
     invocation.print_members(document, **(document.get("limits") or {}))
     schema, rows = document.get("input_schema") or {}, []
-    for key, declared in (schema.get("properties") or {}).items():
+    for key, declared in schema.get("properties", {}).items():
         one = declared if isinstance(declared, dict) else {}
-        default = json.dumps(one["default"], ensure_ascii=False) if "default" in one else ""
-        listed = one.get("enum") or one.get("type") or [each.get("type") for each in one.get("anyOf") or []]
+        listed = one.get("enum") or one.get("type") or [each.get("type") for each in one.get("anyOf", ())]
         types = " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
-        default = "required" if key in schema.get("required", []) else default
+        is_required = key in schema.get("required", ())
+        default = "required" if is_required else json.dumps(one["default"]) if "default" in one else ""
         rows.append({**one, "key": key, "types": types, "shown_default": default})
     if rows:
         invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
@@ -271,7 +265,7 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     try:
         for line, last in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
             if invocation.json:
-                invocation.print(line.decode("utf-8", "replace"))
+                output.write(line + b"\n")
             elif "progress" in last:
                 invocation.notice(clean(str(last["progress"])))
     except KeyboardInterrupt:

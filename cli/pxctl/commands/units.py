@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
+from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
 from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, problem, query, route, units_of
-from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, duration, size, state_column
 
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
@@ -99,55 +98,40 @@ def _watch(invocation: Invocation, target: str) -> int:
         return Exit.OK
 
 
-Outcome = tuple[str, Document | Failure]
-
-
 def change_each(
     invocation: Invocation,
     verb: str,
     units: Iterable[str],
     change: Callable[[str], Document],
     words: Callable[[str, Document], str],
-    bare: bool = False,
 ) -> int:
-    """Do to one unit after the other what is over at once; print what became of each, return the exit code.
+    """Do something to one unit after the other, print what became of each, return the exit code.
 
-    `bare`: under `-q` a unit is called by its name alone, as in the commands of one noun.
+    It is told in `words`, as one document (of a single unit the daemon's own), or as names.
     """
-    outcomes: list[Outcome] = []
+    found: dict[str, Document] = {}
+    failures: list[Failure] = []
     for unit in units:
         try:
             with invocation.detaching(f"detached; what was asked of {unit} goes on"):
-                outcomes.append((unit, change(unit)))
+                found[unit] = change(unit)
         except Failure as failure:
-            outcomes.append((unit, failure))
-    return _print_outcomes(invocation, verb, outcomes, words, bare)
-
-
-def _print_outcomes(
-    invocation: Invocation, verb: str, outcomes: list[Outcome], words: Callable[[str, Document], str], bare: bool
-) -> int:
-    """Print what became of each in words, as one document (of a single unit the daemon's own), or as ids."""
-    found = [(unit, one) for unit, one in outcomes if not isinstance(one, Failure)]
-    failures = [one for _, one in outcomes if isinstance(one, Failure)]
-    for unit, one in outcomes:
-        if isinstance(one, Failure):
-            one.action, one.unit = f"{verb} {unit}", unit
-    if failures and len(outcomes) == 1:
+            failure.action, failure.unit = f"{verb} {unit}", unit
+            failures.append(failure)
+    if len(failures) == 1 and not found:
         raise failures[0]
-    results = [{"unit": unit, "answer": one, "problem": None} for unit, one in found]
-    results += [{"unit": one.unit, "answer": None, "problem": one.document()} for one in failures]
-    whole = found[0][1] if len(outcomes) == 1 else {"schema": "px.some-units/1", "results": results}
-    if not invocation.print_result(whole, [unit.partition(":")[2] if bare else unit for unit, _ in found]):
-        invocation.print(*(words(unit, one) for unit, one in found))
-    for failure in [] if invocation.json else failures:
-        report(invocation, failure)
+    results: list[Document] = [{"unit": unit, "answer": one, "problem": None} for unit, one in found.items()]
+    results += [{"unit": each.unit, "answer": None, "problem": each.document()} for each in failures]
+    whole = results[0]["answer"] if len(results) == 1 else {"schema": "px.some-units/1", "results": results}
+    ids = (unit.partition(":")[2] if invocation.is_of_one_kind else unit for unit in found)
+    if not invocation.print_result(whole, ids):
+        invocation.print(*(words(unit, one) for unit, one in found.items()))
+    for each in [] if invocation.json else failures:
+        report(invocation, each)
     return failures[0].exit_code if failures else Exit.OK
 
 
-def steer(
-    invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool, bare: bool = False
-) -> int:
+def steer(invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
@@ -156,7 +140,18 @@ def steer(
         invocation.detaching(f"detached; {listed} goes on {_GOING[verb]}"),
         invocation.spinner(listed, f"{_GOING[verb]}…"),
     ):
-        results = invocation.client().ask("POST", target, timeout=limit).get("results", [])
+        answer = invocation.client().ask("POST", target, timeout=limit)
+    results = {result["unit"]: result for result in answer["results"]}
+
+    def outcome(unit: str) -> Document:
+        if results[unit]["problem"] is not None:
+            raise problem(500, results[unit]["problem"])
+        found: Document = results[unit]["answer"]
+        if verb == "start" and found.get("status") == "failed":  # an execution of a pipe
+            from pxctl.executions import failure_of
+
+            raise failure_of(found)
+        return found
 
     def words(unit: str, document: Document) -> str:
         found = document["units"][0] if "units" in document else document
@@ -169,18 +164,7 @@ def steer(
             return f"{unit} {found.get('status')} (execution {found.get('id')})"
         return f"{unit} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
 
-    return _print_outcomes(invocation, verb, [_outcome(verb, result) for result in results], words, bare)
-
-
-def _outcome(verb: str, result: Document) -> Outcome:
-    unit, answer = str(result.get("unit")), result.get("answer") or {}
-    if result.get("problem") is not None:
-        return unit, problem(500, result["problem"])
-    if verb == "start" and answer.get("status") == "failed":  # an execution of a pipe
-        from pxctl.executions import failure_of
-
-        return unit, failure_of(answer) or answer
-    return unit, answer
+    return change_each(invocation, verb, results, outcome, words)
 
 
 def steering(metavar: str, complete: Any) -> Callable[[Any], Any]:
