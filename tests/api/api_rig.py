@@ -32,15 +32,13 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
-from supervisord_py.tools.status import ToolState
+from supervisord_py.tools.status import LastState, ToolState
 from waiting import eventually as until
 
 __all__ = ["until"]
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
 STARTED = 1_800_000_000.0
-NOTHING = dict.fromkeys(ToolState._fields) | {"in_flight": 0, "restarts": 0, "waiting": 0, "pinned": False}
-COLD: Any = ToolState(**{**NOTHING, "state": "cold", "warnings": (), "survivors": ()})  # type: ignore[arg-type]
 
 
 @dataclass
@@ -59,8 +57,8 @@ class FakeLauncher:
         return ()
 
     def put(self, name: str, **facts: Any) -> None:
-        known = self.states.get(name) or COLD._replace(unit=f"tool:{name}", name=name)
-        self.states[name] = known._replace(**facts)
+        state = self.states.setdefault(name, ToolState(name, None, LastState(), None, None))
+        vars(state).update(facts)
 
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
         for entry in self.catalog.entries():
