@@ -46,7 +46,7 @@ def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
 
 
 def write_pipe(file: Path, text: str) -> None:
-    """Replace a file atomically. A link stays one: what it leads to is replaced, and keeps mode and owner. Blocking.
+    """Replace a file atomically. A link stays one: what it leads to is replaced, and keeps its mode. Blocking.
 
     Raises DiskError: it cannot be written; the old file is as it was.
     """
@@ -56,10 +56,7 @@ def write_pipe(file: Path, text: str) -> None:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as opened:
             with contextlib.suppress(FileNotFoundError):
-                before = target.stat()
-                with contextlib.suppress(PermissionError):  # root alone may give files away
-                    os.fchown(descriptor, before.st_uid, before.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
             opened.write(text.encode())
             opened.flush()
             os.fsync(descriptor)

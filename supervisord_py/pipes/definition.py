@@ -37,6 +37,7 @@ PIPE_FILE = "pipe.md"
 MAX_NAME = 100
 _ROUTES = frozenset({"queue", "new"})  # `/api/pipes/queue` and its like are routes
 FILE_CHANGED = "file_changed"
+EVENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PUBLISHED = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
 _ELSEWHERE = (
     "permissions", "allow-apps", "deny-apps", "time-range", "privacy_filter", "connections", "run_in", "subagent",
@@ -78,7 +79,7 @@ def parse_pattern(text: str) -> models.EventPattern:
     Raises ConfigError: the name is no name, or a known event lacks its subject.
     """
     name, colon, subject = (part.strip() for part in text.partition(":"))
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+    if not EVENT_NAME.fullmatch(name):
         raise ConfigError(f"{shown(text.strip())} is no event", hint="write for example `pipe_completed:NAME`")
     if (colon and not subject) or len(subject) > 1024 or (name == FILE_CHANGED and not subject):
         hint = f"write for example `{name}:NAME`, or `{name}:*` for any"
@@ -95,7 +96,6 @@ _NUMBER = re.compile(r"\$?([0-9]{1,15}(?:\.[0-9]{1,9})?) *([a-z]*)")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _SIZES = {"": 1, "b": 1, **{f"{letter}{rest}": 1024**at
     for at, letter in enumerate("kmg", 1) for rest in ("", "b", "ib")}}  # fmt: skip
-_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def _text(value: Any) -> str:
@@ -109,10 +109,17 @@ def _texts(value: Any) -> list[str]:
     return list(filter(None, found))
 
 
-def _flag(value: Any) -> bool:
-    if (word := _text(value).lower()) not in _FLAGS:
-        raise ConfigError(f"{shown(word)} is neither true nor false", hint="write true or false")
-    return _FLAGS[word]
+def _choice(words: Mapping[str, Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if (word := _text(value).lower()) not in words:
+            raise ConfigError(f"{shown(word)} is not known", hint=f"write {', '.join(words)}")
+        return words[word]
+
+    return read
+
+
+_flag = _choice({"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False})
+_effort = _choice({word: word for word in ("low", "medium", "high")})
 
 
 def _number(
@@ -171,16 +178,6 @@ def _redact(value: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _effort(value: Any) -> str:
-    if (word := _text(value).lower()) not in {"low", "medium", "high"}:
-        raise ConfigError(f"{shown(word)} is not known", hint="write low, medium, high")
-    return word
-
-
-def _zone(value: Any) -> str | None:
-    return None if _text(value).lower() == "local" else checked_zone(_text(value))
-
-
 def _not_auto(value: Any) -> str | None:
     return None if _text(value).lower() == DEFAULT_PRESET else _text(value)
 
@@ -191,7 +188,7 @@ _Table: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | _Table]]"
 """By key: the field that it becomes, and what reads it; a map of our own has a table."""
 _TABLE: _Table = {
     "description": ("description", _text),
-    "timezone": ("timezone", _zone),
+    "timezone": ("timezone", lambda value: checked_zone(_text(value))),
     "enabled": ("enabled", _flag),
     "run_on_enable": ("run_on_enable", _flag),
     "agent": ("agent", _text),
@@ -230,15 +227,12 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     """Return all fields that the front matter says something about; DocumentError: what is wrong with it, and where."""
     value: dict[str, Any] = header.value
     fields = _read(header, value, _TABLE)
-    agent = fields.setdefault("agent", default_agent)
+    agent = fields.setdefault("agent", models.COMMAND if "command" in fields else default_agent)
     schedule, text, said = _schedule(header, fields)
     warnings = [] if said is None else [said]
     if agent == models.COMMAND and "command" not in fields:
         raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
     if "command" in fields and agent != models.COMMAND:
-        if "agent" not in value:
-            said = f"is run by agent: command only, and the agent is {agent}"
-            raise _mistake(header, ("command",), said, "add agent: command")
         warnings.append(f"command has no effect with agent: {agent}")
     events = tuple(dict.fromkeys(_events(header, warnings)))
     for key, meant in value.items():
@@ -251,15 +245,10 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     name = fields.pop("name", None)
     fields.setdefault("title", name if name != own_name else None)
     own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
-    return fields | {
-        "retries": models.RetryRules(**fields.get("retries", {})),
-        "budget": models.BudgetRules(**fields.get("budget", {})),
-        "plan": Plan(**own, **fields.pop("limits", {})),
-        "schedule": schedule,
-        "schedule_text": text,
-        "events": events,
-        "warnings": tuple(warnings),
-    }
+    fields["plan"] = Plan(**own, **fields.pop("limits", {}))
+    fields["retries"] = models.RetryRules(**fields.get("retries", {}))
+    fields |= fields.pop("budget", {})
+    return {**fields, "schedule": schedule, "schedule_text": text, "events": events, "warnings": tuple(warnings)}
 
 
 def _mistake(header: Document, path: Pointer, said: str, hint: str | None) -> DocumentError:
@@ -312,19 +301,16 @@ def _events(header: Document, warnings: list[str]) -> Iterator[models.EventPatte
     path: Pointer = ("trigger",)
     value, hint = header.value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
     if isinstance(value, dict):
-        for key in value:
-            if key in {"custom", "sources"}:
-                warnings.append(f"trigger.{key} has no effect here; events start this pipe")
-            elif key != "events":
+        for key in value.keys() - {"events"}:
+            if key not in {"custom", "sources"}:
                 raise _mistake(header, ("trigger", key), "is not known", hint)
+            warnings.append(f"trigger.{key} has no effect here; events start this pipe")
         value, path = value.get("events"), ("trigger", "events")
     for word in value if isinstance(value, list) else [value]:
-        if word is None or word == "":
-            continue
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
             warnings.append(f"trigger: {shown(word)} never happens here")
-            continue
-        try:
-            yield parse_pattern(_text(word))
-        except ConfigError as error:
-            raise _mistake(header, path, error.detail, error.hint) from None
+        elif word is not None and word != "":
+            try:
+                yield parse_pattern(_text(word))
+            except ConfigError as error:
+                raise _mistake(header, path, error.detail, error.hint) from None

@@ -20,7 +20,6 @@ from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import check, stdin_of, write_files
-from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, open_for_child
 from supervisord_py.pipes.preflight import check_provider
@@ -54,8 +53,9 @@ class RunDriver:
                 run.fds.append(stdin_of(prompt))
 
         room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
-        redact, budget = (run.definition.redact, run.definition.budget) if run.definition else ((), BudgetRules())
-        tokens_max, cost_max = budget.daily_tokens, budget.daily_cost or room.config.daily_cost
+        it = run.definition
+        redact, tokens_max, cost_max = (it.redact, it.daily_tokens, it.daily_cost) if it else ((), None, None)
+        cost_max = cost_max or room.config.daily_cost
         if tokens_max is not None or cost_max is not None:
             await self._check_budget(run, tokens_max, cost_max)
         run.launch = found = await check(room.shelf, run.execution, run.home, redact)

@@ -147,26 +147,19 @@ def _by_calendar(schedule: At | Cron | Calendar, known: Progress, now: Now) -> D
     if known.last_due is not None:  # up to here all due instants are done with; what a wrong clock did is forgotten
         is_wrong = known.last_due > now.wall + STEP_BACK_SECONDS
         done = max(done, now.past(known.last_due) if is_wrong else known.last_due)
-    following = next(schedule.following(done, now.zone, begun), None)
-    if following is None or following > now.wall:
-        return _until(following, zone, now)
-    since = schedule.following(max(done, now.wall - CATCH_UP_SECONDS), now.zone, begun)
-    latest = max(takewhile(lambda at: at <= now.wall, since), default=None)
-    if latest is None:
-        late = span_text(now.wall - following)
-        told = f"missed {time_text(following, zone, now.wall)} by {late}, too late to be made good"
-        return _until(next(schedule.following(now.wall, now.zone, begun), None), zone, now, told)
-    if now.wall - latest <= LATE_SECONDS and following == latest:
-        return Due(latest, f"due at {time_text(latest, zone, now.wall)}")
-    return Due(latest, _made_good(now.wall - latest))
-
-
-def _until(at: float | None, zone: tzinfo, now: Now, told: str = "") -> Wait | Never:
-    """Wait for an instant, if there is one; `told`: what was decided on the way to it."""
-    before = f"{told}; " if told else ""
-    if at is None:
-        return Never(f"{before}has no time to come", over=True)
-    return Wait(at, f"{before}waits for {time_text(at, zone, now.wall)}")
+    following, told = next(schedule.following(done, now.zone, begun), None), ""
+    if following is not None and following <= now.wall:
+        since = schedule.following(max(done, now.wall - CATCH_UP_SECONDS), now.zone, begun)
+        latest = max(takewhile(lambda at: at <= now.wall, since), default=None)
+        if latest is not None:
+            late, is_late = now.wall - latest, latest > following or now.wall - latest > LATE_SECONDS
+            return Due(latest, _made_good(late) if is_late else f"due at {time_text(latest, zone, now.wall)}")
+        late = now.wall - following
+        told = f"missed {time_text(following, zone, now.wall)} by {span_text(late)}, too late to be made good; "
+        following = next(schedule.following(now.wall, now.zone, begun), None)
+    if following is None:
+        return Never(f"{told}has no time to come", over=True)
+    return Wait(following, f"{told}waits for {time_text(following, zone, now.wall)}")
 
 
 def _left(schedule: Schedule, known: Progress) -> float:
@@ -197,17 +190,6 @@ def period(schedule: Schedule, known: Progress, now: Now) -> float | None:
         return schedule.seconds
     found = islice(_following(schedule, known, now, now.wall), _LOOK_AHEAD)
     return min((later - earlier for earlier, later in pairwise(found)), default=None)
-
-
-def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float | None) -> str | None:
-    """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
-    every = None if average_seconds is None else period(schedule, known, now)
-    if average_seconds is None or every is None or average_seconds <= every:
-        return None
-    return (
-        f"slower than its schedule: a run takes {span_text(average_seconds)} on average and is due every "
-        f"{span_text(every)}; the runs in between are skipped"
-    )
 
 
 def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:

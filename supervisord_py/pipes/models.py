@@ -67,13 +67,6 @@ class RetryRules(msgspec.Struct, frozen=True):
     delay_seconds: float | None = None
 
 
-class BudgetRules(msgspec.Struct, frozen=True):
-    """`budget`: what a pipe may use in a day of its time zone; None for none."""
-
-    daily_tokens: int | None = None
-    daily_cost: float | None = None
-
-
 class PipeDefinition(msgspec.Struct, frozen=True):
     """A readable pipe."""
 
@@ -95,7 +88,8 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     run_on_enable: bool = True
     events: tuple[EventPattern, ...] = ()
     retries: RetryRules = RetryRules()
-    budget: BudgetRules = BudgetRules()
+    daily_tokens: int | None = None  # what it may use in a day of its time zone, as is the next; None is no ceiling
+    daily_cost: float | None = None  # US dollars
     redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
     warnings: tuple[str, ...] = ()  # sentences for people
@@ -159,8 +153,8 @@ class Check(NamedTuple):
 
 class PipeView(msgspec.Struct, frozen=True):
     name: str
-    enabled: bool  # the wish of this machine, else what the file says
-    schedule: str | None  # as written in the file
+    enabled: bool = False  # the wish of this machine, else what the file says
+    schedule: str | None = None  # as written in the file
     next_run: float | None = None  # None where nothing is due by itself
     last_run: float | None = None
     last_success: float | None = None

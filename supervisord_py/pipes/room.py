@@ -14,16 +14,18 @@ from typing import Any, NoReturn
 
 import structlog
 
-from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
+from supervisord_py.errors import BadRequestError, ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Execution, Trigger
+from supervisord_py.pipes.definition import EVENT_NAME, PUBLISHED
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent, usable
 from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.schedule import shown
 from supervisord_py.pipes.status import PipeViews
-from supervisord_py.pipes.triggers import Triggers, check_published
+from supervisord_py.pipes.triggers import Triggers
 
 FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
 KEEP_EXECUTIONS = 10_000  # of each pipe
@@ -182,17 +184,15 @@ class Pipes(PipeViews):
         return (await self.run(before.pipe_name, [again(before)]))[0]
 
     def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
-        """Refuse what nobody can mean: a timeout that is none, too many in line, a run beside another (not `queue`).
+        """Refuse what nobody can mean: too long a timeout, too many in line, a run beside another (not `queue`).
 
         The other one is at work already, or was asked for by hand, too.
         """
-        unit, others = f"pipe:{name}", self.of_pipes.get(name, {})
-        if seconds is not None and not 0 < seconds <= self.config.timeout_max_seconds:
-            most = f"{self.config.timeout_max_seconds:g} s (pipes.timeout_max_seconds)"
-            message = f"a timeout is more than 0 and at most {most}, not {seconds:g} s"
+        unit, others, most = f"pipe:{name}", self.of_pipes.get(name, {}), self.config.timeout_max_seconds
+        if seconds is not None and seconds > most:
+            message = f"a timeout is at most {most:g} s (pipes.timeout_max_seconds), not {seconds:g} s"
             errors = [{"pointer": "/timeout", "message": message}]
-            hint = "leave the timeout out: the pipe has one of its own"
-            raise InvalidInputError(message, hint=hint, unit=unit, errors=errors)
+            raise InvalidInputError(message, hint="leave it out: the pipe has one of its own", unit=unit, errors=errors)
         for run in () if queue else others.values():
             waits = self.line.position(run.execution) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:
@@ -224,5 +224,9 @@ class Pipes(PipeViews):
         Raises BadRequestError: there is no such event.
         """
         self.refuse_at_the_end()
-        check_published(event.name)
+        is_ours = event.name.partition(":")[0] in PUBLISHED
+        if is_ours or not EVENT_NAME.fullmatch(event.name):
+            why = "is told by what happens here, and by nobody else" if is_ours else "is no name of an event"
+            hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
+            raise BadRequestError(f"{shown(event.name)} {why}", hint=hint)
         return await self.triggers.publish(event)

@@ -21,7 +21,7 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable
 from supervisord_py.pipes.presets import resolve
-from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, span_text, time_text, zone_of
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
@@ -83,7 +83,7 @@ class PipeViews(Executions):
         facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
         if isinstance(declared, models.BrokenPipe):
             why, file = sentence(declared.problem), declared.problem.file
-            return models.PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
+            return models.PipeView(name=name, config_error=why, file=file, **facts)
         enabled, standing = self.states.is_enabled(declared), self.decision(declared)
         missing = self._missing_agent(declared)
         found = (*self.faults(declared), *self._oddities(declared, standing))
@@ -187,9 +187,13 @@ class PipeViews(Executions):
     # -- times to come -------------------------------------------------------------------------------------------------
 
     def _slower(self, definition: models.PipeDefinition) -> str | None:
-        """Return a warning when its runs take longer than its schedule leaves them."""
-        average = self.states.average_seconds.get(definition.name)
-        return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
+        """Return a warning when its runs take longer than its schedule leaves them (E5)."""
+        if (average := self.states.average_seconds.get(definition.name)) is not None:
+            every = due.period(definition.schedule, self.states.progress(definition.name), self.now())
+            if every is not None and every < average:
+                took = f"a run takes {span_text(average)} on average and is due every {span_text(every)}"
+                return f"slower than its schedule: {took}; the runs in between are skipped"
+        return None
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
         """Return when a pipe is due (`upcoming`: Unix seconds, ascending), why (`now`), and both in `sentences`."""

@@ -30,17 +30,17 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from supervisord_py.errors import BadRequestError, PxError
+from supervisord_py.errors import ConflictError, PxError
 from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.ledger.pipe_history import Claim
-from supervisord_py.pipes.definition import FILE_CHANGED, PUBLISHED
+from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.due import Due, Now, Progress, Wait
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import choose
 from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
-from supervisord_py.pipes.schedule import At, shown
+from supervisord_py.pipes.schedule import At
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
@@ -157,15 +157,6 @@ class Root(NamedTuple):
     deep: bool
 
 
-def check_published(name: str) -> None:
-    """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for (BadRequestError)."""
-    hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
-    if name.partition(":")[0] in PUBLISHED:
-        raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)
-
-
 def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
     """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
     if pattern.event != event.name:
@@ -228,41 +219,19 @@ class Triggers:
         for definition in self._room.listening:
             if not any(matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
-            run, why = None, self._refusal(definition, event)
-            if why is None:
-                try:
-                    run, why = await self._start(definition, event, cause), "it has taken this event before"
-                except PxError as error:
-                    why = error.detail
-            if run is not None:
+            try:
+                run = await self._start(definition, event, cause)
                 found["claimed"].append({"pipe": definition.name, "execution": run.id})
-            else:
-                found["suppressed"].append({"pipe": definition.name, "why": why})
-                _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
+            except PxError as error:
+                found["suppressed"].append({"pipe": definition.name, "why": error.detail})
+                _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=error.detail)
         return found
 
-    def _refusal(self, definition: PipeDefinition, event: PublishedEvent) -> str | None:
-        room, name = self._room, definition.name
-        if room.is_ending:
-            return "the daemon is stopping"
-        if not room.config.enabled:
-            return "pipes do not start by themselves here (pipes.enabled)"
-        if not room.states.is_enabled(definition):
-            return "it is disabled"
-        waiting = room.queued(name)
-        if len(waiting) >= WAITING_MAX:
-            return f"{len(waiting)} of its executions wait already"
-        if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
-            return f"execution {waiting[0].id} waits already, and will see the change"
-        if name not in event.chain:
-            return None
-        why = f"it had a part in it: {' -> '.join((*event.chain, name))}"
-        if event.chain[-1] != name:  # whoever made a ring has to learn of it; that none starts itself is no news
-            room.states.decided(name, f"not started by {event.text}: {why}")
-        return why
-
-    async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run | None:
+    async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run:
+        """Queue a pipe for an event; PxError: why not."""
         room, name, key = self._room, definition.name, event.key or ""
+        if why := self._refusal(definition, event):
+            raise ConflictError(why)
         context = {"event": event.text, "key": key, "data": event.facts}
         trigger = {
             "trigger": Trigger.EVENT,
@@ -276,7 +245,27 @@ class Triggers:
         for run in await room.enqueue(definition, chosen, [trigger], claim=claim, cause=cause, warnings=warnings):
             room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
             return run
-        return None
+        raise ConflictError("it has taken this event before")
+
+    def _refusal(self, definition: PipeDefinition, event: PublishedEvent) -> str | None:
+        room, name = self._room, definition.name
+        waiting = room.queued(name)
+        if room.is_ending:
+            return "the daemon is stopping"
+        if not room.config.enabled:
+            return "pipes do not start by themselves here (pipes.enabled)"
+        if not room.states.is_enabled(definition):
+            return "it is disabled"
+        if len(waiting) >= WAITING_MAX:
+            return f"{len(waiting)} of its executions wait already"
+        if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
+            return f"execution {waiting[0].id} waits already, and will see the change"
+        if name not in event.chain:
+            return None
+        why = f"it had a part in it: {' -> '.join((*event.chain, name))}"
+        if event.chain[-1] != name:  # whoever made a ring has to learn of it; that none starts itself is no news
+            room.states.decided(name, f"not started by {event.text}: {why}")
+        return why
 
     async def announce(self, run: Run) -> None:
         """Tell other pipes of an end that nothing follows."""

@@ -1,13 +1,13 @@
-"""Events: which pattern fits, what is watched for it, what nobody may publish."""
+"""Events: which pattern fits, what is watched for it."""
 
 from __future__ import annotations
 
 import pytest
 
-from supervisord_py.errors import BadRequestError, ConfigError
+from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.models import EventPattern, PublishedEvent
-from supervisord_py.pipes.triggers import check_published, matches, watch_root
+from supervisord_py.pipes.triggers import matches, watch_root
 
 HOME = "/home/me/pipes/summary"
 
@@ -73,11 +73,3 @@ def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
 )
 def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
     assert watch_root(EventPattern("file_changed", pattern), HOME) == (root, deep)
-
-
-@pytest.mark.parametrize("name", ["pipe_completed", "pipe_failed:ok", "file_changed", "bad name", "", "a:b"])
-def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(name: str) -> None:
-    with pytest.raises(BadRequestError) as caught:
-        check_published(name)
-    assert repr(name) in caught.value.detail
-    assert "deploy_done" in (caught.value.hint or "")

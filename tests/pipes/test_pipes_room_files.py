@@ -19,9 +19,8 @@ async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert rig.room.get("long").warnings == (told,)
         assert told in {each.detail for each in await rig.room.validate("long")}
-        for seconds in (0.0, 90.0):
-            with pytest.raises(InvalidInputError, match="at most 60 s"):
-                await rig.room.run("long", seconds=seconds)
+        with pytest.raises(InvalidInputError, match="at most 60 s"):
+            await rig.room.run("long", seconds=90.0)
 
 
 async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(short_tmp: Path) -> None:

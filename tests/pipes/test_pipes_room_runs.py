@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import begun, ended
-from supervisord_py.errors import InterruptedRunError
+from supervisord_py.errors import BadRequestError, InterruptedRunError
 from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
     ErrorType,
@@ -317,3 +317,7 @@ async def test_an_event_may_start_a_pipe_again_whose_run_failed(own_rig: PipeRig
         claims = await own_rig.room.publish_event(event)
         assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
         assert (await own_rig.room.wait(claims["claimed"][0]["execution"])).status is Status.FAILED
+    for name in ("pipe_completed", "pipe_failed:ok", "file_changed", "bad name", ""):
+        with pytest.raises(BadRequestError, match=r"told by what happens here|no name of an event") as caught:
+            await own_rig.room.publish_event(PublishedEvent(name))
+        assert repr(name) in caught.value.detail
