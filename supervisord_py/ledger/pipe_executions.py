@@ -202,7 +202,6 @@ class Execution(
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
-    invalid_utf8: bool = False  # some bytes were no UTF-8; they are kept in the files and replaced in the text
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None

@@ -111,7 +111,6 @@ class ExecutionPage(NamedTuple):
 async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     """Return a page of the history; a limit that is out of bounds is brought to the nearest one."""
     limit = min(max(wanted.limit, 1), MOST_PAGE)
-    index = "pipe_executions_history" if wanted.pipe is None else "pipe_executions_of_pipe"
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
         "queued_at >= ?": None if wanted.since is None else to_text(wanted.since),
@@ -123,7 +122,8 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     parts = [f"status IN ({', '.join('?' * len(statuses))})"] if statuses else []
     where, values = " AND ".join([*parts, *asked]) or "1", [*statuses, *asked.values(), limit + 1]
     # The index holds all that is asked for, so what does not fit is left out without a look at the rows.
-    inner = f"SELECT id FROM pipe_executions INDEXED BY {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
+    index = "INDEXED BY pipe_executions_of_pipe" if statuses or asked.keys() - {"id < ?"} else "NOT INDEXED"
+    inner = f"SELECT id FROM pipe_executions {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
     rows = tuple(found[:limit])
     return ExecutionPage(rows, rows[-1].id if len(found) > limit else None)
@@ -144,8 +144,8 @@ async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
 async def usage_since(ledger: Ledger, when: float, pipe: str) -> tuple[int, float]:
     """Return tokens and US dollars of a pipe's executions that began at or after a moment, and have ended."""
     sql = """SELECT coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
-             WHERE started_at >= ? AND pipe_name = ?"""
-    values = (to_text(when), pipe)
+             WHERE pipe_name = ? AND started_at >= ?"""
+    values = (pipe, to_text(when))
     tokens, cost = await ledger.read(lambda connection: connection.execute(sql, values).fetchone())
     return tokens, cost
 

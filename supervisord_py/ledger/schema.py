@@ -103,6 +103,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE kernel_cells ADD COLUMN timeout_seconds REAL",),
     ("ALTER TABLE instances ADD COLUMN memory_peak_bytes INTEGER",),
     ("DROP TABLE runs",),  # a run is an event
+    # Each of them is written anew with each change of an execution; nothing, or little, is asked of them.
+    tuple(f"DROP INDEX pipe_executions_{name}" for name in ("status", "queued", "history", "usage")),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)

@@ -18,6 +18,7 @@ import re
 import shlex
 import shutil
 import stat
+import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -407,10 +408,16 @@ def _write_private(path: Path, text: str) -> None:
 
 def stdin_of(prompt: str) -> int:
     """Return a file without a name that holds the prompt, to be an agent's stdin: it ends by itself, unlike a pipe."""
-    with tempfile.TemporaryFile() as unnamed:
-        unnamed.write(prompt.encode("utf-8", "surrogatepass"))
-        unnamed.seek(0)
-        return os.dup(unnamed.fileno())
+    raw = prompt.encode("utf-8", "surrogatepass")
+    if sys.platform == "linux":
+        fd = os.memfd_create("prompt")
+    else:
+        fd, path = tempfile.mkstemp()
+        os.unlink(path)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(raw)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def cleanup(run_dir: Path) -> None:

@@ -110,9 +110,10 @@ def texts(folder: Path, limit: int) -> dict[str, Any]:
     head = limit // HEAD_SHARE
     for stream in BOTH:
         whole = size(folder, stream) or 0
-        text = read(folder, stream, 0, limit).decode("utf-8", "replace")
+        raw = read(folder, stream, 0, limit) if whole else b""
+        text = raw.decode("utf-8", "replace")
         if whole > limit:
-            first = codecs.getincrementaldecoder("utf-8")("replace").decode(read(folder, stream, 0, head))
+            first = codecs.getincrementaldecoder("utf-8")("replace").decode(raw[:head])
             last = decode_tail(read(folder, stream, whole - limit + head - 4, limit - head + 4), limit - head)
             text = f"{first}\n[... {whole - limit} bytes left out ...]\n{last}"  # no cut character on either side
         facts |= {stream.value: text, f"{stream.value}_bytes": whole}
@@ -198,12 +199,10 @@ class Copier:
         self._hidden = (tuple(secrets), tuple(patterns))
         self._parser = PARSERS.get(parser, TextStream)()
         self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}
-        self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
         self._waiting = {stream: bytearray() for stream in OutputStream}  # made, and not in the files yet: a full disk
         self._ended = False
-        self.is_utf8 = True
 
     @property
     def summary(self) -> Summary:
@@ -245,11 +244,6 @@ class Copier:
                 os.truncate(self._folder / FILES[stream], self._made[stream])
 
     def _take(self, stream: OutputStream, data: bytes, *, final: bool = False) -> None:
-        if self.is_utf8:
-            try:
-                self._decoders[stream].decode(data, final)
-            except UnicodeDecodeError:
-                self.is_utf8 = False
         made = {stream: data}
         if stream is OutputStream.STDOUT:
             text, records = self._parser.end() if final else self._parser.feed(data)

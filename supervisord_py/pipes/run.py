@@ -66,23 +66,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Run(Instance):
-    """One execution that is not final, or has just become it.
-
-    Attributes:
-        folder, home: Where its files are, and its pipe's folder.
-        definition: What its pipe was when it was queued; None where that is not known any more.
-        cause, detail: Why it is to end, in words; NOBODY while it is not.
-        deadline, settles_at: When its timeout is over, and the grace after it said that it is done; monotonic clock.
-        heard_at: When it was last noticed to have written something, on the clock that counts suspend.
-        trouble: Why its output is not stored at present.
-        is_short: The disk took no output for a while: not all of it may be there.
-        defect: What of ours broke, which ends it.
-        final: What its row says of its end, once that is decided.
-        goes_on, following: Whether another try follows; its row.
-        news: Done at the next change; there is another one then.
-        done: Set when all that follows from its end is done.
-        is_left: This control plane goes; the run goes on without it.
-    """
+    """One execution that is not final, or has just become it."""
 
     words: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("spawned", "ready", "start_failed", "stopping", "stopped", "died"), ""
@@ -94,7 +78,8 @@ class Run(Instance):
         self, room: PipesContext, execution: Execution, definition: PipeDefinition | None, key: str | None = None
     ) -> None:
         super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
-        self.room, self.execution, self.definition, self.id = room, execution, definition, execution.id
+        self.room, self.execution, self.id = room, execution, execution.id
+        self.definition = definition  # what its pipe was when it was queued; None where that is not known any more
         self.folder = room.folder(execution.id)
         self.home = definition.folder if definition else room.config.pipes_dir / execution.pipe_name
         self.terms = RunTerms()
@@ -102,19 +87,22 @@ class Run(Instance):
             with suppress(msgspec.MsgspecError):
                 self.terms = msgspec.json.decode(execution.progress, type=RunTerms)
         self.stop_seconds = self.terms.stop_seconds
-        self.cause = Cause.NOBODY
+        self.cause = Cause.NOBODY  # why it is to end, and the same in words; NOBODY while it is not
         self.detail: str | None = None
-        self.heard_at, self.deadline, self.settles_at = 0.0, 0.0, math.inf
-        self.trouble: str | None = None
-        self.is_short = self.goes_on = self.is_left = False
-        self.defect: Exception | None = None
-        self.final: dict[str, Any] = {}
+        self.heard_at = 0.0  # when it was last noticed to have written something, on the clock that counts suspend
+        self.deadline, self.settles_at = 0.0, math.inf  # end of its timeout, of the grace once it is done; monotonic
+        self.trouble: str | None = None  # why its output is not stored at present
+        self.is_short = False  # the disk took no output for a while: not all of it may be there
+        self.is_left = False  # this control plane goes; the run goes on without it
+        self.defect: Exception | None = None  # what of ours broke, which ends it
+        self.final: dict[str, Any] = {}  # what its row says of its end, once that is decided
+        self.goes_on = False  # another try follows, whose row is the next one
         self.following: Execution | None = None
         self.followers = 0
-        self.done = asyncio.Event()
-        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done = asyncio.Event()  # all that follows from its end is done
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done at the next change
         self.launch: LaunchSpec | None = None
-        self.fds: list[int] = []
+        self.fds: list[int] = []  # for its process: stdout, stderr, and stdin where it reads its prompt there
         self._starting: asyncio.Task[Any] | None = None
         self._copier: Copier | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
@@ -241,8 +229,8 @@ class Run(Instance):
     async def see_through(self) -> None:
         """Look after it until its process, where there is one, has ended or is to end; stop what is left of it."""
         room, clocks, copied = self.room, self.room.clocks, self.terms.copied
-        exited = asyncio.ensure_future(room.placement.wait(self.key)) if self.child and self.error is None else None
         try:
+            exited = room.placement.ending(self.key) if self.child and self.error is None else None
             while exited and not exited.done() and self.cause is Cause.NOBODY and self.defect is None:
                 left = max(0.0, min(self.deadline, self.settles_at) - clocks.awake())
                 if copied and (self.followers or self.trouble):  # else the look at all runs tells of more
@@ -265,9 +253,6 @@ class Run(Instance):
             return
         except Exception as error:
             self.broke(error)
-        finally:
-            if exited is not None:
-                exited.cancel()
         self.wanted = REASONS.get(self.cause, self.wanted)
         await room.supervisor.stop(room.driver, self, self.wanted)
 
@@ -364,8 +349,7 @@ class Run(Instance):
         outcome = self._judged(copier.summary if copier else Summary(), facts)
         message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
         if copier is not None:
-            facts |= structs.asdict(copier.summary.usage)
-            facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
+            facts |= {**structs.asdict(copier.summary.usage), "lost_bytes": int(is_full)}
             message = None if message is None else copier.redact(message)
         if is_full and outcome.status is Status.FAILED and self.cause in {Cause.NOBODY, Cause.SETTLED}:
             message = f"the disk was full while it ran{f': {message}' if message else ''}"

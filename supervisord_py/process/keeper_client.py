@@ -152,12 +152,16 @@ class KeeperClient:
         """
         if key not in self._children and await self.attach(key) is None:
             raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
+        return await asyncio.shield(self.ending(key))  # cancelling one who waits leaves the others
+
+    def ending(self, key: str) -> asyncio.Future[ExitRecord]:
+        """Return what all share who wait for the leader of a held child to be reaped; nobody may cancel it."""
         end = self._ends.get(key)
         if end is None:
             if self.lost:
                 raise KeeperLostError(f"the keeper is gone; how {key} ended is not known")
             end = self._ends[key] = self._loop.create_future()
-        return await asyncio.shield(end)  # cancelling one who waits leaves the others
+        return end
 
     async def signal_group(self, key: str, signum: int) -> None:
         """Signal the leader's process group at once, as Ctrl-C does; what made a session of its own is spared.

@@ -153,7 +153,7 @@ class Supervisor:
         instance.child = child = await instance.spawn(self.placement, spec)
         instance.started_at = child.started_at
         self.say("spawned", instance, where=True)
-        await self._ledger.write(instance.spawned(child))
+        self._ledger.post(instance.spawned(child))  # until then the keeper says who it is, else the child's mark
 
     async def became_ready(self, instance: Instance, **facts: Any) -> None:
         """Have the keeper know that an instance takes work, then tell everybody.
