@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from process.real_keeper import RealKeeper
+from keeper.keeper_rig import RealKeeper
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.pipe_executions import Execution
 from supervisord_py.ledger.pipe_history import ExecutionFilter

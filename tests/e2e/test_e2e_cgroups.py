@@ -59,54 +59,35 @@ def bounded(forked: int) -> bool:
     return 10 < forked < 20
 
 
-@pytest.fixture
-def unit(seen: dict[str, Any]) -> dict[str, Any]:
-    return seen["machines_unit"]
-
-
-def test_units_have_every_controller_and_who_is_not_alone_none(seen: dict[str, Any], unit: dict[str, Any]) -> None:
-    assert unit["rungs"] == ALL
-    assert seen["users_unit"] == ALL
+def test_units_have_every_controller_and_who_is_not_alone_none(seen: dict[str, Any]) -> None:
+    assert seen["machines_unit"]["rungs"] == seen["users_unit"] == ALL
     half = {"kill_rung": "cgroup", "memory_rung": "resident", "controllers": [], "ran": 1}
     assert seen["not_alone"] == {**half, "doctor": ["warn", "pxctl daemon install"]}
 
 
-def test_the_kernel_ends_who_is_over_its_limit_of_memory_and_the_ledger_has_the_peak(unit: dict[str, Any]) -> None:
-    assert unit["eaten"] == 0
+def test_the_kernel_ends_who_is_over_its_limit_of_memory_and_the_ledger_has_the_peak(seen: dict[str, Any]) -> None:
+    unit = seen["machines_unit"]
     problem, why = unit["too_much"], unit["why"]
-    assert (problem["title"], problem["reason"]) == ("ResourceLimitExceeded", "memory_limit")
+    assert (unit["eaten"], problem["title"], problem["reason"]) == (0, "ResourceLimitExceeded", "memory_limit")
     assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("memory_limit", signal.SIGKILL, "cgroup")
     assert why["verdict"]["limit_bytes"] == 200 * MB
     assert 190 * MB < why["memory_peak_bytes"] == why["verdict"]["rss_bytes"] <= 200 * MB
-
-
-def test_who_dies_of_a_limit_above_its_own_was_not_over_it(unit: dict[str, Any]) -> None:
-    why = unit["from_above"]
+    why = unit["from_above"]  # who dies of a limit above its own was not over it
     assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("oom_kill", signal.SIGKILL, "cgroup")
     assert unit["keeper_lives"]
 
 
-def test_processes_are_counted_by_tool_and_root_is_bound_too(unit: dict[str, Any]) -> None:
-    assert bounded(unit["forked"])
-
-
-def test_a_tool_gets_no_more_of_a_processor_than_it_is_allowed(unit: dict[str, Any]) -> None:
-    assert 0.05 < unit["burnt"] < 0.3
-
-
-def test_kernels_and_pipes_are_held_as_tools_are(unit: dict[str, Any]) -> None:
+def test_processes_and_processors_are_counted_by_unit_and_nothing_that_replaces_processes_lifts_a_limit(
+    seen: dict[str, Any],
+) -> None:
+    unit = seen["machines_unit"]
+    assert bounded(unit["forked"]), "root is bound, too"
+    assert 0.05 < unit["burnt"] < 0.3, "of a processor"
     assert unit["shell"] == [str(4096 * MB), "60", "70000", "100000"]
     assert unit["pipe"] == [str(64 * MB), "30", "40000", "100000"]
-
-
-def test_one_write_ends_what_keeps_moving(unit: dict[str, Any]) -> None:
-    assert unit["bomb"] == [True, 0, False]
-
-
-def test_limits_outlive_whatever_replaces_the_processes(unit: dict[str, Any]) -> None:
+    assert unit["bomb"] == [True, 0, False], "one write ends what keeps moving"
     forked, kept = unit["after_reload"]
-    assert bounded(forked)
-    assert kept, "the same process"
+    assert (bounded(forked), kept) == (True, True), "the same process"
     for event in ("after_kill", "after_restart"):
         rungs, forked = unit[event]
         assert (rungs, bounded(forked)) == (ALL, True), event

@@ -73,9 +73,10 @@ def test_a_version_that_cannot_take_over_is_refused(copied: PipeHouse) -> None:
     home.start()
     before, pids = versions(home), home.pids()
     install(home, "9.9.9")
-    (home.home / "lib" / "supervisord_py" / "keeper" / "handover.py").write_text("this is no Python\n")
+    source = home.home / "lib" / "supervisord_py" / "keeper" / "handover.py"
+    source.write_text(source.read_text().replace("FORMAT = 1 ", "FORMAT = 2 "))
     refused = home.pxctl("daemon", "restart")
     assert refused.returncode == 8
-    assert "9.9.9 cannot take over: SyntaxError" in refused.stderr
+    assert "9.9.9 cannot take over: ValueError: its format is 1, 9.9.9 reads 2" in refused.stderr
     assert "pxctl daemon restart --all" in refused.stderr
     assert (versions(home), home.pids()) == (before, pids)

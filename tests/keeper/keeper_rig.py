@@ -163,16 +163,11 @@ class Link:
 class Rig:
     """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends.
 
-    Args:
-        folder: Short and empty; one of its own, which goes with it, where none is given.
-        boot: Members of the boot document.
-
-    Attributes:
-        argv: Starts it; PLAIN_ARGV where it is not the keeper that is under test.
+    `folder`: short and empty; one of its own, which goes with it, where none is given. `boot`: members of its document.
     """
 
     def __init__(self, folder: Path | None = None, **boot: Any) -> None:
-        self.argv = KEEPER_ARGV
+        self.argv = KEEPER_ARGV  # PLAIN_ARGV where it is not the keeper that is under test
         self.dir = folder or Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
         self._is_own = folder is None
         self.daemon_id = hashlib.sha256(os.path.realpath(self.dir / "state").encode()).hexdigest()[:8]
@@ -200,21 +195,20 @@ class Rig:
         self.links: list[Link] = []
         self._keys = 0
 
-    def start(self, *flags: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> Rig:
-        read, write = os.pipe()
-        os.write(write, json.dumps(self.boot).encode())
-        os.close(write)
-        with (self.dir / "stderr").open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [*self.argv, "--boot-fd", str(read), *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=(read, *fds),
-                env={**os.environ, **(env or {})},
-            )
-        os.close(read)
+    def start(self, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> Rig:
+        with self.boot_fd() as fd, (self.dir / "stderr").open("ab") as stderr:
+            words = [*self.argv, "--boot-fd", str(fd)]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": stderr, "stderr": stderr}
+            self.process = subprocess.Popen(words, pass_fds=(fd, *fds), env={**os.environ, **(env or {})}, **streams)
         return self
+
+    @contextlib.contextmanager
+    def boot_fd(self) -> Iterator[int]:
+        read, write = os.pipe()
+        with open(write, "w") as file:
+            json.dump(self.boot, file)
+        yield read
+        os.close(read)
 
     @property
     def pid(self) -> int:
@@ -248,30 +242,15 @@ class Rig:
     def spec(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
         key = members.pop("key", None) or self.key()
         env = {"PATH": "/usr/bin:/bin", "PX_INSTANCE": key, "PX_UNIT": unit, **members.pop("env", {})}
-        spec = {
-            "key": key,
-            "unit": unit,
-            "argv": argv,
-            "cwd": str(self.dir),
-            "env": env,
-            "rlimits": [],
-            "grant_fds": [],
-            "set_listen_pid": False,
-            "max_rss_bytes": None,
-            "tag": "",
-        }
-        return {**spec, **members}
+        return {"key": key, "unit": unit, "argv": argv, "cwd": str(self.dir), "env": env, **members}
 
     def spawn(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
         child: dict[str, Any] = self.links[-1].call("spawn", **self.spec(argv, unit, **members))["child"]
         return child
 
     def lines(self) -> list[dict[str, Any]]:
-        found = []
-        for line in (self.dir / "stderr").read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+        lines = (self.dir / "stderr").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def said(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line.get("event") == event]
@@ -317,6 +296,24 @@ class Rig:
         if self._is_own:
             shutil.rmtree(self.dir, ignore_errors=True)
         assert not leaked, f"processes {leaked} outlived the keeper"
+
+
+class RealKeeper(Rig):
+    """For rooms above: started at once, in a short folder; its control planes lend their channel to the test."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.log_dir = str(folder / "logs")
+        self.argv = PLAIN_ARGV
+        self.start()
+
+    def channel(self) -> socket.socket:
+        """Wait for the next control plane, and return the channel that it lends."""
+        return self.connect().channel.dup()
+
+    def end_control(self) -> None:
+        """Let the present control plane end as one that failed."""
+        self.links[-1].end(1)
 
 
 def index(rig: Rig, unit: str) -> Iterator[tuple[int, float, int, int, int, int]]:

@@ -101,20 +101,9 @@ def test_a_sweep_touches_no_other_daemon_s_children(rigs: Callable[..., Rig]) ->
 
 
 def sweep(rig: Rig) -> subprocess.CompletedProcess[str]:
-    read, write = os.pipe()
-    os.write(write, json.dumps(rig.boot).encode())
-    os.close(write)
-    try:
-        return subprocess.run(
-            [*KEEPER_ARGV, "--sweep", "--boot-fd", str(read)],
-            pass_fds=(read,),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    finally:
-        os.close(read)
+    with rig.boot_fd() as fd:
+        words = [*KEEPER_ARGV, "--sweep", "--boot-fd", str(fd)]
+        return subprocess.run(words, pass_fds=(fd,), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> None:

@@ -115,26 +115,6 @@ def test_a_stop_under_way_goes_on(rigs: Callable[..., Rig]) -> None:
     assert not alive(people[0])
 
 
-def test_a_version_that_cannot_read_it_is_refused(rigs: Callable[..., Rig]) -> None:
-    """tests/e2e/test_e2e_upgrade.py: one that cannot start, and what is said of it."""
-    rig = rigs()
-    package = installed(rig)
-    link = rig.up()
-    assert link.call("upgrade")["version"] is None
-    child = rig.spawn(probe("talker", "wait"))
-    install(package)
-    source = package / "keeper" / "handover.py"
-    source.write_text(source.read_text().replace("FORMAT = 1 ", "FORMAT = 2 "))
-    error = link.refused("upgrade")
-    assert error["kind"] == "handover"
-    assert "9.9.9 cannot take over: ValueError: its format is 1, 9.9.9 reads 2" in error["detail"]
-    link.call("restart", all=False)
-    link.end()
-    link = rig.greet()
-    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
-    assert link.hello["version"] != "9.9.9"
-
-
 def test_an_exec_that_fails_loses_nothing(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     package = installed(rig)

@@ -27,10 +27,6 @@ def run(rig: Rig, argv: list[str], **members: Any) -> dict[str, Any]:
     return link.exit(spec["key"])
 
 
-def lines(count: int) -> bytes:
-    return b"".join(b"line %09d\n" % number for number in range(count))
-
-
 @one_rung
 def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
     link, before = rung.links[0], time.time()
@@ -57,31 +53,6 @@ def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
     assert times == sorted(times)
     assert before - 1 <= times[0] <= times[-1] <= time.time() + 1
     assert (record["log_position"], record["log_end"]) == (0, 11)
-
-
-def test_segments_are_exact_and_the_oldest_go(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(log_segment_bytes=4096, log_total_bytes=64 << 10)
-    rig.up()
-    total = 10000
-    record = run(rig, probe("talker", total))
-    folder = rig.dir / "logs" / "tool" / "probe"
-    segments = sorted(folder.glob("*.log"))
-    assert record["log_end"] == len(lines(total))
-    assert int(segments[0].stem) > 0  # the oldest are gone
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= (64 << 10) + 4096
-    position = int(segments[0].stem)
-    for path in segments:
-        assert int(path.stem) == position
-        assert path.stat().st_size <= 4096
-        assert path.with_suffix(".idx").stat().st_size <= 4096 + 24
-        position += path.stat().st_size
-    assert position == record["log_end"]
-    kept = b"".join(path.read_bytes() for path in segments).splitlines()
-    assert kept[-1] in {b"line %09d" % (total - 1), b"line %09d" % (total - 2)}, "two pipes have no order"
-    covered = int(segments[0].stem)
-    for at, _, length, _, _, _ in index(rig, "tool:probe"):
-        assert at == covered
-        covered += length
 
 
 @one_rung
@@ -230,3 +201,19 @@ def test_a_segment_is_gone_on_with_whatever_a_crash_left(tmp_path: Path, size: i
     found = [(record[0], record[4]) for record in records(tmp_path)]
     assert found == [*[(0, STDOUT), (10, STDERR)][:kept], (size, STDOUT)]
     assert next(tmp_path.glob("*.log")).read_bytes() == b"0123456789abcdefghij"[:size] + b"XY"
+
+
+def test_segments_join_and_the_oldest_go(tmp_path: Path) -> None:
+    segments = opened(tmp_path, segment=100, total=500)
+    for number in range(200):
+        segments.append(1.0, STDOUT, 1, b"line %04d\n" % number)
+    segments.close()
+    logs = sorted(tmp_path.glob("*.log"))
+    position = int(logs[0].stem)
+    assert position > 0
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 500 + 100
+    for path in logs:
+        assert (int(path.stem), path.stat().st_size <= 100) == (position, True)
+        position += path.stat().st_size
+    assert position == segments.position == 2000
+    assert b"".join(path.read_bytes() for path in logs).endswith(b"line 0198\nline 0199\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from supervisord_py.keeper import cgroup, procfs
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.procfs import Process
+from supervisord_py.keeper.protocol import close_fds
 from supervisord_py.keeper.tree import assign
 
 KEEPER, CONTROL = 100, 101
@@ -150,56 +152,44 @@ def test_a_record_of_macos_is_read() -> None:
     struct.pack_into("<I", record, 100, 70)
     struct.pack_into("<QQ", record, 120, 1000, 5)
     row = procfs.parse_bsd(bytes(record))
-    assert (row.pid, row.ppid, row.pgid, row.start_time, row.name, row.alive) == (
-        77,
-        5,
-        70,
-        1_000_000_005,
-        "tool",
-        False,
-    )
+    found = (row.pid, row.ppid, row.pgid, row.start_time, row.name, row.alive)
+    assert found == (77, 5, 70, 1_000_000_005, "tool", False)
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> None:
-    loop, called = Loop(lambda error: pytest.fail(str(error))), []
-    pipes = [os.pipe(), os.pipe()]
+@pytest.fixture
+def pipes() -> Iterator[list[tuple[int, int]]]:
+    made = [os.pipe(), os.pipe()]
+    yield made
+    close_fds(fd for ends in made for fd in ends)
 
-    def reader(own: int, other: int) -> None:
-        called.append(own)
-        loop.unwatch(other)
 
-    first, second = pipes[0][0], pipes[1][0]
-    loop.watch(first, lambda: reader(first, second))
-    loop.watch(second, lambda: reader(second, first))
-    for _, write in pipes:
+def loop() -> Loop:
+    return Loop(lambda error: pytest.fail(str(error)))
+
+
+def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called(pipes: list[tuple[int, int]]) -> None:
+    ours, called = loop(), []
+    for number, (read, write) in enumerate(pipes):
+        ours.watch(read, lambda number=number: (called.append(number), ours.unwatch(pipes[1 - number][0])))
         os.write(write, b"x")
-    loop.turn()
+    ours.turn()
     assert len(called) == 1
-    for fd in (*pipes[0], *pipes[1]):
-        loop.unwatch(fd)
-        os.close(fd)
-    loop._selector.close()
 
 
-def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for() -> None:
-    loop, called = Loop(lambda error: pytest.fail(str(error))), list[str]()
-    asked, output = os.pipe(), os.pipe()
+def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for(pipes: list[tuple[int, int]]) -> None:
+    ours, called, (asked, output) = loop(), list[str](), pipes
 
     def receive() -> None:  # the keeper was stopped between its look and this: meanwhile a child has printed
         os.read(asked[0], 1)
         os.write(output[1], b"x")
-        loop.later(0, lambda: called.append("answered"))
+        ours.later(0, lambda: called.append("answered"))
 
-    loop.watch(asked[0], receive)
-    loop.watch(output[0], lambda: called.append("read") or os.read(output[0], 1))
+    ours.watch(asked[0], receive)
+    ours.watch(output[0], lambda: called.append("read") or os.read(output[0], 1))
     os.write(asked[1], b"x")
-    loop.turn()
-    loop.turn()
+    ours.turn()
+    ours.turn()
     assert called == ["read", "answered"]
-    for fd in (*asked, *output):
-        loop.unwatch(fd)
-        os.close(fd)
-    loop._selector.close()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from keeper.keeper_rig import Rig, one_linux_rung, one_rung, probe
+from supervisord_py.keeper.protocol import close_fds
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,18 +36,24 @@ GLIBC_OWN = (1 << (32 - 1)) | (1 << (33 - 1))
 def test_a_child_has_what_was_asked_for_it_and_nothing_else(rung: Rig) -> None:
     limits = {"core": [0, 0], "cpu": [100, 200], "fsize": [1 << 30, -1], "as": [1 << 34, 1 << 34]}
     env = {"GREETING": "hällo = 'quoted'\n", "EMPTY": "", "LISTEN_FDS": "1"}
-    report = felt(rung, env=env, set_listen_pid=True, rlimits=[[name, *pair] for name, pair in limits.items()])
+    rlimits, granted = [[name, *pair] for name, pair in limits.items()], {}
+    for number in range(3, 12):  # which the keeper uses itself for other things
+        read, write = os.pipe()
+        granted[str(number)] = os.readlink(f"/proc/self/fd/{read}")
+        rung.links[0].call("put_fd", (read,), name=f"pipe {number}")
+        close_fds([read, write])
+    grants = [[int(number), f"pipe {number}"] for number in granted]
+    report = felt(rung, env=env, set_listen_pid=True, rlimits=rlimits, grant_fds=grants)
     report["env"].pop("LC_CTYPE", None)  # set by Python's own start-up
     report["env"].pop("COVERAGE_PROCESS_CONFIG", None)  # set by the tracer of the coverage report
     marks = {"PX_INSTANCE": f"{rung.daemon_id}.key0001", "PX_UNIT": "tool:probe"}
     assert report["env"] == {"PATH": "/usr/bin:/bin", **marks, **env, "LISTEN_PID": str(report["pid"])}
     nofile = list(resource.getrlimit(resource.RLIMIT_NOFILE))
     assert {name: report["limits"][name] for name in (*limits, "nofile")} == {**limits, "nofile": nofile}
-    assert report["fds"]["0"] == "/dev/null"
-    assert report["fds"]["1"].startswith("pipe:")
-    assert report["fds"]["2"].startswith("pipe:")
-    assert report["fds"]["1"] != report["fds"]["2"]
-    assert set(report["fds"]) == {"0", "1", "2"}
+    streams = [report["fds"].pop(number) for number in "012"]
+    assert (streams[0], streams[1][:5], streams[2][:5]) == ("/dev/null", "pipe:", "pipe:")
+    assert streams[1] != streams[2]
+    assert report["fds"] == granted
     # Python itself ignores SIGPIPE and SIGXFSZ in the probe; the keeper's own must not shine through.
     own = (1 << (signal.SIGPIPE - 1)) | (1 << (signal.SIGXFSZ - 1))
     assert int(report["ignored"], 16) & ~(own | GLIBC_OWN) == 0
@@ -74,21 +81,6 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
     assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
-@one_rung
-def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(rung: Rig) -> None:
-    """Granted numbers are those that the keeper uses itself for other things: each must still get its own."""
-    link = rung.links[0]
-    names = {}
-    for number in range(3, 12):
-        read, write = os.pipe()
-        names[number] = os.readlink(f"/proc/self/fd/{read}")
-        link.call("put_fd", (read,), name=f"pipe {number}")
-        os.close(read)
-        os.close(write)
-    report = felt(rung, grant_fds=[[number, f"pipe {number}"] for number in range(3, 12)])
-    assert {int(number): place for number, place in report["fds"].items() if int(number) > 2} == names
-
-
 @pytest.mark.parametrize(
     ("members", "stage", "error"),
     [
@@ -104,10 +96,13 @@ def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(run
         ({"cwd": "/no/such/directory"}, "chdir", errno.ENOENT),
         ({"cwd": "/etc/passwd"}, "chdir", errno.ENOTDIR),
         ({"rlimits": [["core", 2, 1]]}, "rlimit", errno.EINVAL),
+        ({"env": {"A": 1}}, None, None),
+        ({"unit": "tool:../../etc"}, None, None),
+        ({"grant_fds": [[3, "nothing"]]}, None, None),
     ],
 )
 def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
-    rig: Rig, tmp_path: Path, members: dict[str, Any], stage: str, error: int
+    rig: Rig, tmp_path: Path, members: dict[str, Any], stage: str | None, error: int | None
 ) -> None:
     link = rig.up()
     scripts = {"BAD_SHEBANG": "#!/no/such/interpreter\n", "NO_SHEBANG": "\x01\x02 no program\n"}
@@ -119,7 +114,8 @@ def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
         argv = [str(script)]
     spec = rig.spec(argv, **{name: value for name, value in members.items() if name != "argv"})
     failure = link.refused("spawn", **spec)
-    assert (failure["kind"], failure["stage"], failure["errno"]) == ("spawn_failed", stage, error)
+    assert (failure.get("stage"), failure.get("errno")) == (stage, error), failure
+    assert failure["kind"] == ("spawn_failed" if stage else "bad_request")
     assert link.call("list", prefix="")["children"] == []
     assert Path(f"/proc/{rig.pid}/task/{rig.pid}/children").read_text().split() == [str(link.pid)]
     again = rig.spec(["/bin/true"], key=spec["key"])
@@ -152,15 +148,6 @@ def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
             link.receive(1)
         link.reply(number)
         assert link.exit(spec["key"])["code"] == 0
-
-
-@pytest.mark.parametrize("broken", [{"env": {"A": 1}}, {"unit": "tool:../../etc"}, {"grant_fds": [[3, "nothing"]]}])
-def test_a_broken_order_is_refused_in_words(rig: Rig, broken: dict[str, Any]) -> None:
-    link = rig.up()
-    refusal = link.refused("spawn", **{**rig.spec(["/bin/true"]), **broken})
-    assert refusal["kind"] == "bad_request"
-    assert refusal["detail"]
-    assert link.call("list", prefix="")["children"] == []
 
 
 @one_linux_rung

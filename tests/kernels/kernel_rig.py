@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
-from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelHandle, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.kernel_pool import KernelPool

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
-from process.real_keeper import RealKeeper
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.interpreters import Installers

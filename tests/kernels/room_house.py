@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from keeper.keeper_rig import RealKeeper
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually
-from process.real_keeper import RealKeeper
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, CallEvent, CallRequest, CallResult, Cell

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from kernels.kernel_rig import PATIENCE, KernelRig, Running, eventually, kernel_house
-from process.real_keeper import alive
 from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.bash import BashBackend
 from supervisord_py.kernels.session import CellError, CellStatus
+from waiting import alive
 
 
 def shell_of(rig: KernelRig) -> Running:

@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, Running, eventually, kernel_house
-from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import messaging, wire
@@ -21,6 +20,7 @@ from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.channels import open_channels
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.session import CellStatus
+from waiting import alive
 
 WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 SLEEPS = "import time; time.sleep(600)"

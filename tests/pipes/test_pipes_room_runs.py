@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
-from process.real_keeper import alive
 from requirement_stage import begun, ended
 from supervisord_py.errors import BadRequestError, InterruptedRunError
 from supervisord_py.ledger.pipe_executions import (
@@ -32,6 +31,7 @@ from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.keeper_client import KeeperClient
+from waiting import alive
 
 
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(own_rig: PipeRig) -> None:

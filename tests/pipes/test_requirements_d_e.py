@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pipe_rig import PipeRig, eventually, pipe_house
-from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room
 from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
 from supervisord_py.errors import ConflictError
@@ -25,6 +24,7 @@ from supervisord_py.pipes.schedule import Cron
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import StopReport, Survivor
+from waiting import alive
 
 # -- D: processes ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
-from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import ConfigError, ShuttingDownError
@@ -22,6 +21,7 @@ from supervisord_py.pipes import executions
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.process.model import Child, ChildSpec
+from waiting import alive
 
 # -- F: files ----------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from process.real_keeper import PATIENCE, RealKeeper, alive
+from keeper.keeper_rig import PATIENCE, RealKeeper, alive
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
