@@ -71,13 +71,13 @@ def test_searches_leave_out_what_is_hidden_and_what_git_ignores(
     assert prelude.find("*.py") == [*built, "src/deep/er/test_a.py", "src/main.py"]
     assert events[0]["matches"] == prelude.find("*.py")
     assert prelude.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
-    assert prelude.find("src/*n.py", here, limit=1) == [f"{here}/src/main.py"]
+    assert prelude.find("src/*n.py", here) == [f"{here}/src/main.py"]
     found = [("README.md", 1, "needle."), ("src/main.py", 2, "    return 'needle'")]
     assert [it for it in prelude.grep("needle") if it.path not in built] == found  # and not in data.bin
-    assert len(prelude.grep("NEEDLE", "src", glob="*a*", ignore_case=True)) == 2
-    assert prelude.grep("def", "src/main.py", limit=1)[0].line == 1
+    assert len(prelude.grep("(?i)NEEDLE", "src", glob="*a*")) == 2
+    assert prelude.grep("def", "src/main.py")[0].line == 1
     assert prelude.tree("src").splitlines() == ["src/", "  deep/", "    er/", "      test_a.py", "  main.py"]
-    assert prelude.tree(depth=2, limit=2).splitlines()[3:] == [f"… and {3 + 2 * len(built)} more"]
+    assert len(prelude.tree(depth=2).splitlines()) == 6 + 2 * len(built)
 
 
 def test_env_gets_sets_and_lists_without_telling_values(
@@ -133,12 +133,8 @@ def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, An
     done = prelude.run("echo out; echo err >&2; exit 3")
     assert (done, bool(done), repr(done)) == ((3, "out\n", "err\n"), False, "out\nerr\n[exit code 3]")
     assert (events[0]["op"], events[0]["returncode"], events[0]["preview"]) == ("run", 3, repr(done))
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        prelude.run("echo why >&2; exit 4", check=True)
-    assert (failed.value.returncode, failed.value.stderr) == (4, "why\n")
     (here / "sub").mkdir()
-    done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
-    assert done.stdout == f"{here}/sub\nvalue\ngiven"
+    assert prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}).stdout == f"{here}/sub\nvalue\n"
     os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)  # in the background: not waited for
 
 

@@ -102,45 +102,38 @@ class Match(NamedTuple):
         return f"{self.path}:{self.line}: {self.text}"
 
 
-def find(pattern: str = "*", path: str | Path = ".", *, limit: int = 1000) -> list[str]:
+def find(pattern: str = "*", path: str | Path = ".") -> list[str]:
     """Return the files below a folder that match a pattern, sorted.
 
     `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`. Names with a leading dot
     are left out, and what git ignores.
     """
     root = Path(path).expanduser()
-    found = [str(root / file) for file in _files(root) if _matches(file, pattern)][:limit]
+    found = [str(root / file) for file in _files(root) if _matches(file, pattern)]
     _tell("find", pattern=pattern, path=str(root), count=len(found), matches=found)
     return found
 
 
-def grep(
-    pattern: str, path: str | Path = ".", *, glob: str = "*", ignore_case: bool = False, limit: int = 200
-) -> list[Match]:
+def grep(pattern: str, path: str | Path = ".", *, glob: str = "*") -> list[Match]:
     """Return the lines that match a regular expression, as `Match(path, line, text)`. Binary files are left out.
 
     `path` is a file or a folder; of a folder the files that match `glob` are searched, as `find` would find them.
     """
-    wanted = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    root = Path(path).expanduser()
+    wanted, root = re.compile(pattern), Path(path).expanduser()
     found: list[Match] = []
-    places = [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]
-    for place in places:
-        if len(found) >= limit:
-            break
+    for place in [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]:
         data = b"\0"
         with contextlib.suppress(OSError):
             data = place.read_bytes()
         if b"\0" not in data[:8192]:
             lines = enumerate(data.decode(errors="replace").splitlines(), 1)
             found += [Match(str(place), number, line) for number, line in lines if wanted.search(line)]
-    del found[limit:]
     _tell("grep", pattern=pattern, path=str(root), count=len(found), matches=found)
     return found
 
 
-def tree(path: str | Path = ".", depth: int = 3, *, limit: int = 200) -> Text:
-    """Return a drawing of a folder: one name a line, indented, folders with a slash; at most `limit` lines."""
+def tree(path: str | Path = ".", depth: int = 3) -> Text:
+    """Return a drawing of a folder: one name a line, indented, folders with a slash."""
     root = Path(path).expanduser()
     lines, last = [f"{root}/"], [""]
     for file in _files(root):
@@ -149,8 +142,7 @@ def tree(path: str | Path = ".", depth: int = 3, *, limit: int = 200) -> Text:
             if names[:level] != last[:level]:
                 lines.append("  " * level + name + ("/" if level < len(names) else ""))
         last = names
-    more = len(lines) - 1 - limit
-    text = Text("\n".join(lines if more <= 0 else [*lines[: limit + 1], f"… and {more} more"]))
+    text = Text("\n".join(lines))
     _tell("tree", path=str(root), depth=depth, preview=text)
     return text
 
@@ -200,26 +192,20 @@ def run(
     *,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
-    input: str | bytes = "",
     timeout: float | None = None,
-    check: bool = False,
 ) -> CommandResult:
     """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
 
     It has a session of its own. When the cell is interrupted, or after `timeout` seconds, its group gets SIGINT, and
     SIGKILL two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
 
-    Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then; subprocess.CalledProcessError: it
-    failed, and `check` was set.
+    Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then.
     """
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
-        stdin.write(input.encode() if isinstance(input, str) else input)
-        stdin.seek(0)
-        place = None if cwd is None else Path(cwd).expanduser()
-        around = {"cwd": place, "env": {**os.environ, **(env or {})}}
-        shell = shutil.which("bash") or "/bin/sh"
-        code, is_late = run_to_end([shell, "-c", command], timeout, stdin=stdin, stdout=stdout, stderr=stderr, **around)
+        around: dict[str, Any] = {"cwd": None if cwd is None else Path(cwd).expanduser()}
+        around.update(env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+        code, is_late = run_to_end([shutil.which("bash") or "/bin/sh", "-c", command], timeout, **around)
         texts = []
         for file in (stdout, stderr):
             file.seek(0)
@@ -228,8 +214,6 @@ def run(
     _tell("run", command=command, returncode=code, timed_out=is_late, preview=repr(done))
     if is_late:
         raise subprocess.TimeoutExpired(command, timeout or 0, *texts)
-    if check and not done:
-        raise subprocess.CalledProcessError(code, command, *texts)
     return done
 
 
