@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.house import BIN, House, house, until
+from e2e.house import House, house, until
 from e2e.kernel_house import Calls, gateway, kernels_house
 from rounds import mostly_deep
 
@@ -84,43 +83,6 @@ def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(cal
     assert "secret-value" not in json.dumps(document)
     assert sum(candidate["taken"] for candidate in document["candidates"]) == 1
     assert "explained" not in calls.known()
-
-
-# -- interpreters -----------------------------------------------------------------------------------------------------
-
-
-def break_python(folder: Path) -> None:
-    """Have the python of an environment be there, and dead."""
-    (folder / "bin" / "python").unlink()
-    (folder / "bin" / "python").write_text("#!/bin/sh\nexit 3\n")
-    (folder / "bin" / "python").chmod(0o755)
-
-
-def explained(calls: Calls, cwd: Path, environ: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
-    """Return what is taken, where was looked, and with which results."""
-    body = {"name": "explained", "cwd": str(cwd), "explain": True, "environ": environ}
-    told = calls.house.post("/api/kernels", body)
-    return told["interpreter"], *([item[key] for item in told["candidates"]] for key in ("source", "reason"))
-
-
-def test_interpreters_are_tried_in_the_order_of_the_notes(calls: Calls, tmp_path: Path) -> None:
-    """VIRTUAL_ENV, CONDA_PREFIX, <cwd>/.venv, <cwd>/venv, managed, PATH: the first that runs is taken."""
-    folders = [tmp_path / name for name in ("virtual", "conda", "here/.venv", "here/venv")]
-    for folder in folders:  # each has what the tests' own has
-        (folder / "bin").mkdir(parents=True)
-        (folder / "pyvenv.cfg").write_text((BIN.parent / "pyvenv.cfg").read_text())
-        (folder / "lib").symlink_to(BIN.parent / "lib")
-        (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    environ = {"VIRTUAL_ENV": str(folders[0]), "CONDA_PREFIX": str(folders[1]), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    taken = []
-    for folder in (*folders, None):
-        interpreter, sources, reasons = explained(calls, tmp_path / "here", environ)
-        taken.append(interpreter)
-        assert (sources[:4], "taken" in reasons) == (["VIRTUAL_ENV", "CONDA_PREFIX", ".venv", "venv"], True)
-        if folder is not None:
-            break_python(folder)
-    assert taken[:4] == [str(folder / "bin" / "python") for folder in folders]
-    assert taken[4] not in taken[:4]
 
 
 # -- which kinds of cells ---------------------------------------------------------------------------------------------

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -154,12 +151,3 @@ async def test_a_daemon_that_cannot_be_started_is_told_why(
         (short_tmp / "pxctl").chmod(0o755)
     with pytest.raises(DaemonError, match=words):
         await ControlSocket(str(short_tmp / "s")).ensure_running()
-
-
-def test_the_provisioner_needs_no_daemon_and_nothing_of_the_control_plane_to_be_imported() -> None:
-    code = "import sys, supervisord_py.jupyter.provisioner; print(*sys.modules, sep='\\n')"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
-    loaded = set(run.stdout.split())
-    assert not {"aiohttp", "pydantic", "structlog", "nbformat"} & loaded
-    rooms = {name.split(".")[1] for name in loaded if name.startswith("supervisord_py.")}
-    assert not rooms & {"api", "process", "ledger", "tools", "keeper"}

@@ -75,25 +75,7 @@ class InsideRig:
             chosen |= {"env": env, "start_new_session": True, **options}
             self.process = subprocess.Popen([*argv, "-f", str(connection)], **chosen)
 
-    def ready(self) -> InsideRig:
-        """Wait until it has answered, its iopub socket is heard, and it is idle again."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            asked = self.ask("shell", "kernel_info_request", {})
-            wanted, until_then = {"shell", "iopub"}, time.monotonic() + 0.5
-            while time.monotonic() < until_then and wanted:
-                for channel in sorted(wanted):
-                    said = self._take(channel, 0.01)
-                    is_last = said is not None and said["content"].get("execution_state", "idle") == "idle"
-                    if is_last and said["parent_header"].get("msg_id") == asked:
-                        wanted.remove(channel)
-            if not wanted:
-                return self
-            assert self.process.poll() is None, self.stderr.read_text()
-            assert time.monotonic() < deadline, "the kernel does not answer"
-
     def ask(self, channel: str, kind: str, content: dict[str, Any], **parts: Any) -> str:
-        """Send a request; return its id."""
         message = self.client.session.msg(kind, content, metadata=parts.get("metadata"))
         message["header"].update(parts.get("header", {}))
         getattr(self.client, f"{channel}_channel").send(message)
@@ -106,30 +88,23 @@ class InsideRig:
         whole = {"code": code, **KNOWN, **content}
         return self.ask("shell", "execute_request", whole, metadata=metadata, header={"msg_id": cell})
 
-    def _take(self, channel: str, seconds: float) -> Any:
-        try:
-            return getattr(self.client, f"{channel}_channel").get_msg(timeout=seconds)
-        except queue.Empty:
-            return None
-
     def message(self, channel: str, parent: str) -> Any:
         """Return the next message of this channel about a request; those about others are kept for whoever asks."""
-        passed = self._passed[channel]
+        passed, deadline = self._passed[channel], time.monotonic() + PATIENCE
         for message in passed:
             if message["parent_header"].get("msg_id") == parent:
                 passed.remove(message)
                 return message
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+        while True:
             ended = self.process.poll()  # before the look: what it said last may have come since the one before
-            message = self._take(channel, 0.1)
-            if message is not None and message["parent_header"].get("msg_id") == parent:
-                return message
-            if message is not None:
-                passed.append(message)
+            try:
+                message = getattr(self.client, f"{channel}_channel").get_msg(timeout=0.1)
+            except queue.Empty:
+                assert (ended, time.monotonic() < deadline) == (None, True), self.stderr.read_text()
                 continue
-            assert ended is None, f"the kernel died: {ended}\n{self.stderr.read_text()}"
-        raise AssertionError(f"no {channel} message in {PATIENCE} s\n{self.stderr.read_text()}")
+            if message["parent_header"].get("msg_id") == parent:
+                return message
+            passed.append(message)
 
     def collect(self, cell: str) -> Ran:
         """Wait for the reply and for idle."""
@@ -188,7 +163,8 @@ def kernel(argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
     try:
         rig = InsideRig(folder, argv, **options)
         try:
-            yield rig.ready()
+            rig.client.wait_for_ready(timeout=PATIENCE)
+            yield rig
         finally:
             rig.close()
     finally:

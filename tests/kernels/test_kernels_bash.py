@@ -48,53 +48,43 @@ async def begin(shell: Running, code: str) -> tuple[ExecuteRequest, asyncio.Futu
 
 
 async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_seen(shell: Running) -> None:
-    told = await said(shell, 'echo "$0 $#"\nnosuchcommand\ndeclare -p PX_CODE\n')
-    assert told == (
+    """Nor does anything of the environment run before the code."""
+    trap = shell.rig.folder / "trap.sh"
+    trap.write_text("echo trapped\n")
+    await shell.start(env={**shell.launch.env, "BASH_ENV": str(trap), "SHELLOPTS": "xtrace"})
+    assert await said(shell, 'echo "$0 $#"\nnosuchcommand\ndeclare -p PX_CODE\n') == (
         "bash 0\nbash: line 2: nosuchcommand: command not found\nbash: line 3: declare: PX_CODE: not found\n"
     )
     code = "import time; time.sleep(30)"
     told = await said(shell, code)
-    assert "syntax error" in told
+    assert ("syntax error" in told, "PX" in told.upper()) == (True, False)
     assert [line.partition("line 1: ")[2] for line in told.splitlines()][-1] == f"`{code}'"
-    assert "PX" not in told.upper()
     assert await said(shell, "-x") == "bash: line 1: -x: command not found\n"
     assert await said(shell, 'echo "$BASH_EXECUTION_STRING"') == 'echo "$BASH_EXECUTION_STRING"\n'
 
 
-async def test_code_is_in_no_argv_and_its_file_is_private_and_gone_afterwards(shell: Running) -> None:
-    request, running = await begin(shell, "secret=hunter2; while :; do :; done")
-    assert shell.handle.child is not None
+async def test_code_is_private_and_the_ladder_ends_a_cell_that_ignores_its_first_rungs(shell: Running) -> None:
+    request, running = await begin(shell, "trap '' INT TERM; secret=hunter2; echo deaf; while :; do sleep 0.1; done")
+    await eventually(lambda: shell.rig.out(request) == b"up\ndeaf\n", "the trap is set")
     assert "hunter2" not in " ".join(psutil.Process(shell.handle.child.identity.pid).cmdline())
     code, out = (request.cells_dir / f"{request.cell_id}{ending}" for ending in (".sh", ".out"))
     assert {stat.S_IMODE(path.stat().st_mode) for path in (code, out)} == {0o600}
-    assert await shell.handle.kill() == "sigkill"
+    rungs = shell.handle.interrupt, shell.handle.terminate, shell.handle.kill
+    assert [await rung() for rung in rungs] == ["sigint", "sigterm", "sigkill"]
     assert (await running).error == CellError("Signal", "SIGKILL")
-    assert not code.exists()
+    assert (code.exists(), [await rung() for rung in rungs]) == (False, ["gone"] * 3)
 
 
-async def test_what_a_cell_leaves_in_the_background_ends_with_it_and_is_told(shell: Running) -> None:
+async def test_what_a_cell_leaves_in_the_background_ends_with_it_and_is_told(
+    shell: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = await shell.run("sleep 1000 & setsid sleep 1000 & echo $!")
     assert ran.reply.status is CellStatus.OK
     assert "2 processes" in str(ran.reply.notice)
     assert not alive(int(ran.out))  # nobody may have reaped it yet
-
-
-async def test_a_process_substitution_may_finish_what_it_writes(
-    shell: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(bash, "LINGER_SECONDS", PATIENCE)
     ran = await shell.run("echo early; echo late > >(sleep 0.05; cat)")
-    assert (ran.out, ran.reply.notice) == (b"early\nlate\n", None)
-
-
-async def test_a_cell_that_ignores_sigint_and_sigterm_is_ended_by_the_last_rung(shell: Running) -> None:
-    request, running = await begin(shell, "trap '' INT TERM; echo deaf; while :; do sleep 0.1; done")
-    await eventually(lambda: shell.rig.out(request) == b"up\ndeaf\n", "the trap is set")
-    assert await shell.handle.interrupt() == "sigint"
-    assert await shell.handle.terminate() == "sigterm"
-    assert await shell.handle.kill() == "sigkill"
-    assert (await running).error == CellError("Signal", "SIGKILL")
-    assert [await shell.handle.interrupt(), await shell.handle.terminate(), await shell.handle.kill()] == ["gone"] * 3
+    assert (ran.out, ran.reply.notice) == (b"early\nlate\n", None), "a process substitution may finish what it writes"
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
@@ -156,10 +146,3 @@ async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(sh
             reply = await running
         assert reply.error is not None
         assert reply.error.name == "Signal"
-
-
-async def test_what_would_run_before_the_code_is_not_taken_from_the_environment(shell: Running) -> None:
-    trap = shell.rig.folder / "trap.sh"
-    trap.write_text("echo trapped\n")
-    await shell.start(env={**shell.launch.env, "BASH_ENV": str(trap), "SHELLOPTS": "xtrace"})
-    assert await said(shell, "echo plain") == "plain\n"

@@ -88,13 +88,6 @@ def test_a_native_crash_reports_where_to_the_original_stderr(python: str) -> Non
         assert "Segmentation fault" in rig.stderr.read_text()
 
 
-@pytest.mark.parametrize("code", ["input('? ')", "__import__('getpass').getpass()"])
-def test_who_asks_for_input_is_told_that_nobody_answers(rig: InsideRig, code: str) -> None:
-    reply = rig.run(code).reply
-    assert "nobody can answer" in reply["evalue"]
-    assert not any("kernelbase" in frame for frame in reply["traceback"]), "ipykernel's source says nothing to users"
-
-
 def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(rig: InsideRig, python: str) -> None:
     """Same messages, same contents, all of the text, and no files."""
     codes = [

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house
+from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import wire
-from supervisord_py.kernels.channels import GAP, OVERRUN, Channels, KernelSockets, open_channels
+from supervisord_py.kernels.channels import GAP, OVERRUN, KernelSockets, open_channels
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.wire import V1, Message
 
@@ -55,15 +52,6 @@ def test_what_is_packed_comes_back_and_other_bytes_are_a_message_or_a_value_erro
             assert isinstance(wire.unpack(noise, protocol), Message)
 
 
-def test_the_framing_is_that_of_the_real_server() -> None:
-    """What jupyter_server writes is read, and what we write it reads."""
-    base = pytest.importorskip("jupyter_server.services.kernels.connection.base")
-    parts = [b'{"msg_id":"1"}', b'{"p":1}', b'{"m":2}', b'{"c":"\\u00fc"}', b"\x00\x01"]
-    message = Message("shell", parts)
-    assert base.deserialize_msg_from_ws_v1(wire.pack(message, V1)) == ("shell", parts)
-    assert told(wire.unpack(base.serialize_msg_to_ws_v1(parts, "shell"), V1)) == told(message)
-
-
 def test_messages_with_a_wrong_signature_or_no_sense_are_none() -> None:
     message = wire.make("status", {"execution_state": "idle"}, "kernel")
     good = [wire.DELIMITER, wire.sign(b"key", message.parts), *message.parts]
@@ -86,63 +74,43 @@ async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_u
 
 # -- front ends --------------------------------------------------------------------------------------------------------
 
+FLOOD = f"for _ in range(4096): print({'x' * 1023!r})"
+PAYLOAD = """
+from IPython.core.getipython import get_ipython
+get_ipython().payload_manager.write_payload({'source': 'page', 'data': {'text/plain': 'y' * 100000}})
+"""
 
-@asynccontextmanager
-async def front_end(folder: Path) -> AsyncIterator[Channels]:
-    """Join a real kernel."""
-    async with kernel_house(folder) as rig:
+
+async def test_a_front_end_that_stalls_gets_a_gap_and_all_that_matters_and_one_that_is_gone_is_given_up(
+    short_tmp: Path,
+) -> None:
+    """What is left out is told; status and replies come all, so one that never reads must end."""
+    limit = 256 * 1024
+    async with kernel_house(short_tmp) as rig:
         handle = await rig.start(DirectBackend(rig.placement, rig.config), rig.launch())
-        joined = await open_channels(handle.connection_file, limit_bytes=256 * 1024)
-        yield joined
-        await joined.close()
+        joined = await open_channels(handle.connection_file, limit_bytes=limit)
 
+        def run(code: str) -> str:
+            message = wire.make("execute_request", {**wire.EXECUTE, "code": code}, "front")
+            joined.send(message)
+            return message.id
 
-def run(joined: Channels, code: str) -> str:
-    message = wire.make("execute_request", {**wire.EXECUTE, "code": code}, "front")
-    joined.send(message)
-    return message.id
-
-
-async def heard(joined: Channels, is_last: Callable[[Message], bool]) -> list[Message]:
-    """Return what comes, up to the message that is waited for."""
-    found: list[Message] = []
-    async with asyncio.timeout(PATIENCE):
-        async for message in joined:
-            found.append(message)
-            if is_last(message):
-                return found
-    raise AssertionError("the channels were closed")
-
-
-async def test_a_front_end_that_stalls_gets_a_gap_and_everything_that_matters(short_tmp: Path) -> None:
-    """What is left out is told; status and replies come all; messages that are none are refused."""
-    async with front_end(short_tmp) as joined:
         with pytest.raises(InvalidInputError):
             joined.send(wire.make("status", {}, "front", "iopub"))
-        asked = run(joined, f"for _ in range(4096): print({'x' * 1023!r})")
-
-        def is_end(message: Message) -> bool:
-            return message.parent_id == asked and message.state == "idle"
-
-        await eventually(lambda: any(map(is_end, joined.waiting)), "the end of the flood")
-        assert 0 < joined.waiting_bytes < 2 * 256 * 1024
-        messages = await heard(joined, is_end)
-        if not any(it.type == "execute_reply" for it in messages):
-            await heard(joined, lambda it: it.type == "execute_reply")
-        assert [it.content["name"] for it in messages if it.type == "stream" and it.content["text"] == GAP] == [
-            "stderr"
-        ]
-
-
-async def test_a_front_end_that_is_gone_is_given_up(short_tmp: Path) -> None:
-    """Replies are never dropped, so one that never reads must end."""
-    async with front_end(short_tmp) as joined:
+        asked = run(FLOOD)
+        await eventually(lambda: any(it.parent_id == asked and it.state == "idle" for it in joined.waiting), "the end")
+        await eventually(lambda: any(it.type == "execute_reply" for it in joined.waiting), "the reply")
+        assert 0 < joined.waiting_bytes < 2 * limit
+        gaps, messages = [it for it in joined.waiting if GAP in str(it.content.get("text"))], len(joined.waiting)
+        assert [it.content["name"] for it in gaps] == ["stderr"]
+        async for _ in joined:
+            messages -= 1
+            if not messages:
+                break
         for _ in range(40):
-            run(
-                joined,
-                "from IPython.core.getipython import get_ipython\n"
-                "get_ipython().payload_manager.write_payload({'source': 'page', 'data': {'text/plain': 'y' * 100000}})",
-            )
-        await eventually(lambda: joined.waiting_bytes > OVERRUN * 256 * 1024, "more than anybody leaves")
+            run(PAYLOAD)
+        await eventually(lambda: joined.waiting_bytes > OVERRUN * limit, "more than anybody leaves")
         with pytest.raises(OverloadedError):
-            await heard(joined, lambda _: False)
+            async for _ in joined:
+                pass
+        await joined.close()
