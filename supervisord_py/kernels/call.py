@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
@@ -130,14 +130,14 @@ class KernelCall:
         session, request, loop = self._session, self._request, asyncio.get_running_loop()
         is_over_memory = False
         for index, cell in enumerate(request.cells):
-            if self._message is not None:
-                self._not_run(cell.title, CellStatus.ABORTED)
-                continue
             where = CellPlace(index, len(request.cells), cell.title, self._is_own)
-            if loop.time() >= self._deadline:
-                error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
-                self._not_run(cell.title, CellStatus.TIMED_OUT, error)
-                self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
+            if self._message is not None or loop.time() >= self._deadline:
+                status, error = CellStatus.ABORTED, None
+                if self._message is None:
+                    self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
+                    status, error = CellStatus.TIMED_OUT, CellError("TimedOut", self._message)
+                left_out = CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=self._variables)
+                self._results.append(left_out)
                 continue
             sent = KernelCellRow(
                 id=secrets.token_hex(8),
@@ -171,10 +171,6 @@ class KernelCall:
                 self._message = f"The call was cancelled.{where.left_out}"
             self._tell({"event": "cell_done", "cell": result.document()})
         return is_over_memory
-
-    def _not_run(self, title: str | None, status: CellStatus, error: CellError | None = None) -> None:
-        cell = CellResult(secrets.token_hex(8), title, status, error=error, variables=self._variables)
-        self._results.append(cell)
 
 
 class CellExecution:
@@ -270,7 +266,9 @@ class CellExecution:
             reply = executing.result()
         variables = Variables.LOST if gone or is_lost else Variables.KEPT
         if self.steps:
-            self._say_ended_by_us(variables)
+            state, why = Variables.LOST if self._is_stateless else variables, self._cut_as and self._cut_as.value
+            told: dict[str, Any] = {"cell": self.cell_id, "why": why, "steps": [asdict(it) for it in self.steps]}
+            self._pool.supervisor.say("interrupted_cell", self._kernel, variables=state.value, **told)
         kept = Variables.KEPT if self._is_stateless else variables
         return CellOutcome(reply, gone, self._cut_as, kept, self.steps, self._is_stateless)
 
@@ -320,9 +318,8 @@ class CellExecution:
                 break
             begun = loop.time()
             await self._take(act, begun - first)
-            is_last = act is steps[-1][0]
             while not self._has_ended(executing) and (left := begun + seconds - loop.time()) > 0:
-                if self._hurries and not is_last:
+                if self._hurries and act != handle.kill:
                     self._hurries -= 1
                     break
                 signs: set[asyncio.Future[Any]] = {executing, handle.died, self._news}
@@ -349,17 +346,10 @@ class CellExecution:
             raise
         except PxError as error:  # a gateway that does not answer must not stop the escalation
             step = Step(act.__name__, round(after_seconds, 3), error.detail)
-        told = {"action": step.action, "after_seconds": step.after_seconds, "detail": step.detail}
-        _log.info("cell_rung", unit=self._kernel.unit, cell=self.cell_id, **told)
+        _log.info("cell_rung", unit=self._kernel.unit, cell=self.cell_id, **asdict(step))
         self.steps = (*self.steps, step)
-        self._tell({"event": "rung", "id": self.cell_id, **told})
+        self._tell({"event": "rung", "id": self.cell_id, **asdict(step)})
         self._tell_news()
-
-    def _say_ended_by_us(self, variables: Variables) -> None:
-        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.steps]
-        left = Variables.LOST if self._is_stateless else variables
-        told: dict[str, Any] = {"cell": self.cell_id, "why": self._cut_as and self._cut_as.value, "steps": steps}
-        self._pool.supervisor.say("interrupted_cell", self._kernel, variables=left.value, **told)
 
     # -- its kernel's end --------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +55,7 @@ class PendingRequest:
         self.reply: asyncio.Future[dict[str, Any]] = loop.create_future()  # its content
         self.idle: asyncio.Future[None] = loop.create_future()  # all output was sent
         self.passed: asyncio.Future[None] = loop.create_future()  # a later request was answered
+        self.concluded: asyncio.Future[None] = loop.create_future()  # of a cell: nobody waits for it any more
         self.has_output = False
         self.heard_at = loop.time()
         self.missing: dict[str, None] = {}  # sentences on what is or may be missing of its output
@@ -85,8 +85,6 @@ class MessagingKernel:
         self._requests: dict[str, PendingRequest] = {}
         self._cell: PendingRequest | None = None
         self._let_go: asyncio.Future[None] = loop.create_future()
-        self._concluded = asyncio.Event()  # no cell is under way
-        self._concluded.set()
 
     @property
     def foreign_busy(self) -> bool:
@@ -109,7 +107,7 @@ class MessagingKernel:
         try:
             await self.send(message)
         except BaseException:
-            self._requests.pop(message.id, None)
+            del self._requests[message.id]
             raise
         return request
 
@@ -162,32 +160,32 @@ class MessagingKernel:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
-        if is_sent and (ended := await self._reply_in_files(cell)) is not None:
-            return ended
-        if self.died.done() and not is_sent:
+        if is_sent:
+            if (ended := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
+                return ended
+        elif self.died.done():
             raise self.gone()
         request = self._requests[cell.cell_id] = self._cell = PendingRequest(cell)
-        self._concluded.clear()
         try:
             if self._recording is not None:
                 await self._recording.open(cell, begin=not is_sent)
-            if not is_sent:
-                limits = {"preview": cell.preview_bytes, "cap": cell.cell_bytes}
+            if is_sent:
+                if self._recording is not None:
+                    request.missing["The control plane was replaced while the cell ran: output may be missing."] = None
+                await self.look_for_lost_replies()
+            else:
                 # By its metadata our launcher knows a cell of ours, and writes its files.
+                limits = {"preview": cell.preview_bytes, "cap": cell.cell_bytes}
                 ours = {"px": {"cell": cell.cell_id, "dir": str(cell.cells_dir), **limits}}
                 about: Any = {"msg_id": cell.cell_id, "metadata": None if self._recording else ours}
                 content = {**wire.EXECUTE, "code": cell.code, "store_history": True}
                 await self.send(wire.make("execute_request", content, self._session, **about))
-            else:
-                if self._recording is not None:
-                    request.missing["The control plane was replaced while the cell ran: output may be missing."] = None
-                await self.look_for_lost_replies()
             await self._until_end(request)
             return await self._conclude(cell, request)
         finally:
             self._requests.pop(cell.cell_id, None)
             self._cell = None
-            self._concluded.set()
+            request.concluded.set_result(None)
 
     async def look_for_lost_replies(self) -> None:
         """Nobody listened for a while: a kernel works its requests off in turn, so the answer to one more tells."""
@@ -241,27 +239,24 @@ class MessagingKernel:
 
     async def _without_reply(self, cell: ExecuteRequest) -> Reply:
         """Return the word on a cell whose reply did not come. Raises KernelGoneError: its kernel is dead."""
-        if (ended := await self._reply_in_files(cell)) is not None:
+        log = CellLog(cell.cells_dir, cell.cell_id)
+        if (ended := await asyncio.to_thread(log.reply)) is not None:
             return ended
         if self.died.done():
             if self._recording is not None:
                 await self._recording.close()  # whoever judges the death writes the end
             raise self.gone()
-        if not await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).exists):
+        if not await asyncio.to_thread(log.exists):
             return Reply(CellStatus.ABORTED, notice="The cell never reached the kernel: it was not run.")
         return Reply(CellStatus.ERROR, CellError("NoReply", NO_ANSWER), lossy=True)
-
-    async def _reply_in_files(self, cell: ExecuteRequest) -> Reply | None:
-        return await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)
 
     # -- its end -----------------------------------------------------------------------------------------------------
 
     async def let_go(self) -> None:
         """End all waits and what is recorded; a cell that is still awaited ends with InterruptedRunError."""
         _settle(self._let_go, None)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CONCLUDE_SECONDS):
-                await self._concluded.wait()
+        if self._cell is not None:
+            await asyncio.wait({self._cell.concluded}, timeout=CONCLUDE_SECONDS)
         if self._recording is not None:
             await self._recording.close()
 
