@@ -202,6 +202,7 @@ class Execution(
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
+    invalid_utf8: bool = False  # the text has U+FFFD for what is no UTF-8; the files have the bytes
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None

@@ -349,7 +349,8 @@ class Run(Instance):
         outcome = self._judged(copier.summary if copier else Summary(), facts)
         message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
         if copier is not None:
-            facts |= {**structs.asdict(copier.summary.usage), "lost_bytes": int(is_full)}
+            is_garbled = any("\ufffd" in facts[stream.value] for stream in BOTH)
+            facts |= {**structs.asdict(copier.summary.usage), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
             message = None if message is None else copier.redact(message)
         if is_full and outcome.status is Status.FAILED and self.cause in {Cause.NOBODY, Cause.SETTLED}:
             message = f"the disk was full while it ran{f': {message}' if message else ''}"

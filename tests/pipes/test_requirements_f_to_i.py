@@ -149,7 +149,7 @@ async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) ->
         done = await rig.run("g4")
     text = done.stdout or ""
     assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "tail", True, True)
-    assert (done.status, done.stdout_bytes) == (Status.COMPLETED, 3_000_009)
+    assert (done.status, done.stdout_bytes, done.invalid_utf8) == (Status.COMPLETED, 3_000_009, True)
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
     assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
     rig.shell("g4-flood", "yes", "retries: 0")
