@@ -75,8 +75,8 @@ async def health(call: ApiCall) -> dict[str, Any]:
     """Answer that the API serves, and what works only in part."""
     name, pipes_health = call.context.control.facts.daemon_id, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
-    if pipes_health.scheduler_error is not None:
-        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})
+    if pipes_health["scheduler_error"] is not None:
+        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health['scheduler_error']}"})
     return {"ok": True, "version": __version__, "daemon_id": name, "degraded": degraded, "pipes": pipes_health}
 
 
@@ -139,7 +139,7 @@ def _families(call: ApiCall) -> Iterator[Any]:
         (Gauge, "info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), about),
         (Gauge, "resident_bytes", "Memory of the daemon's own processes.", ("process",), memory),
         (Gauge, "ledger_degraded", "1 while the ledger cannot write.", (), {(): context.ledger.degraded is not None}),
-        (Gauge, "scheduler_up", "1 while schedules work.", (), {(): context.pipes.health().scheduler_running}),
+        (Gauge, "scheduler_up", "1 while schedules work.", (), {(): context.pipes.health()["scheduler_running"]}),
         (Gauge, "units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states),
         (Gauge, "in_flight", "Runs, cells and executions under way.", ("kind",), in_flight),
         (Gauge, "waiting", "Runs, cells and executions in line.", ("kind",), waiting),
@@ -276,13 +276,13 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
     """Are schedules at work, which files are broken, which pipes cannot run, and which agents are missing?"""
     health, views = pipes.health(), pipes.snapshot()
     found = [Finding("scheduler", OK, "schedules and events start pipes")]
-    if health.scheduler_error is not None:
-        said = f"it died and was restarted ({health.scheduler_restarts} times): {health.scheduler_error}"
+    if health["scheduler_error"] is not None:
+        said = f"it died and was restarted ({health['scheduler_restarts']} times): {health['scheduler_error']}"
         found = [Finding("scheduler", WARN, said, "pxctl daemon restart")]
-    elif not health.scheduler_running:
+    elif not health["scheduler_running"]:
         found = [Finding("scheduler", WARN, "no schedule starts a pipe at present", "pxctl config show")]
-    if health.catalog is not None:
-        found.append(Finding("pipes_folder", FAIL, health.catalog, "pxctl daemon reload"))
+    if health["catalog"] is not None:
+        found.append(Finding("pipes_folder", FAIL, health["catalog"], "pxctl daemon reload"))
     for name, problems in (await pipes.file_problems()).items():
         found += [Finding(name, FAIL, one, "pxctl daemon reload") for one in problems]
     wrong = []

@@ -170,8 +170,6 @@ class PipeView(msgspec.Struct, frozen=True):
     presets: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     last_decision: dict[str, str] | None = None  # what was last done about it: `at` (RFC 3339), and `text`, a sentence
-    average_duration_seconds: float | None = None
-    slower_than_schedule: bool = False  # on average it takes longer than the time between two runs
     pid: int | None = None  # of the running execution, as are the next two
     instance: str | None = None
     started_at: float | None = None
@@ -188,15 +186,3 @@ class PipeView(msgspec.Struct, frozen=True):
         if self.config_error is not None:
             return "failed"
         return "idle" if self.enabled else "disabled"
-
-
-class PipesHealth(msgspec.Struct, frozen=True):
-    scheduler_running: bool  # False before the listener is up, and after the end
-    scheduler_restarts: int  # how often its loop died and was started again
-    scheduler_error: str | None  # of the last such death
-    pipes: int
-    broken: int  # pipes with a config_error
-    queued: int
-    running: int
-    ledger: str | None  # why the ledger takes nothing at present; None when all is well
-    catalog: str | None = None  # why the folder of pipes cannot be looked at; what was seen is kept

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from supervisord_py.config.documents import Document, Problem, convert, did_you_mean
@@ -90,11 +91,9 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
 
 
 def _preset(name: str, read: PresetTable) -> Preset:
-    members: dict[str, Any] = {each: getattr(read, each) for each in Preset.__struct_fields__}
-    members["provider"] = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
-    if members["provider"] == CUSTOM:
-        members["api"] = read.api or "openai-completions"
-    return Preset(**members | {"id": name})
+    provider = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
+    api = "openai-completions" if provider == CUSTOM and read.api is None else read.api
+    return structs.replace(msgspec.convert(read, Preset, from_attributes=True), id=name, provider=provider, api=api)
 
 
 def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:

@@ -35,19 +35,20 @@ class PipeViews(Executions):
         super().__init__(*args, **options)
         self.timetable = Timetable(self)
 
-    def health(self) -> models.PipesHealth:
+    def health(self) -> dict[str, Any]:
+        """Return whether schedules are at work, and how many pipes and executions there are."""
         scheduler, declared = self.timetable, self.catalog.pipes.values()
-        return models.PipesHealth(
-            scheduler_running=scheduler.alive and self.config.enabled,
-            scheduler_restarts=scheduler.restarts,
-            scheduler_error=scheduler.last_error,
-            catalog=self.catalog.trouble,
-            pipes=len(declared),
-            broken=sum(self.show(each).config_error is not None for each in declared),
-            queued=len(self.line.waiting()),
-            running=len(self.line.running),
-            ledger=self.ledger.degraded,
-        )
+        return {
+            "scheduler_running": scheduler.alive and self.config.enabled,  # not before the API listens
+            "scheduler_restarts": scheduler.restarts,  # how often its loop died, and of what it did the last time
+            "scheduler_error": scheduler.last_error,
+            "pipes": len(declared),
+            "broken": sum(self.show(each).config_error is not None for each in declared),
+            "queued": len(self.line.waiting()),
+            "running": len(self.line.running),
+            "ledger": self.ledger.degraded,  # why it takes nothing at present; None when all is well, as is the next
+            "catalog": self.catalog.trouble,  # why the folder of pipes cannot be looked at; what was seen is kept
+        }
 
     def refused_output(self) -> dict[str, str]:
         """Return the units whose output the disk refuses at present, and why."""
@@ -77,7 +78,6 @@ class PipeViews(Executions):
             "queued": len(self.queued(name)),
             "consecutive_failures": row.consecutive_failures,
             "last_decision": decided,
-            "average_duration_seconds": self.states.average_seconds.get(name),
             "folder": str(declared.folder),
         }
         facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
@@ -107,7 +107,6 @@ class PipeViews(Executions):
             agent=declared.agent,
             presets=declared.presets,
             events=tuple(each.text for each in declared.events),
-            slower_than_schedule=self._slower(declared) is not None,
             file=str(declared.file),
             **facts,
         )
@@ -161,8 +160,11 @@ class PipeViews(Executions):
             else:
                 key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
                 yield definition.problem(key, standing.why, "write a time that will come, or `manual`")
-        if (late := self._slower(definition)) is not None:
-            yield late
+        if (average := self.states.average_seconds.get(definition.name)) is not None:
+            every = due.period(definition.schedule, self.states.progress(definition.name), self.now())
+            if every is not None and every < average:
+                took = f"a run takes {span_text(average)} on average and is due every {span_text(every)}"
+                yield f"slower than its schedule: {took}; the runs in between are skipped"
 
     async def checks_of(self, declared: models.Declared) -> list[models.Check]:
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
@@ -185,15 +187,6 @@ class PipeViews(Executions):
         return checks
 
     # -- times to come -------------------------------------------------------------------------------------------------
-
-    def _slower(self, definition: models.PipeDefinition) -> str | None:
-        """Return a warning when its runs take longer than its schedule leaves them (E5)."""
-        if (average := self.states.average_seconds.get(definition.name)) is not None:
-            every = due.period(definition.schedule, self.states.progress(definition.name), self.now())
-            if every is not None and every < average:
-                took = f"a run takes {span_text(average)} on average and is due every {span_text(every)}"
-                return f"slower than its schedule: {took}; the runs in between are skipped"
-        return None
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
         """Return when a pipe is due (`upcoming`: Unix seconds, ascending), why (`now`), and both in `sentences`."""

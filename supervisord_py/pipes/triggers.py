@@ -301,7 +301,12 @@ class Triggers:
         try:
             while True:
                 self._room.listener_bell.clear()
-                wanted = self._roots()
+                wanted = {
+                    watch_root(pattern, str(pipe.folder))
+                    for pipe in self._room.listening
+                    for pattern in pipe.events
+                    if pattern.event == FILE_CHANGED and self._room.states.is_enabled(pipe)
+                }
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
                 if present != watched or any(task.done() for task in tasks):
                     for task in tasks:
@@ -339,14 +344,6 @@ class Triggers:
         finally:
             ending.set()
             pool.shutdown(wait=False)
-
-    def _roots(self) -> set[Root]:
-        return {
-            watch_root(pattern, str(definition.folder))
-            for definition in self._room.listening
-            for pattern in definition.events
-            if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
-        }
 
 
 def _file_key(path: str) -> str | None:

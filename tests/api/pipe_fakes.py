@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.pipes.models import Check, PipesHealth, PipeView
+from supervisord_py.pipes.models import Check, PipeView
 
 
 @dataclass
@@ -28,10 +28,9 @@ class FakePipes:
     async def file_problems(self) -> dict[str, tuple[()]]:
         return {}
 
-    def health(self) -> PipesHealth:
-        numbers: dict[str, Any] = dict.fromkeys(("scheduler_restarts", "broken", "queued", "running"), 0)
-        numbers |= {"pipes": len(self.views), "scheduler_error": self.scheduler_error, "ledger": None}
-        return PipesHealth(scheduler_running=True, **numbers)
+    def health(self) -> dict[str, Any]:
+        facts = dict.fromkeys(("scheduler_restarts", "broken", "queued", "running", "ledger", "catalog"))
+        return {**facts, "scheduler_running": True, "pipes": len(self.views), "scheduler_error": self.scheduler_error}
 
     def refused_output(self) -> dict[str, str]:
         return self.refused

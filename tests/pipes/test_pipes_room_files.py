@@ -29,7 +29,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
             rig.shell(name, "echo", "schedule: every 1h")
         await rig.room.files.refresh()
         rig.room.task(rig.room.timetable.run())
-        await eventually(lambda: rig.room.health().queued == 3, "three in line")
+        await eventually(lambda: rig.room.health()["queued"] == 3, "three in line")
         await rig.room.detach()
         await rig.put_down()
         (rig.config.pipes_dir / "gone" / "pipe.md").unlink()
@@ -68,7 +68,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own
         assert (done.error_type, done.pid) == (kind, None)
         assert words in (done.error_message or "")
         assert told in own_rig.room.next(name)["sentences"][0]
-    assert (views["sound"].config_error, own_rig.room.health().broken) == (None, len(CASES))
+    assert (views["sound"].config_error, own_rig.room.health()["broken"]) == (None, len(CASES))
     checks = {each.name: each.verdict for each in await own_rig.room.validate("careless")}
     assert checks["preset"] == "fail"
     presets.write_text(f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n')

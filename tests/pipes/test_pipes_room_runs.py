@@ -223,7 +223,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         "RuntimeError: a defect",
     )
     await eventually(lambda: not own_rig.placement.children(), "the end of the process")
-    assert own_rig.room.health().running == 0
+    assert own_rig.room.health()["running"] == 0
     with monkeypatch.context() as patch:
         patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
         assert (await own_rig.run("p")).error_message is not None
@@ -231,7 +231,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         patch.setattr(own_rig.room, "announce", broken)
         own_rig.shell("p", "echo fine")
         assert (await own_rig.run("p")).status is Status.COMPLETED
-    assert own_rig.room.health().running == 0
+    assert own_rig.room.health()["running"] == 0
 
 
 async def test_an_agent_over_its_memory_limit_is_told_so(own_rig: PipeRig) -> None:

@@ -216,7 +216,7 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
         assert live is not None
         await eventually(lambda: house.room.watch.resumed_at > before, "the resume is seen")
         await eventually(lambda: live.heard_at > house.room.watch.resumed_at, "words after the resume")
-        assert house.room.health().running == 2
+        assert house.room.health()["running"] == 2
         house.time.pass_by(WAKE_SILENCE_SECONDS + 1)
         done = await house.room.wait(mute)
         assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
@@ -300,14 +300,14 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
         monkeypatch.setattr(output, "disk_is_full", lambda _: True)
         queued = [(await house.room.run(name))[0] for name in ("c2", "c2-well")]
         await eventually(lambda: len(house.room.refused_output()) == 2, "the trouble")
-        assert "full" in (house.room.health().ledger or "")
+        assert "full" in (house.room.health()["ledger"] or "")
         connection.execute("PRAGMA max_page_count = 1000000")
         monkeypatch.setattr(output, "disk_is_full", lambda _: False)
         await eventually(lambda: not house.room.refused_output(), "the room")
         for folder in (fails, works):
             (folder / "gate").touch()
         bad, good = await asyncio.gather(*(house.room.wait(each.id) for each in queued))
-        await eventually(lambda: house.room.health().ledger is None, "the recovery")
+        await eventually(lambda: house.room.health()["ledger"] is None, "the recovery")
         assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
         assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
         while not await house.ledger.flush():

@@ -168,7 +168,7 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
         row = (await ended(own_rig, name))[0]  # a look of the room's own may be at work with it
         assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
         assert why in (row.error_message or "")
-    assert own_rig.room.health().queued == 0
+    assert own_rig.room.health()["queued"] == 0
 
 
 @in_one_room
@@ -219,13 +219,13 @@ async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkey
 
     monkeypatch.setattr(Timetable, "_candidates", fails_once)
     async with pipe_house(short_tmp) as house:
-        await eventually(lambda: house.room.health().scheduler_restarts, "the crash")
+        await eventually(lambda: house.room.health()["scheduler_restarts"], "the crash")
         house.shell("e4", "echo still", "schedule: every 1h")
         await house.room.files.refresh()
         assert (await ended(house, "e4"))[0].status is Status.COMPLETED
         health = house.room.health()
-        assert (health.scheduler_running, health.scheduler_restarts) == (True, 1)
-        assert "boom" in (health.scheduler_error or "")
+        assert (health["scheduler_running"], health["scheduler_restarts"]) == (True, 1)
+        assert "boom" in str(health["scheduler_error"])
 
 
 @in_one_room
@@ -239,10 +239,9 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
     assert await rig.room.timetable.start(pipe, due) == f"still running: execution {number}; skipped"
     (folder / "gate").touch()
     await rig.room.wait(number)
-    assert not rig.room.get("e5").slower_than_schedule
+    assert rig.room.get("e5").warnings == ()
     rig.room.states.average_seconds["e5"] = 700.0
-    view = rig.room.get("e5")
-    assert (view.slower_than_schedule, "slower than its schedule" in view.warnings[-1]) == (True, True)
+    assert "slower than its schedule" in rig.room.get("e5").warnings[-1]
 
 
 def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:

@@ -108,7 +108,7 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
         await house.room.files.refresh()
         [asked] = await house.room.run("g1-asked")
         assert (asked.status, asked.position) == (Status.QUEUED, 1)
-        assert (house.room.health().scheduler_running, len(await house.rows())) == (False, 1)
+        assert (house.room.health()["scheduler_running"], len(await house.rows())) == (False, 1)
         house.room.start_scheduler()
         assert (await house.room.wait(asked.id)).status is Status.COMPLETED
         assert (await ended(house, "g1-due"))[0].trigger is Trigger.SCHEDULED

@@ -26,8 +26,6 @@ def _remark(pipe: Document) -> Cell:
         return "broken: " + str(pipe["config_error"]).removeprefix(f"{pipe.get('folder')}/"), "red"
     if pipe.get("running") is not None:
         return f"execution {pipe['running']}", None
-    if pipe.get("slower_than_schedule"):
-        return "takes longer than the time between two runs", "yellow"
     return "; ".join(pipe.get("warnings") or []), "yellow"
 
 
