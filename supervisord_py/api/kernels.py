@@ -31,10 +31,9 @@ from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE
 from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels import notebook as notebooks
+from supervisord_py.kernels import render
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 from supervisord_py.kernels.live_session import SessionView
-from supervisord_py.kernels.render import find_artifact
 from supervisord_py.kernels.session import BackendName, CallRequest, Cell, CellResult, Owner, StartRequest
 
 if TYPE_CHECKING:
@@ -186,9 +185,9 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     if body.code is not None:
         cells = (Cell(body.code),)
     elif body.script is not None:
-        cells = notebooks.cells_of_script(body.script)
+        cells = render.cells_of_script(body.script)
     elif body.notebook is not None:
-        cells, named = await asyncio.to_thread(notebooks.cells_of_notebook, body.notebook)
+        cells, named = await asyncio.to_thread(render.cells_of_notebook, body.notebook)
         kernelspec = None if named == _USUAL_SPEC else named
     if not cells:
         raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", 'for example {"code": "1 + 1"}')
@@ -207,9 +206,9 @@ async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict
 
     def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
         log = CellLog(folder, cell.id)
-        return notebooks.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
+        return render.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
 
-    return {**document, "notebook": await asyncio.to_thread(notebooks.executed, sent, result.cells, outputs_of)}
+    return {**document, "notebook": await asyncio.to_thread(render.executed, sent, result.cells, outputs_of)}
 
 
 # -- what happens, as it happens ---------------------------------------------------------------------------------------
@@ -332,7 +331,7 @@ async def cell_output(
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result."""
     folder = call.context.config.cells_dir / session_of(call, cwd).id
-    path, mime = await asyncio.to_thread(find_artifact, folder, call.path("id"))
+    path, mime = await asyncio.to_thread(render.find_artifact, folder, call.path("id"))
     return web.FileResponse(path, headers={"Content-Type": mime, "X-Content-Type-Options": "nosniff"})
 
 

@@ -10,18 +10,19 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from msgspec.structs import asdict, replace
 
-from supervisord_py.kernels import messages
+from supervisord_py.kernels import messages, render
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell_files import CellLog, folder_of_cells
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import RECORDS
 from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import CellOutcome
+from supervisord_py.kernels.render import CellOutput, show
 from supervisord_py.kernels.session import BackendName, CellError, CellResult, CellStatus, Variables
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -29,9 +30,6 @@ from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from supervisord_py.kernels.render import CellOutput
 
 SWEEP_SECONDS = 300.0
 FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes
@@ -109,8 +107,6 @@ class CellStore:
         return result
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
-        from supervisord_py.kernels.render import CellOutput, show
-
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
@@ -127,11 +123,9 @@ class CellStore:
         return await kernel_rows.of_session(self._ledger, session_id)
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
-        from supervisord_py.kernels import notebook
-
         rows, limits = await self.history(session.id), self._config().output
         about: Any = {"session_id": session.id, "language": session.language, "kernelspec": session.kernelspec}
-        return await asyncio.to_thread(notebook.export, rows, lambda row: self.log(session.id, row.id), limits, **about)
+        return await asyncio.to_thread(render.export, rows, lambda row: self.log(session.id, row.id), limits, **about)
 
     # -- what an earlier control plane left --------------------------------------------------------------------------
 

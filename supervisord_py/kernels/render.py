@@ -1,8 +1,10 @@
-"""What is shown of a cell, made from its files: one text, and outputs as notebooks have them.
+"""What is shown of a cell, made from its files: one text, and outputs as notebooks have them. Notebooks and scripts.
 
 Text and outputs tell the same in the same order. Memory is bounded by the limits, not by what the cell printed: the
 streams are read at their two ends, large rich outputs become files beside the cell's own, `<cell id>.<n>.<extension>`.
-Blocking: call it in a thread.
+Of a notebook what a user wrote stays: cells, ids, metadata and the minor version of the format; only outputs and counts
+are replaced. It is valid whatever a cell gave: a reference to an artifact, which no schema knows, becomes a sentence
+and metadata. Blocking: call it in a thread; nbformat alone takes a tenth of a second to import.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ import importlib
 import json
 import mimetypes
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.errors import InvalidInputError, UnknownUnitError
 from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Reading, Record, StreamSpan
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.session import CellError
+from supervisord_py.kernels.session import Cell, CellError, CellResult, CellStatus
+from supervisord_py.ledger.kernels import KernelCellRow
 
 Output = dict[str, Any]
 MOST_OUTPUTS = 500
@@ -40,6 +45,13 @@ _TYPES.add_type("text/latex", ".tex")
 _ARTIFACT = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 # Types that kernels give as base64: pictures (but SVG), sound, films, PDF.
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
+SKIP_TAG = "skip-execution"
+MAJOR = 4
+IDS_SINCE = (4, 5)
+RICH_BYTES = 16 * 1024 * 1024
+ALL_OUTPUTS = 100_000
+_MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
+_TYPE = re.compile(r"\[(\w+)\]")
 
 
 class CellOutput(Struct, frozen=True):
@@ -148,10 +160,9 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
     """Make the words and the output of a record; return about how many bytes of it are in the answer."""
     record, data = log.record_at(part.offset), {}
     if record.kind == "error":
-        error = record.raised
-        part.output = {"output_type": "error", "ename": error.name, "evalue": error.value}
-        part.output["traceback"] = list(error.traceback)
-        words = traceback_text(error).encode("utf-8", "replace")
+        part.output = _error_output(record.raised)
+        text = _ESCAPES.sub("", "\n".join(part.output["traceback"])).rstrip("\n")  # without its colours
+        words = f"{text}\n".encode("utf-8", "replace")
     else:
         is_status = record.kind == "status"
         data = {STATUS_MIME: record.event} if is_status else _spilled(log, record, inline_bytes)
@@ -161,7 +172,7 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
         words = b"" if is_status else text_of(record.data).encode("utf-8", "replace")
     part.words = words if len(words) <= 2 * most else words[:most] + words[-most:]  # of its middle nothing can be shown
     part.size = len(part.words)
-    return sum(map(_weight, data.values()))
+    return sum(len(joined(value)) for value in data.values())
 
 
 def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str, list[Output]]:
@@ -210,17 +221,10 @@ def as_on_a_terminal(text: str) -> str:
 def text_of(data: Mapping[str, Any]) -> str:
     """Return the words that stand for a bundle, ending with a line end: markdown, else plain text, else HTML; or ""."""
     mime = next((each for each in (MARKDOWN, PLAIN, HTML) if each in data), None)
-    value = "" if mime is None else data[mime]
-    text = value if isinstance(value, str) else joined(value)
+    text = "" if mime is None else joined(data[mime])
     if mime == HTML:  # the first time imports the library, a tenth of a second
         text = importlib.import_module("markdownify").markdownify(text, heading_style="ATX").strip("\n")
     return text if not text or text.endswith("\n") else f"{text}\n"
-
-
-def traceback_text(error: CellError) -> str:
-    """Return a traceback without its colours, else the name and value."""
-    text = "\n".join(error.traceback) or f"{error.name}: {error.value}"
-    return _ESCAPES.sub("", text).rstrip("\n") + "\n"
 
 
 def joined(value: Any) -> str:
@@ -241,7 +245,7 @@ def _spilled(log: CellLog, record: Record, inline_bytes: int) -> dict[str, Any]:
     """
     kept = dict(record.data)
     for position, (mime, value) in enumerate(record.data.items()):
-        if _weight(value) <= inline_bytes:
+        if len(joined(value)) <= inline_bytes:
             continue
         known = _TYPES.guess_extension(mime, strict=False) or mime
         extension = re.sub(r"[^a-z0-9]+", "-", known.lower()).strip("-")[:40] or "bin"
@@ -254,10 +258,6 @@ def _spilled(log: CellLog, record: Record, inline_bytes: int) -> dict[str, Any]:
         except OSError as error:
             kept[mime] |= {"artifact": None, "error": f"not kept: {error.strerror}"}
     return kept
-
-
-def _weight(value: Any) -> int:
-    return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))
 
 
 def _content(mime: str, value: Any) -> bytes:
@@ -277,3 +277,168 @@ def find_artifact(folder: Path, artifact_id: str) -> tuple[Path, str]:
             hint="ids are in the outputs of a cell; what a cell printed is at /api/kernels/{k}/cells/{id}/output",
         )
     return path, _TYPES.guess_type(artifact_id, strict=False)[0] or "application/octet-stream"
+
+
+# -- notebooks and scripts ---------------------------------------------------------------------------------------------
+
+
+def cells_of_notebook(text: str) -> tuple[tuple[Cell, ...], str | None]:
+    """Return the code cells of a notebook that are to be run, and the name of the kernel that it was made with.
+
+    Blank cells and those tagged `skip-execution` are not among them. Raises InvalidInputError, with line and column or
+    a JSON pointer.
+    """
+    notebook = _read(text)
+    cells = (Cell(it.source, _text(it.metadata.get("title") or it.metadata.get("name"))) for it in _runnable(notebook))
+    return tuple(cells), _text(notebook.metadata.get("kernelspec", {}).get("name"))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _runnable(notebook: Any) -> Iterator[Any]:
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.source.strip() and SKIP_TAG not in cell.metadata.get("tags", ()):
+            yield cell
+
+
+def executed(
+    text: str,
+    results: Sequence[CellResult],
+    outputs_of: Callable[[CellResult], Sequence[Mapping[str, Any]]] = lambda result: result.outputs,
+) -> str:
+    """Return the notebook, as it was sent, with what its cells gave: `results`, in order, of `cells_of_notebook`.
+
+    A cell that was not run is left without outputs. `outputs_of` returns those of a result in more detail.
+    """
+    notebook = _read(text)
+    for cell, result in zip(_runnable(notebook), results, strict=True):
+        is_run = result.status is not CellStatus.ABORTED
+        cell.outputs = _outputs(outputs_of(result), result.status, result.error) if is_run else []
+        cell.execution_count = result.execution_count
+    return _written(notebook)
+
+
+def _written(notebook: Any) -> str:
+    text: str = importlib.import_module("nbformat").writes(notebook)
+    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair would make it no file at all
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def export(
+    rows: Iterable[KernelCellRow],
+    log_of: Callable[[KernelCellRow], CellLog],
+    limits: CellLimits,
+    *,
+    session_id: str,
+    language: str = "python",
+    kernelspec: str | None = None,
+) -> dict[str, Any]:
+    """Return a session's history as a notebook, nbformat 4.5; cells never run are left out."""
+    v4 = importlib.import_module("nbformat.v4")
+    name = kernelspec or {"python": "python3"}.get(language, language)
+    spec = {"name": name, "display_name": kernelspec or language.capitalize(), "language": language}
+    about = {"language_info": {"name": language}, "px": {"session": session_id}}
+    notebook = v4.new_notebook(metadata={"kernelspec": spec, **about})
+    for row in (row for row in rows if row.status != CellStatus.ABORTED):
+        metadata: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
+        if row.title:
+            notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
+            metadata["title"] = row.title
+        outputs, is_kept = [], False
+        with suppress(OutputGoneError, OSError):
+            log = log_of(row)
+            outputs, is_kept = detailed_outputs(log, limits), log.exists()
+        if not is_kept and row.total_bytes:
+            gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
+            outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
+        # One that runs has not failed.
+        status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
+        raised = None if row.error is None else convert(row.error, CellError)
+        found = _outputs(outputs, status, raised)
+        members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
+        notebook.cells.append(v4.new_code_cell(row.code, outputs=found, **members))
+    return dict(json.loads(_written(notebook)))
+
+
+def detailed_outputs(log: CellLog, limits: CellLimits, *, rich: bool = False) -> list[Output]:
+    """Return all outputs of a cell. With `rich`, pictures and tables are whole, up to 16 MiB each."""
+    limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
+    return list(show(log, limits, ALL_OUTPUTS).outputs)
+
+
+def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: CellError | None) -> list[Any]:
+    """Return outputs of an answer as a notebook may hold them, and the failure of a cell, where none tells it."""
+    found: list[dict[str, Any]] = []
+    for output in outputs:
+        if "data" not in output:
+            found.append(dict(output))
+            continue
+        kept: dict[str, Any] = {}
+        away: dict[str, Any] = {}
+        for mime, value in output["data"].items():
+            if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
+                away[mime] = value
+            elif mime != STATUS_MIME:  # events have no place there
+                kept[mime] = value if mime.endswith("json") else joined(value)
+        metadata = dict(output.get("metadata") or {})
+        if away:
+            metadata["px"] = {"artifacts": away}
+            words = [f"[{mime}, {it['bytes']} bytes: artifact {it['artifact']}]" for mime, it in away.items()]
+            kept.setdefault(PLAIN, "\n".join(words))
+        if kept or not output["data"]:
+            found.append({**output, "data": kept, "metadata": metadata})
+    if status is not CellStatus.OK and not any(output["output_type"] == "error" for output in found):
+        found.append(_error_output(error or CellError(status.value, status.value)))
+    return list(map(importlib.import_module("nbformat").from_dict, found))
+
+
+def _error_output(error: CellError) -> Output:
+    traceback = list(error.traceback) or [f"{error.name}: {error.value}"]
+    return {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": traceback}
+
+
+def _read(text: str) -> Any:
+    """Return a notebook of major version 4, older ones upgraded, with cell ids where its version wants them."""
+    nbformat = importlib.import_module("nbformat")
+    try:
+        plain = json.loads(text)
+        major = plain.get("nbformat") if isinstance(plain, dict) else None
+        if major not in range(1, MAJOR + 1):
+            raise ValueError(f"nbformat is {major!r}; versions 1 to {MAJOR} can be read")
+        notebook = nbformat.convert(nbformat.reader.reads(text), MAJOR)
+        if (MAJOR, notebook.nbformat_minor) >= IDS_SINCE:
+            with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
+                _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
+        nbformat.validate(notebook)
+    except Exception as error:  # a broken notebook breaks the library in any way
+        pointer = "".join(f"/{part}" for part in getattr(error, "absolute_path", ()))
+        why = str(getattr(error, "message", None) or error)[:300]
+        raise InvalidInputError(
+            f"the notebook is not valid: {pointer}{': ' if pointer else ''}{why}",
+            hint="open it in Jupyter and save it again, or give `pxctl exec -f` a script",
+            errors=[{"pointer": pointer, "message": why}],
+        ) from error
+    return notebook
+
+
+def cells_of_script(script: str) -> tuple[Cell, ...]:
+    """Return the cells of a script that is split at its `# %%` lines: its code parts, each with its marker.
+
+    Behind a marker stand a title and a type in brackets (`[markdown]`: no code). `# %%time` is a commented magic.
+    """
+    parts: list[tuple[list[str], str | None, str]] = [([], None, "code")]
+    for line in script.splitlines(keepends=True):
+        marker = _MARKER.fullmatch(line)
+        if marker is not None:
+            rest = marker["rest"] or ""
+            kind = _TYPE.search(rest)
+            title = " ".join(_TYPE.sub(" ", rest, count=1).split())
+            parts.append(([], title or None, kind[1].lower() if kind is not None else "code"))
+        parts[-1][0].append(line)
+    return tuple(
+        Cell("".join(lines), title)
+        for lines, title, kind in parts
+        if kind == "code" and any(line.strip() and not _MARKER.fullmatch(line) for line in lines)
+    )

@@ -46,12 +46,10 @@ class Call(Answer):
 
     @property
     def ended(self) -> tuple[str, str]:
-        """How it ended, and what became of the variables."""
         return self["status"], self["variables"]
 
     @property
     def cell(self) -> dict[str, Any]:
-        """Its only cell."""
         (found,) = self["cells"]
         return dict(found)
 
@@ -65,7 +63,6 @@ class Call(Answer):
 
     @property
     def told(self) -> str:
-        """All that the answer says in words."""
         words = [self.document.get("message"), self.document.get("detail"), *self.document.get("notices", ())]
         for cell in self.document.get("cells", ()):
             words += [*cell["notices"], (cell["error"] or {}).get("value")]
@@ -89,7 +86,6 @@ class Stream:
             assert event.get("event") not in {"done", None}, event
 
     def printed(self, length: int) -> str:
-        """Return the next `length` characters of output, in however many pieces they come."""
         text = ""
         while len(text) < length:
             text += self.until("output")["text"]
@@ -117,13 +113,11 @@ class Calls:
         return Call(**vars(self.house.request("POST", f"/api/kernels/{kernel}/execute", body, seconds=seconds)))
 
     def run(self, kernel: str, code: str | list[Any], **members: Any) -> Call:
-        """Return a call that ran."""
         call = self.ask(kernel, code, **members)
         assert (call.status, call.document.get("schema")) == (200, "px.exec/1"), call.body
         return call
 
     def value(self, kernel: str, code: str, **members: Any) -> str:
-        """Return what one good cell printed or is worth."""
         call = self.run(kernel, code, **members)
         assert call.ok, call.document
         return call.text
@@ -132,7 +126,6 @@ class Calls:
         return Later(lambda: self.ask(kernel, code, **members))
 
     def begun(self, kernel: str, code: str, **members: Any) -> Later:
-        """Start a call whose code has begun when this returns."""
         mark = self.house.home / "begun"
         mark.unlink(missing_ok=True)
         line = f": > {mark}" if members.get("language") == "bash" else f"open({str(mark)!r}, 'w').close()"
@@ -151,11 +144,9 @@ class Calls:
         return self.house.post(f"/api/kernels/{kernel}/interrupt")
 
     def end(self, kernel: str) -> None:
-        """Stop a session: nothing of it is left."""
         assert self.house.pxctl("kernel", "stop", self.show(kernel)["id"]).returncode == 0
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """Return all sessions, by name."""
         return {item["name"]: item for item in self.house.get("/api/kernels")["kernels"]}
 
     def show(self, kernel: str) -> dict[str, Any]:
@@ -175,12 +166,10 @@ class Calls:
         return self.house.get(f"/api/kernels/{self.show(kernel)['id']}/cells")["cells"]
 
     def last(self, kernel: str) -> dict[str, Any]:
-        """Return the newest cell of a session once it has ended."""
         cells = until(lambda: [c for c in self.history(kernel)[-1:] if c["ended_at"]], f"{kernel}'s last cell ended")
         return dict(cells[0])
 
     def output(self, kernel: str, cell: str, query: str = "", limit: int = PAGE) -> bytes:
-        """Return the output of a cell so far, page by page, checking each page's headers."""
         found, path = b"", f"/api/kernels/{self.show(kernel)['id']}/cells/{cell}/output"
         while True:
             page = self.house.request("GET", f"{path}?offset={len(found)}&limit={limit}{query}")
@@ -195,22 +184,18 @@ class Calls:
                 return found
 
     def events(self, kernel: str, *names: str) -> list[dict[str, Any]]:
-        """Return what happened to the session's kernel, oldest first."""
         return self.house.events(f"kernel:{self.show(kernel)['id']}", *names)
 
 
 def actions(cell: Mapping[str, Any]) -> list[str]:
-    """Return the rungs that ended a cell, in order."""
     return [step["action"] for step in cell["steps"]]
 
 
 def waits_for(path: Path, also: str = "None") -> str:
-    """Return a cell that runs until `path` exists."""
     return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)\n{also}"
 
 
 def environment(folder: Path) -> Path:
-    """Make `folder` a virtual environment in a moment, with our ipykernel in it; return its python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     packages = next((folder / "lib").glob("python3*")) / "site-packages"
     (packages / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -228,7 +213,6 @@ def kernels_house(settings: Mapping[str, str] | None = None, *, measured: bool =
 
 @contextlib.contextmanager
 def gateway(folder: Path, token: str) -> Iterator[str]:
-    """Run a real kernel_gateway with that token on loopback; yields its address."""
     port = free_port()
     folder.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
@@ -269,7 +253,6 @@ def gateways(home: House) -> dict[int, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the living children of a process and theirs."""
     children: list[int] = []
     with contextlib.suppress(OSError):  # it may end meanwhile, and so may each of its threads
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -1,7 +1,6 @@
 """What users, programs and cells do wrong, and what strangers try: a clear error each time, and nobody else notices.
 
-A second session, beside those of the tests, keeps its process and its variables. The tests named d1 to d11, here and
-elsewhere, are about the known defects of earlier designs.
+The tests named d1 to d11, here and elsewhere, are about the known defects of earlier designs.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from e2e.house import Answer, alive, house, marked, until
@@ -45,7 +45,6 @@ def calls() -> Iterator[Calls]:
 
 
 def refused(answer: Answer, status: int, kind: str) -> dict[str, Any]:
-    """Assert a problem document that says what, where, why and what next."""
     problem: dict[str, Any] = answer.json()
     assert (answer.status, problem["status"], problem["kind"]) == (status, status, kind), problem
     assert answer.headers["content-type"].startswith("application/problem+json")
@@ -57,20 +56,10 @@ def refused(answer: Answer, status: int, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b"\xff\xfe{}", b'{"code": "1", "timeout": NaN}', b"[" * 100_000], ids=lambda body: body[:24]
-)
-def test_a_body_that_is_no_json_object_is_a_bad_request(calls: Calls, body: bytes) -> None:
-    answer = calls.house.request("POST", "/api/kernels/bad/execute", body)
-    assert refused(answer, 400, "bad_request")["exit_code"] == 2
-
-
-@pytest.mark.parametrize(
     ("members", "pointer"),
     [
         ({}, ""),
         ({"code": "1", "cells": []}, ""),
-        ({"code": ["1"]}, "/code"),
-        ({"cells": [{"code": "1"}, {}]}, "/cells/1/code"),
         ({"cells": [{"code": "1", "titel": "x"}]}, "/cells/0/titel"),
         ({"script": ""}, "/script"),
         ({"notebook": json.dumps(EMPTY_NOTEBOOK)}, "/notebook"),
@@ -79,21 +68,16 @@ def test_a_body_that_is_no_json_object_is_a_bad_request(calls: Calls, body: byte
         ({"code": "1", "cwd": "/etc/passwd"}, "/cwd"),
         ({"code": "1", "cwd": "/tmp\0x"}, "/cwd"),
         ({"code": "1", "cwd": "/" + "x" * 5000}, "/cwd"),
-        ({"code": "1", "timeout": "5"}, "/timeout"),
         ({"code": "1", "timeout": 10**400}, "/timeout"),
         ({"code": "1", "interpreter": "/no/python"}, "/interpreter"),
         ({"code": "1", "interpreter": "/bin/false"}, "/interpreter"),
         ({"code": "1", "kernelspec": "../../x"}, "/kernelspec"),
-        ({"code": "1", "backend": "tcp"}, "/backend"),
-        ({"code": "1", "environ": []}, "/environ"),
-        ({"code": "1", "bogus": 1}, "/bogus"),
     ],
     ids=lambda told: repr(told)[:48],
 )
 def test_a_member_that_does_not_fit_is_named_by_its_pointer(
     calls: Calls, members: dict[str, Any], pointer: str
 ) -> None:
-    """And nothing was started for it."""
     answer = calls.house.request("POST", "/api/kernels/unfit/execute", {"cwd": calls.cwd, **members})
     problem = refused(answer, 422, "invalid_input")
     assert [error["pointer"] for error in problem["errors"]] == [pointer], problem
@@ -103,18 +87,11 @@ def test_a_member_that_does_not_fit_is_named_by_its_pointer(
 
 @pytest.mark.parametrize("name", ["..", "a%2Fb", "..%2F..%2Fetc", "-a", "a%00b", "%FF", "x" * 65])
 def test_a_name_that_is_no_name_is_refused_everywhere(calls: Calls, name: str) -> None:
-    """No path of a session's folder can be made of it."""
     refused(calls.ask(name, "1"), 422, "invalid_input")
     paths = [("GET", name), ("DELETE", name), ("POST", f"{name}/restart"), ("GET", f"{name}/cells")]
     for method, path in (*paths, ("GET", f"other/cells/{name}/output"), ("GET", f"other/artifacts/{name}")):
         answer = calls.house.request(method, f"/api/kernels/{path}")
         assert answer.status in {400, 404, 422}, (method, path, answer.body)
-
-
-def test_pages_out_of_bounds(calls: Calls) -> None:
-    path = f"/api/kernels/pages/cells/{calls.run('pages', 'print(9)').cell['id']}/output"
-    for query in ("offset=-1", "limit=0", "offset=x", "stream=stdin", "offset=9999999999999999999", "bogus=1"):
-        refused(calls.house.request("GET", f"{path}?{query}"), 400, "bad_request")
 
 
 @pytest.mark.parametrize(
@@ -126,8 +103,6 @@ def test_pages_out_of_bounds(calls: Calls) -> None:
         (("exec", "--kernel", "../x", "1"), 2, "../x"),
         (("exec", "--bash", "--interpreter", "python3", "1"), 2, "bash"),
         (("exec", "-f", "/no/such/file.py"), 2, "/no/such/file.py"),
-        (("exec", "1", "-f", "/etc/hostname"), 2, ""),
-        (("kernel", "show", "nosuch"), 4, "nosuch"),
         (("kernel", "stop", "nosuch"), 4, "nosuch"),
         (("exec", "1/0"), 1, "ZeroDivisionError"),
         (("exec", "input('name?')"), 1, "which cells cannot get here"),
@@ -141,11 +116,7 @@ def test_pxctl_exits_as_promised_and_says_why(calls: Calls, args: tuple[str, ...
     assert ("\nhint: " in done.stderr) == (code != 1), "a failed cell tells its error itself"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"{nope", b"\xff\xfe\x00", json.dumps({**EMPTY_NOTEBOOK, "metadata": [], "nbformat": 99}).encode()],
-    ids=lambda content: repr(content[:40]),
-)
+@pytest.mark.parametrize("content", [b"{nope", b"\xff\xfe\x00"])
 def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(calls: Calls, tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "bad.ipynb"
     bad.write_bytes(content)
@@ -161,7 +132,6 @@ def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(calls: Calls, tmp_p
 def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_in_silence(
     calls: Calls, short_tmp: Path
 ) -> None:
-    """A living kernel still answers, by its id; a session whose environment was removed says so."""
     folder = short_tmp / "work"
     python, cwd = str(environment(folder / ".venv")), str(folder)
     calls.run("dies", "x = 7", interpreter=python, cwd=cwd)
@@ -186,21 +156,18 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
         ({"argv": [sys.executable, "-c", "import sys; sys.exit('my own words')", "{connection_file}"]}, "my own words"),
         ({"argv": [sys.executable, "-c", "pass"]}, "connection_file"),
         ({"argv": []}, "argv"),
-        ("{nope", "broken"),
     ],
-    ids=["missing", "exits", "no connection file", "empty", "no json"],
+    ids=["missing", "exits", "no connection file", "empty"],
 )
 def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(calls: Calls, spec: Any, word: str) -> None:
-    kernelspecs = Path(calls.cwd, "jupyter", "kernels")
     fine = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     for name, told in (("broken", spec), ("fine", {"argv": fine})):
-        (kernelspecs / name).mkdir(parents=True, exist_ok=True)
-        text = told if isinstance(told, str) else json.dumps({"display_name": name, "language": "python", **told})
-        (kernelspecs / name / "kernel.json").write_text(text)
+        file = Path(calls.cwd, "jupyter", "kernels", name, "kernel.json")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"display_name": name, "language": "python", **told}))
     call = calls.ask("broken-spec", "1", kernelspec="broken")
-    assert (call.status in {422, 503}, word in json.dumps(call.document), bool(call["hint"])) == (True, True, True), (
-        call
-    )
+    found = (call.status in {422, 503}, word in json.dumps(call.document), bool(call["hint"]))
+    assert found == (True, True, True), call
     assert calls.run("fine", "1", kernelspec="fine").ok
     assert "fine" in calls.house.get("/api/kernelspecs")["kernelspecs"]
 
@@ -209,7 +176,6 @@ def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(calls: 
 
 
 def ask(port: str, method: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
-    """Return status and headers of one request to a gateway over TCP."""
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     body = '{"name": "python3"}' if method == "POST" else None
@@ -294,8 +260,8 @@ def test_d6_running_out_of_descriptors_touches_no_busy_session(tmp_path: Path) -
         failed = [call for call in new if not call.ok]
         assert failed, "the limit was met"
         for call in failed:
-            assert (call.status in {429, 503}, bool(call["hint"])) == (True, True), call
-            assert "open files" in call.told or "descriptor" in call.told
+            told = "open files" in call.told or "descriptor" in call.told
+            assert (call.status in {429, 503}, told, bool(call["hint"])) == (True, True, True), call
         for each, limits in before.items():
             resource.prlimit(each, resource.RLIMIT_NOFILE, limits)
         (tmp_path / "go").touch()
@@ -303,6 +269,7 @@ def test_d6_running_out_of_descriptors_touches_no_busy_session(tmp_path: Path) -
         assert calls.run("after", "1").ok
 
 
+# A bomb of a bounded size, which sheds root first: no limit of processes binds root.
 BOMB = """
 import os, signal, time
 reader, writer = os.pipe()
@@ -325,39 +292,13 @@ print(os.read(reader, 1000).decode())
 
 @pytest.mark.deep
 def test_a_fork_bomb_meets_the_limit_of_processes(require_root: None) -> None:
-    """The bomb is one of a bounded size, and sheds root first: no limit of processes binds root."""
     with kernels_house(PX_KERNELS__PROCESSES="40") as calls:
         calls.run("beside", "keep = 1")
         made, _, why = calls.value("bomb", BOMB).partition(" ")
         assert (int(made) < 40, "temporarily unavailable" in why) == (True, True), "the limit binds"
         calls.end("bomb")
-        assert not [pid for pid in filter(str.isdigit, os.listdir("/proc")) if owner(pid) == 64321 and alive(int(pid))]
+        assert not [it.pid for it in psutil.process_iter(["uids"]) if it.info["uids"].real == 64321 and alive(it.pid)]
         assert calls.value("beside", "keep") == "1"
-
-
-def owner(pid: str) -> int:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return -1
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import sys, io; sys.stdout = io.StringIO(); sys.stderr = None; print('away')",
-        "import os; os.close(1); os.close(2)",
-        "import sys; sys.path[:] = []; sys.modules.clear()",
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
-    ],
-    ids=lambda code: code[:40],
-)
-def test_a_cell_that_ruins_its_own_kernel_is_answered_and_reset_repairs_it(calls: Calls, code: str) -> None:
-    calls.run("ruins", "1")
-    calls.run("ruins", f"x = 1\n{code}", timeout=5)
-    assert calls.value("ruins", "print('well')", reset=True) == "well"
 
 
 @pytest.mark.deep

@@ -80,7 +80,6 @@ def besieged() -> Iterator[Calls]:
 
 @pytest.fixture(scope="module")
 def fallen() -> Iterator[Calls]:
-    """A house whose keeper dies again and again."""
     with house({"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05"}, start=True) as home:
         yield Calls(home)
 
@@ -96,7 +95,6 @@ def strays(home: House) -> list[int]:
 
 
 def assert_lost(calls: Calls, session: str) -> None:
-    """Assert that the next call is told that the variables are gone, and finds it so."""
     again = calls.run(session, "x")
     assert again.cell["error"]["name"] == "NameError", again.document
     assert "variables" in again.told, again.document
@@ -164,7 +162,6 @@ def test_the_local_gateways_kernels_outlive_the_brain_but_not_their_gateway(besi
 
 @pytest.mark.deep
 def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: Calls) -> None:
-    """The next brain knows until when a cell may run, and ends it by the same ladder."""
     besieged.run("late", "x = 5")  # the seconds below are the cell's, not the start's
     later = besieged.begun("late", SLEEPS, timeout=8)
     besieged.house.kill_brain()

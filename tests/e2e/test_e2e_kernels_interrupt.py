@@ -84,14 +84,12 @@ open({path!r}, "w").write(f"{{same.pid}} {{own.pid}}")
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Calls]:
-    """A daemon whose second rung is far away."""
     with kernels_house(PATIENT) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[Calls]:
-    """A daemon that climbs its ladder to SIGTERM in less than a second."""
     with kernels_house(QUICK_LADDER) as made:
         yield made
 

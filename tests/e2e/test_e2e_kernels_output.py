@@ -68,9 +68,6 @@ def consistent(calls: Calls, kernel: str, code: str) -> tuple[dict[str, Any], by
     return cell, kept
 
 
-# -- not a byte is lost -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("row", mostly_deep(WRITTEN, "invalid UTF-8"))
 def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
     generator, code = WRITTEN[row]
@@ -81,7 +78,6 @@ def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
 
 
 def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(calls: Calls) -> None:
-    """As with `pxctl exec … | head -1`."""
     process = calls.house.pxctl_later("exec", "--kernel", "head", cell_of("lines", PRINT))
     assert process.stdout.readline().startswith("000000 ")
     process.stdout.close()
@@ -102,28 +98,6 @@ def test_both_streams_are_kept_in_order_and_can_be_read_apart_and_in_pages(calls
     assert calls.output("written", short["id"], limit=7) == ("äöü€" * 21 + "\n").encode()
     beyond = calls.house.request("GET", f"/api/kernels/written/cells/{short['id']}/output?offset=1000")
     assert (beyond.status, beyond.body, beyond.headers["x-complete"]) == (200, b"", "true")
-
-
-FLOODS = {
-    "print": "while True: print('x' * 100)",
-    "os.write": "import os\nwhile True: os.write(1, b'y' * 1000)",
-    "child": "import subprocess; subprocess.run(['yes'])",
-}
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("row", FLOODS)
-def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Calls, row: str) -> None:
-    calls.run("flood", "mine = 42")
-    for seconds in (1, 5, 25):
-        flood = calls.later("flood", FLOODS[row], timeout=seconds)
-        until(lambda flood=flood: flood.done() or calls.known()["flood"]["running"], "the flood runs, or has run")
-        assert calls.value("dry", "1 + 1") == "2"
-        call = flood.result()
-        if call.status == 200 and call.cell["total_bytes"] > 0:
-            break  # else a busy machine did not come as far as to print
-    assert call.ended == ("timed_out", "kept"), call.body
-    assert calls.value("flood", "mine") == "42"
 
 
 def test_a_page_of_a_cell_that_runs_says_that_there_may_be_more(calls: Calls, tmp_path: Path) -> None:
@@ -155,9 +129,6 @@ def test_what_a_thread_or_a_child_prints_after_the_end_is_kept_with_its_cell(cal
 
     until(lambda: kept() == [b"LATE", b"early", b"late"], "the late output is with its cell")
     assert calls.value("written", "print('mine')") == "mine"
-
-
-# -- readers that do not read -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", mostly_deep(["direct", GATEWAY], "direct"))
@@ -221,9 +192,6 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(calls: Calls,
             assert stream.printed(len(said)) == said
             gate.write(b"x")
         assert stream.until("done")["result"]["status"] == "ok"
-
-
-# -- what is shown ----------------------------------------------------------------------------------------------------
 
 
 RICH: dict[str, tuple[dict[str, Any], str]] = {

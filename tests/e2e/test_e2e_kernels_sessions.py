@@ -26,7 +26,6 @@ def calls() -> Iterator[Calls]:
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Calls]:
-    """A daemon with two places and short lines."""
     with kernels_house(PATIENT, PX_KERNELS__MAX_SESSIONS="2", PX_KERNELS__QUEUE_MAX="2") as made:
         yield made
 
@@ -55,17 +54,6 @@ def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------
-
-
-def test_calls_of_a_session_run_one_after_the_other_in_the_order_of_their_arrival(calls: Calls, tmp_path: Path) -> None:
-    calls.run("fifo", "order = []")
-    running = [calls.begun("fifo", waits_for(tmp_path / "go", "order.append(0)"))]
-    for number in range(1, 5):
-        running.append(calls.later("fifo", f"order.append({number})"))
-        until(lambda number=number: calls.show("fifo")["queued"] == number, "it waits in line")
-    (tmp_path / "go").touch()
-    assert all(call.result().ok for call in running)
-    assert calls.value("fifo", "order") == "[0, 1, 2, 3, 4]"
 
 
 def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Path) -> None:
@@ -101,25 +89,6 @@ def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narro
     again = narrow.run("c", "'mine' in globals()")
     assert (again.text, again["variables"], "variables" in again.told) == ("False", "kept", True), again.document
     assert [event["reason"] for event in narrow.events("c", "stopped")] == ["evicted_lru"]
-
-
-@pytest.mark.deep
-def test_an_idle_session_is_evicted_and_a_running_one_is_not(narrow: Calls, tmp_path: Path) -> None:
-    settings = narrow.house.home / "pxd.toml"
-    settings.write_text("[kernels]\nidle_seconds = 0.5\n")
-    home = narrow.house
-    home.settings = {key: value for key, value in home.settings.items() if "IDLE" not in key}
-    home.stop()
-    home.start()
-    narrow.run("idle", "1")
-    held = narrow.begun("runs", waits_for(tmp_path / "go", "'still here'"))
-    narrow.wait_state("idle", "stopped")
-    assert (narrow.known()["idle"]["reason"], narrow.state("runs")) == ("evicted_ttl", "busy")
-    (tmp_path / "go").touch()
-    assert held.result().text == "'still here'"
-    until(lambda: narrow.known()["runs"]["pid"] is None, "it is evicted when it has been idle")
-    settings.unlink()
-    home.post("/api/daemon/reload")
 
 
 # -- per call, reset, stop --------------------------------------------------------------------------------------------
@@ -196,7 +165,6 @@ def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
 
 
 def test_d11_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
-    """The session ends by the user's wish; as often as the user likes."""
     for _ in range(2):
         call = calls.run("leaves", ["mine = 1", "exit()", "never = 1"])
         assert (call.statuses, call["variables"]) == (["ok", "ok", "aborted"], "lost"), call.document

@@ -14,14 +14,11 @@ CAP = 1 << 32
 
 
 def config_in(folder: Path, **changes: Any) -> KernelsConfig:
-    """Return the usual settings, with every place below a folder."""
     places = {name: folder / name.removesuffix("_dir") for name in ("run_dir", "cells_dir", "data_dir", "modules_dir")}
     return KernelsConfig(**places, gateway_dir=folder / "gateway", **changes)
 
 
 class Writer(CellWriter):
-    """Writes what a kernel's messages would bring."""
-
     def display(self, data: Any, metadata: Any = None, display_id: str | None = None, *, update: bool = False) -> None:
         kind = "update_display_data" if update else "display_data"
         self.message(kind, {"data": data, "metadata": metadata, "transient": {"display_id": display_id}})
@@ -37,7 +34,6 @@ class Writer(CellWriter):
 
 
 def writer_of(folder: Path, cell_id: str = CELL, cap: int = CAP) -> Writer:
-    """Return the writer of a cell that has begun."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = Writer(str(folder), cell_id, cap)
     writer.begin("code")
@@ -45,10 +41,8 @@ def writer_of(folder: Path, cell_id: str = CELL, cap: int = CAP) -> Writer:
 
 
 def log_of(folder: Path, cell_id: str = CELL) -> CellLog:
-    """Return its reader."""
     return CellLog(folder, cell_id)
 
 
 def finish(writer: CellWriter, status: str = "ok", count: int = 1) -> None:
-    """End the cell."""
     writer.end(status, execution_count=count, duration=0.5)

@@ -13,7 +13,6 @@ from kernels.inside_rig import OLDER_PYTHON
 
 @pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
 def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    """Return an interpreter with that ipykernel."""
     if request.param == "ipykernel 7":
         return sys.executable
     require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
@@ -22,5 +21,4 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
 
 @pytest.fixture
 async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
     return FakeBackend()

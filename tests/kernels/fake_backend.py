@@ -16,8 +16,6 @@ from supervisord_py.process.model import Child, ExitRecord, Identity
 
 
 class FakeHandle:
-    """A kernel that is none."""
-
     connection_file: Path | None = None
     child: Child | None = None
 
@@ -54,11 +52,9 @@ class FakeHandle:
         return reply
 
     def release(self) -> None:
-        """Let the cell end well."""
         self.cell.set_result(Reply(CellStatus.OK))
 
     def die(self, code: int | None, signal: int | None = None) -> None:
-        """End the process."""
         if not self.died.done():
             place = (self.launch.instance, f"kernel:{self.launch.session_id}", Identity(1, 1, "b"))
             self.died.set_result(ExitRecord(*place, time.time(), time.time(), code, signal, 0.0, 0.0, 0, 0, 0))
@@ -102,7 +98,6 @@ class FakeBackend:
 
     @property
     def handle(self) -> FakeHandle:
-        """The newest kernel."""
         return self.handles[-1]
 
     async def spec(self, launch: Launch) -> None:

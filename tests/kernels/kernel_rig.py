@@ -49,7 +49,6 @@ class KernelRig:
         self._supervisor: Supervisor | None = None
 
     async def supervise(self) -> Supervisor:
-        """Return the supervisor of the present control plane."""
         if self._supervisor is None:
             self.ledger = await Ledger.open(self.folder / "pxd.db")
             events = await EventStream.open(EventJournal(self.ledger))
@@ -74,7 +73,6 @@ class KernelRig:
         return await self.connect()
 
     def launch(self, session: str = "s-000000", **changes: Any) -> Launch:
-        """Return what starts a kernel with the tests' own interpreter, in a folder of its own."""
         cwd, cells = self.folder / "cwd", self.folder / "cells" / session
         cwd.mkdir(exist_ok=True)
         cells.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +87,6 @@ class KernelRig:
         return self.launch(session, **spec)
 
     def deadline(self, seconds: float = PATIENCE) -> float:
-        """Return that time of the loop's clock."""
         return asyncio.get_running_loop().time() + seconds
 
     async def start(self, backend: Any, launch: Launch) -> Any:
@@ -114,7 +111,6 @@ class KernelRig:
         return kernel.handle
 
     async def attach(self, backend: Any, launch: Launch) -> Any:
-        """Take a kernel over; its connections are closed with the rig."""
         child = await self.placement.attach(launch.instance)
         assert child is not None
         handle = await backend.attach(launch, child)
@@ -123,17 +119,14 @@ class KernelRig:
         return handle
 
     def request(self, launch: Launch, code: str, **changes: Any) -> ExecuteRequest:
-        """Return a cell with a fresh id."""
         made = ExecuteRequest(uuid.uuid4().hex[:16], code, launch.cells_dir, 64 * 1024, 1 << 32)
         return replace(made, **changes)
 
     def out(self, request: ExecuteRequest) -> bytes:
-        """Return the complete output of a cell."""
         path = request.cells_dir / f"{request.cell_id}.out"
         return path.read_bytes() if path.exists() else b""
 
     def records(self, request: ExecuteRequest, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the records of a cell, or those of one kind."""
         path = request.cells_dir / f"{request.cell_id}.jsonl"
         whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may just be written
         found = [json.loads(line) for line in whole]
@@ -155,8 +148,6 @@ class KernelRig:
 
 @dataclass(slots=True)
 class Ran:
-    """What came of a cell."""
-
     reply: Reply
     request: ExecuteRequest
     out: bytes
@@ -182,13 +173,11 @@ class Running:
         return self.handle
 
     async def attach(self) -> Any:
-        """Be the next control plane, and take the kernel over."""
         await self.rig.replace()
         self.handle = await self.rig.attach(await self.make(), self.launch)
         return self.handle
 
     def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
-        """Send a cell."""
         request = self.rig.request(self.launch, code)
         return request, asyncio.ensure_future(self.handle.execute(request))
 
@@ -200,21 +189,18 @@ class Running:
         return request, task
 
     async def run(self, code: str) -> Ran:
-        """Run a cell to its end."""
         request, task = self.begin(code)
         reply = await asyncio.wait_for(task, PATIENCE)
         out = CellLog(request.cells_dir, request.cell_id).page(0, 1 << 30).data  # both streams, in their order
         return Ran(reply, request, out, self.rig.records(request))
 
     async def follow(self, request: ExecuteRequest) -> Reply:
-        """Wait for the end of a cell that an earlier control plane has sent."""
         found: Reply = await asyncio.wait_for(self.handle.execute(request, is_sent=True), PATIENCE)
         return found
 
 
 @asynccontextmanager
 async def kernel_house(folder: Path) -> AsyncIterator[KernelRig]:
-    """Start a keeper in a short folder (`short_tmp`), be its control plane, and end both."""
     keeper = RealKeeper(folder)
     rig = KernelRig(folder, keeper)
     try:

@@ -43,7 +43,6 @@ class RoomHouse:
         self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(rig.folder)}
 
     async def open(self) -> None:
-        """Be a control plane."""
         (self.rig.folder / "state").mkdir(exist_ok=True)
         self.ledger = await Ledger.open(self.rig.folder / "state" / "pxd.db")
         self.events = await EventStream.open(EventJournal(self.ledger))
@@ -59,7 +58,6 @@ class RoomHouse:
         await self.room.open()
 
     async def close(self) -> None:
-        """Stop everything."""
         await self.room.close()
         await self._put_down()
 
@@ -76,13 +74,11 @@ class RoomHouse:
         await self.open()
 
     def reconfigure(self, **changes: Any) -> KernelsConfig:
-        """Put other settings in force."""
         self.config = replace(self.config, **changes)
         self.room.reconfigure(self.config)
         return self.config
 
     def request(self, *codes: str, **changes: Any) -> CallRequest:
-        """Return a call of the default session."""
         made = CallRequest(
             cells=tuple(Cell(code) for code in codes),
             arrived_at=asyncio.get_running_loop().time(),
@@ -92,11 +88,9 @@ class RoomHouse:
         return replace(made, **changes)
 
     async def run(self, *codes: str, tell: Callable[[CallEvent], None] | None = None, **changes: Any) -> CallResult:
-        """Run cells."""
         return await self.room.execute(self.request(*codes, **changes), tell or (lambda _: None))
 
     async def said(self, unit: str | None = None) -> list[Any]:
-        """Return all events so far."""
         await self._committed()
         return await self.events.history(unit=unit)
 
@@ -107,11 +101,9 @@ class RoomHouse:
             assert time.monotonic() < deadline, "the ledger was not written"
 
     async def words(self, unit: str | None = None) -> list[str]:
-        """Return the names of all events so far."""
         return [each.event for each in await self.said(unit)]
 
     async def ended_row(self, key: str) -> Any:
-        """Return the row of an instance once its end is recorded."""
         deadline = time.monotonic() + PATIENCE
         while (row := await self.row(key)) is None or row.ended_at is None:
             assert time.monotonic() < deadline, f"the end of {key} was not recorded"
@@ -119,14 +111,12 @@ class RoomHouse:
         return row
 
     async def row(self, key: str) -> Any:
-        """Return the row of an instance."""
         await self._committed()
         return await INSTANCES.get(self.ledger, key)
 
 
 @asynccontextmanager
 async def room_house(folder: Path, backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
-    """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
     keeper = RealKeeper(folder)
     rig = KernelRig(folder, keeper)
     try:

@@ -93,13 +93,10 @@ def test_whatever_a_display_holds_is_one_line_of_json(given: Any, found: Any, tm
     assert second.data == {}
 
 
-@pytest.mark.parametrize(
-    "modules", ["inside.cell_writer", "render, supervisord_py.kernels.notebook", "room, supervisord_py.kernels.direct"]
-)
-def test_large_libraries_come_with_what_needs_them(modules: str) -> None:
-    """The writer runs in any kernel, readers and the room are there before the first one."""
+def test_large_libraries_come_with_what_needs_them() -> None:
     heavy = set("IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client psutil".split())  # noqa: SIM905
-    program = f"import sys, supervisord_py.kernels.{modules}; print({heavy} & sys.modules.keys())"
+    modules = "import sys; from supervisord_py.kernels import direct, render, room"
+    program = f"{modules}; print({heavy} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
 
@@ -194,9 +191,7 @@ def test_any_history_is_told_as_it_was_from_any_place(
             writer.display({"text/plain": event})
     finish(writer)
     items = everything(log_of(folder))
-    assert merged(items) == merged(history)
-    assert items[0].kind == "begin"
-    assert items[-1].kind == "end"
+    assert (merged(items), items[0].kind, items[-1].kind) == (merged(history), "begin", "end")
     told, record = {"stdout": 0, "stderr": 0}, -1
     for at, item in enumerate(items[:-1]):  # who was given so much is given the rest
         if isinstance(item, Piece):
@@ -270,19 +265,9 @@ def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifac
             find_artifact(tmp_path / "session", name)
 
 
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("plain\n", "plain\n"),
-        ("10%\r20%\r100%\ndone", "100%\ndone"),
-        ("dos\r\nlines\r\n", "dos\nlines\n"),
-        ("a\r", "a"),
-        ("x" * 10**6, "x" * 10**6),
-    ],
-    ids=["plain", "progress", "dos", "at the end", "long, and at once"],
-)
-def test_carriage_returns_show_what_was_written_last(text: str, seen: str) -> None:
-    assert as_on_a_terminal(text) == seen
+def test_carriage_returns_show_what_was_written_last() -> None:
+    seen = {"10%\r20%\r100%\ndone": "100%\ndone", "dos\r\nlines\r\n": "dos\nlines\n", "a\r": "a"}
+    assert {text: as_on_a_terminal(text) for text in seen} == seen
 
 
 # -- put together ----------------------------------------------------------------------------------------------------

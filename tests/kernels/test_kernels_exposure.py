@@ -33,18 +33,10 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "offered"),
-    [
-        ("both", "python bash", "both"),
-        ("both", "python", "python"),
-        ("both", "bash", "bash"),
-        ("both", "", None),
-        ("python", "python bash", "python"),
-        ("python", "bash", None),
-        ("bash", "python bash", "bash"),
-        ("bash", "python", None),
-    ],
-)
-def test_what_is_offered_is_what_is_wanted_and_there(wanted: str, there: str, offered: str | None) -> None:
-    python = Offer(offered="python" in there)
-    assert report(wanted, python, "/bin/bash" if "bash" in there else None, "direct")["expose"] is offered
+    ("wanted", "offered"),
+    [("both", ["both", "python", "bash", None]), ("python", ["python", "python", None, None]),
+     ("bash", ["bash", None, "bash", None])],
+)  # fmt: skip
+def test_what_is_offered_is_what_is_wanted_and_there(wanted: str, offered: list[str | None]) -> None:
+    there = [(True, "/bin/bash"), (True, None), (False, "/bin/bash"), (False, None)]
+    assert [report(wanted, Offer(python), bash, "direct")["expose"] for python, bash in there] == offered

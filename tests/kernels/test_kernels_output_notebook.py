@@ -14,7 +14,7 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.notebook import cells_of_notebook, cells_of_script, detailed_outputs, executed, export
+from supervisord_py.kernels.render import cells_of_notebook, cells_of_script, detailed_outputs, executed, export
 from supervisord_py.kernels.session import Cell, CellResult, CellStatus
 from supervisord_py.ledger.kernels import KernelCellRow
 

@@ -304,7 +304,6 @@ TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measure
 
 
 def up(sessions: SessionSet, slot: KernelSlot, want: Want = Want.CALL) -> Waiter:
-    """Ask for a kernel, and have it ready."""
     waiter = Waiter(slot, want)
     sessions.ask(waiter, 0.0)
     sessions.ready(slot, 0.0)
@@ -313,17 +312,6 @@ def up(sessions: SessionSet, slot: KernelSlot, want: Want = Want.CALL) -> Waiter
 
 def stops(actions: list[Action]) -> list[Reason | None]:
     return [it.reason for it in actions if isinstance(it, KernelStop)]
-
-
-def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() -> None:
-    sessions = SessionSet(KernelsSettings(max_sessions=1))
-    one, other = KernelSlot(), KernelSlot()
-    impatient, patient = Waiter(one), Waiter(other)
-    assert isinstance(sessions.ask(impatient, 0.0)[0], KernelStart)
-    assert sessions.end(impatient, 1.0) == []
-    actions = sessions.ask(patient, 2.0)
-    assert KernelStop(one, Reason.EVICTED_LRU) in actions
-    assert KernelStart(other) in actions
 
 
 def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_asks() -> None:

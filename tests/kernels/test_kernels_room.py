@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 import sqlite3
@@ -38,15 +37,14 @@ from supervisord_py.process.model import Reason
 
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
-    """A room whose kernels behave as told."""
     async with room_house(short_tmp, backend, **PATIENT, stop_seconds=0.5) as made:
         yield made
 
 
-async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes: Any) -> asyncio.Task[Any]:
-    """Begin a call whose first cell holds, and return when it does."""
+async def running(house: RoomHouse, backend: FakeBackend) -> asyncio.Task[Any]:
+    """Begin a call whose cell holds, and return when it does."""
     backend.held.clear()
-    call = asyncio.ensure_future(house.run(*(codes or ("hold",)), **changes))
+    call = asyncio.ensure_future(house.run("hold"))
     await asyncio.wait_for(backend.held.wait(), 30)
     return call
 
@@ -80,17 +78,6 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
 # -- starts and stops --------------------------------------------------------------------------------------------------
 
 
-async def test_what_survives_a_stop_is_named_and_tried_again(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.01)
-    session = (await house.run("ok")).session_id
-    backend.handle.survivors = (4711,)
-    assert await house.room.stop(session) == (4711,)
-    await eventually(lambda: is_stopped(house, session))
-    assert "survivors" in await house.words()
-
-
 async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_sticky(
     house: RoomHouse, backend: FakeBackend
 ) -> None:
@@ -103,20 +90,6 @@ async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_
         with pytest.raises(StartFailedError, match="no luck"):
             await call
     assert (await house.run("ok")).status is CellStatus.OK
-
-
-async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    idle = (await house.run("ok", name="idle")).session_id
-    call = await running(house, backend, name="busy")
-    backend.fail_next.append(OSError(errno.EMFILE, "too many"))
-    with pytest.raises(StartFailedError, match="descriptors"):
-        await house.run("ok", name="new")
-    assert (idle, "evicted_lru") in backend.stopped
-    assert (await house.run("ok", name="new")).status is CellStatus.OK
-    backend.handles[1].release()
-    assert (await call).status is CellStatus.OK
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -134,10 +107,6 @@ async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHous
     await eventually(lambda: is_stopped(house, session))
 
 
-async def events(house: RoomHouse, name: str) -> list[Any]:
-    return [row for row in await house.said(house.room.snapshot()[0].unit) if row.event == name]
-
-
 async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, backend: FakeBackend) -> None:
     session = (await house.run("ok")).session_id
     backend.handle.die(None, 11)
@@ -146,8 +115,9 @@ async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, 
     for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
         await house.room.stop(session, reason)
         await house.run("ok", name=session)
-    (died,), (evicted, _) = await events(house, "died"), await events(house, "stopped")
-    assert [row.cause for row in await events(house, "starting")] == [None, died.id, evicted.id, None]
+    told = {name: [it for it in await house.said() if it.event == name] for name in ("died", "stopped", "starting")}
+    (died,), evicted = told["died"], told["stopped"][0]
+    assert [row.cause for row in told["starting"]] == [None, died.id, evicted.id, None]
 
 
 @pytest.mark.parametrize("how", ["by its front end", "a cell of ours", "a crash", "a session of the user"])
@@ -174,22 +144,6 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
         assert is_stopped(house, session)
 
 
-async def test_a_session_that_was_alive_when_last_written_and_is_not_is_remembered_as_cut_off(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    session = (await house.run("ok")).session_id
-    await house.replace()
-    await house.ledger.flush()
-    view = house.room.find(session)
-    assert (view.state, view.reason) == (SessionState.STOPPED, Reason.INTERRUPTED)
-    row = await kernel_rows.SESSIONS.get(house.ledger, session)
-    assert row is not None
-    assert (row.state, row.reason) == ("stopped", "interrupted")
-    await house.replace()
-    assert live_session.CUT_OFF in (await house.run("ok")).notices
-    assert backend.handle.ran == ["ok"]
-
-
 async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse, backend: FakeBackend) -> None:
     session = (await house.run("ok")).session_id
     await house.room.stop(session)
@@ -206,7 +160,6 @@ async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse
 async def test_the_row_is_on_disk_when_the_cell_is_sent(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process would find it: a control plane that dies right after the sending leaves a cell that is known."""
     monkeypatch.setattr(cell_store, "ROW_SECONDS", 60.0)  # also where the disk is slow
     monkeypatch.setattr(house.ledger, "_limits", replace(house.ledger._limits, stall_seconds=60.0))
     await house.run("ok")
@@ -224,7 +177,6 @@ async def test_the_row_is_on_disk_when_the_cell_is_sent(
 
 
 async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:
-    """The row is closed behind the answer's back; a disk that is busy does not make it look as if the cell ran on."""
     await house.run("ok")
     go, execute = threading.Event(), backend.handle.execute
 
@@ -262,7 +214,6 @@ async def test_a_row_that_cannot_be_written_holds_no_cell_up(
 async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not lost between two chairs: the cell is sent, and the ladder climbed at once."""
     await house.run("ok")
     waiting, go = asyncio.Event(), asyncio.Event()
 
@@ -299,10 +250,10 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
 
     finish(await sent("told", "k1"), count=4)
     (await sent("left", "k1")).end("error", execution_count=5, duration=1.0, ask_exit=True)
-    await sent("sealed", "k1")
-    log_of(cells / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 3.0)
-    for name, instance in (("followed", "k1"), ("recorded", "k1"), ("found", "k2"), ("unknown", None), ("away", "k2")):
+    held = {"sealed": "k1", "followed": "k1", "recorded": "k1", "found": "k2", "unknown": None, "away": "k2"}
+    for name, instance in held.items():
         await sent(name, instance)
+    log_of(cells / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 3.0)
     await sent("shell", "life", "sh-1")
     (cells / "s-1/away.jsonl").unlink()
     await ledger.flush()

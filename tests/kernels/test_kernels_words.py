@@ -11,12 +11,11 @@ import pytest
 
 from kernels.cell_folder import config_in
 from supervisord_py.config.settings import KernelsSettings
-from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.call import timeout_of
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
-from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables, session_name
+from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
@@ -43,13 +42,6 @@ MEMORY = End(Reason.MEMORY_LIMIT, record(None, 9, OVER))
 def test_a_timeout_outside_is_clamped_and_that_is_told(asked: float | None, seconds: float, words: str | None) -> None:
     found, notice = timeout_of(asked, config_in(Path("/x")))
     assert (found, notice is None, (words or "") in (notice or "")) == (seconds, words is None, True)
-
-
-@pytest.mark.parametrize("name", ["", "-x", "my session", "a/b", "été", "x" * 65, "x\n"])
-def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="name must be 1 to 64") as caught:
-        session_name(name)
-    assert caught.value.extra["errors"][0]["pointer"] == "/name"
 
 
 @pytest.mark.parametrize(
