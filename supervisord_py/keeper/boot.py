@@ -67,7 +67,11 @@ class Rungs:
 
     def __init__(self, boot: Boot) -> None:
         self.portable = boot.platform == "portable" or not sys.platform.startswith("linux")
-        self.subreaper = not self.portable and become_subreaper()
+        self.subreaper = False  # every orphaned descendant comes back to this process (prctl(2), Linux 3.4)
+        if not self.portable:
+            with contextlib.suppress(OSError):
+                spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 1)
+                self.subreaper = True
         if boot.handover is None:
             self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
         else:  # nothing is tried where children live
@@ -78,15 +82,6 @@ class Rungs:
         if self.groups is not None:
             self.kill = "cgroup"
             self.memory = "cgroup" if "memory" in self.controllers else self.memory
-
-
-def become_subreaper() -> bool:
-    """Make every orphaned descendant come back to this process (prctl(2), Linux 3.4). False where it cannot be."""
-    try:
-        spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 1)
-    except OSError:
-        return False
-    return True
 
 
 class Birth:
@@ -120,13 +115,11 @@ class Birth:
 class Journal:
     """One line a fact on a descriptor, by default stderr: JSON unless a person reads it on a terminal.
 
-    A line never blocks: when stderr is a full pipe the line is dropped and counted, because the keeper's loop is worth
-    more than its log.
+    A line never blocks: when stderr is a full pipe it is dropped, because the keeper's loop is worth more than its log.
     """
 
     def __init__(self, fd: int = STDERR_FD) -> None:
         self._fd = fd
-        self._dropped = 0
         self._human = os.isatty(fd)
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
@@ -134,8 +127,6 @@ class Journal:
         self.info, self.warning, self.error = (partial(self._line, level) for level in ("info", "warning", "error"))
 
     def _line(self, level: str, event: str, **facts: Any) -> None:
-        if self._dropped:
-            facts["dropped_lines"] = self._dropped
         now = time.time()
         if self._human:
             words = " ".join(f"{name}={value}" for name, value in facts.items())
@@ -144,12 +135,6 @@ class Journal:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
             head = {"time": stamp, "level": level, "event": event, "source": "keeper"}
             text = json.dumps(head | facts, default=str)
-        try:
-            ready = self._poll.poll(0)
-            if not ready or not ready[0][1] & select.POLLOUT:
-                self._dropped += 1
-                return
-            os.write(self._fd, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")
-            self._dropped = 0
-        except OSError:
-            self._dropped += 1
+        with contextlib.suppress(OSError):
+            if any(state & select.POLLOUT for _, state in self._poll.poll(0)):
+                os.write(self._fd, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")

@@ -268,18 +268,10 @@ class Notifier:
         micros = environ.pop("WATCHDOG_USEC", "")
         pid = environ.pop("WATCHDOG_PID", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._ready_due = True
         mine = pid in ("", str(os.getpid()))
         self.watchdog_seconds = int(micros) / 1e6 if micros.isdigit() and mine and address else 0.0
 
-    def ready(self) -> None:
-        """The API serves: READY=1, the first time and after a reload."""
-        if self._ready_due:
-            self._ready_due = False
-            self.say("READY=1")
-
     def reloading(self) -> None:
-        self._ready_due = True
         self.say(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def status(self, text: str) -> None:

@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import struct
+import warnings  # noqa: F401  os.execvpe imports it, in a child that may open no file any more
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,9 +69,6 @@ class SpawnPlan:
             raise SpawnError("exec", errno.ENOENT)
         if any(b"=" in name or not name for name in self.env):
             raise SpawnError("exec", errno.EINVAL)
-        program, path = self.argv[0], self.env.get(b"PATH", os.fsencode(os.defpath))
-        folders = [] if b"/" in program else path.split(b":")
-        self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]  # to be tried
         self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
         self.cwd = _word(message["cwd"], "chdir") if "cwd" in message else None  # None keeps the keeper's
         self.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
@@ -253,19 +251,11 @@ def _limit(rlimits: list[tuple[int, int, int]]) -> None:
 
 
 def _exec(plan: SpawnPlan) -> None:
-    """Default signal dispositions, nothing blocked, then the first candidate that can be executed (as execvp(3))."""
+    """Default signal dispositions, nothing blocked, then the program, looked for as by execvp(3)."""
     signal.set_wakeup_fd(-1)
     for number in (*CAUGHT, *_IGNORED):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if plan.listen_pid:
         plan.env[b"LISTEN_PID"] = b"%d" % os.getpid()
-    denied = missing = None
-    for program in plan.programs:
-        try:
-            os.execve(program, plan.argv, plan.env)  # noqa: S606  exec is the point
-        except (FileNotFoundError, NotADirectoryError) as error:
-            missing = error
-        except PermissionError as error:
-            denied = error
-    raise denied or missing or OSError(errno.ENOENT, "no program")
+    os.execvpe(plan.argv[0], plan.argv, plan.env)  # noqa: S606  exec is the point

@@ -212,7 +212,7 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "put_fd": _put_fd,
     "take_fd": _take_fd,
     "drop_fd": _drop_fd,
-    "ready": lambda request: request.keeper.notifier.ready(),
+    "ready": lambda request: request.keeper.notifier.say("READY=1"),
     "status": lambda request: request.keeper.notifier.status(request.message["text"]),
     "alive": lambda request: request.keeper.control.alive(),
     "shutdown": lambda request: request.keeper.end(),

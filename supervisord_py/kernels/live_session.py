@@ -253,9 +253,9 @@ class KernelInstance(Instance):
         reason = (self.wanted or Reason.EXIT).value
         if self.handle is not None:
             pids = await self.handle.shutdown(self.stop_seconds, reason)
-            return StopReport(self.key, tuple(Survivor(pid, "", 0) for pid in pids))
+            return StopReport(tuple(Survivor(pid, "", 0) for pid in pids))
         if not self.is_ours:
-            return StopReport(self.key)
+            return StopReport()
         grace = 0.0 if self.ready_at is None else self.stop_seconds
         return await placement.stop(self.key, grace_seconds=grace, reason=reason)
 

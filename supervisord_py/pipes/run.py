@@ -47,16 +47,15 @@ from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
-from supervisord_py.process.instance import Instance, describe
+from supervisord_py.process.instance import LIMITS, Instance, describe
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import Child, Reason, StopReport
+from supervisord_py.process.model import Child, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
 MESSAGE_MAX = 4000  # characters of an error message: lists carry it, and a whole stderr has its own column
 TAIL_CHARS = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
-_LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 CUT_OFF = frozenset((
     ErrorType.TIMEOUT, ErrorType.CANCELLED, ErrorType.CRASH, ErrorType.INTERRUPTED, ErrorType.SHUTDOWN,
     ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT, ErrorType.DISK_FULL,
@@ -387,8 +386,9 @@ class Run(Instance):
             return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(self.defect).__name__}: {self.defect}")
         if self.child is None and self.cause is Cause.NOBODY:
             return self._not_started(error)
-        verdict = record.verdict.reason if record and record.verdict else None
-        if record and verdict in _LIMITS:  # a limit that the keeper enforced is the reason, whatever else was wanted
+        verdict = record.verdict if record else None
+        # A limit that the keeper enforced is the reason, whatever else was wanted.
+        if record and verdict and verdict.reason in LIMITS:
             return Outcome(Status.FAILED, ErrorType.RESOURCE_LIMIT, describe(record, verdict))
         ended = ExitInfo(
             self.cause,

@@ -22,7 +22,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow, ended
 from supervisord_py.ledger.table import Operation
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason, StopReport
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason, StopReport, Verdict
 
 
 class Phase(StrEnum):
@@ -71,17 +71,10 @@ class End:
 
     def facts(self) -> dict[str, Any]:
         """Return the members of a problem document that describe this end."""
-        found = _verdict(self.record)
-        verdict, tail = {"verdict": found} if found else {}, {"stderr_tail": self.stderr_tail}
-        return {"reason": self.reason.value, "code": self.code, "signal": self.signal, **verdict, **tail}
-
-
-def _verdict(record: ExitRecord | None) -> dict[str, Any] | None:
-    """Return what the killer wrote down, JSON values."""
-    found = record.verdict if record else None
-    if found is None:
-        return None
-    return {name: getattr(found, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
+        found = self.record.verdict if self.record else None
+        verdict = {"verdict": msgspec.to_builtins(found)} if found else {}
+        how = {"reason": self.reason.value, "code": self.code, "signal": self.signal}
+        return {**how, **verdict, "stderr_tail": self.stderr_tail}
 
 
 class Instance:
@@ -108,7 +101,7 @@ class Instance:
         self.record: ExitRecord | None = None  # how its leader ended, once that is known
         self.end: End | None = None  # the same with reason and evidence
         self.error: PxError | None = None  # why it never became ready
-        self.report = StopReport(key)  # what the last stop left
+        self.report = StopReport()  # what the last stop left
         self.life: asyncio.Task[None] | None = None
         self.over = asyncio.Event()  # `end` is known
         self.stopped = asyncio.Event()  # nothing is left of it, or something has survived a stop
@@ -158,7 +151,7 @@ class Instance:
         if record is None:
             return ended(self.key, time.time(), reason)
         names = ("code", "signal", "max_rss_bytes", "memory_peak_bytes", "log_end")
-        facts = {name: getattr(record, name) for name in names} | {"verdict": _verdict(record)}
+        facts = {name: getattr(record, name) for name in names} | {"verdict": msgspec.to_builtins(record.verdict)}
         facts["cpu_seconds"] = record.user_seconds + record.system_seconds
         return ended(self.key, record.ended_at, reason, **facts)
 
@@ -203,14 +196,12 @@ def reason_of(error: PxError) -> Reason:
 
 # -- why it ended, from its exit record: pure --------------------------------------------------------------------------
 
-_LIMITS = {
+LIMITS = {
     Reason.MEMORY_LIMIT: "over its memory limit",
     Reason.OOM_KILL: "out of memory",
     Reason.CPU_LIMIT: "CPU limit reached",
 }
-_KILLERS = {"control": "", "keeper": "", "watchdog": " by pxd's memory watchdog"}
-_KILLERS |= dict.fromkeys(("cgroup", "rlimit"), " by the kernel")
-"""Who wrote a verdict down; the daemon itself need not be named where the reason tells that it was the daemon."""
+"""What the keeper and the kernel enforce, in words."""
 
 
 def outcome(record: ExitRecord, wanted: Reason | None, ready: bool) -> Reason:
@@ -228,15 +219,13 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def describe(record: ExitRecord, reason: Reason) -> str:
+def describe(record: ExitRecord, verdict: Verdict) -> str:
     """Return one sentence for people about an end by a limit: how it ended, by whom, and what is known about why."""
-    verdict, why, by = record.verdict, _LIMITS.get(reason, reason.value), ""
-    if verdict is not None:
-        by = _KILLERS.get(verdict.by, f" by {verdict.by}")
-        sizes = [f"{size / 1048576:.0f} MiB {what}" for size, what in ((verdict.rss_bytes, "resident"),) if size]
-        sizes += [f"limit {verdict.limit_bytes / 1048576:.0f} MiB"] if verdict.limit_bytes else []
-        why += f": {', '.join(sizes)}" if sizes else ""
-    if reason is Reason.CPU_LIMIT:
-        why += f", {record.user_seconds + record.system_seconds:.1f} s used"
+    by = "pxd's memory watchdog" if verdict.by == "watchdog" else "the kernel"
+    sizes = [f"{verdict.rss_bytes / 1048576:.0f} MiB resident"] if verdict.rss_bytes else []
+    sizes += [f"limit {verdict.limit_bytes / 1048576:.0f} MiB"] if verdict.limit_bytes else []
+    if verdict.reason is Reason.CPU_LIMIT:
+        sizes = [f"{record.user_seconds + record.system_seconds:.1f} s used"]
+    why = ": ".join([LIMITS[verdict.reason], *filter(None, [", ".join(sizes)])])
     how = f"exited with code {record.code}" if record.signal is None else f"killed by {signal_name(record.signal)}"
-    return f"{how}{by} ({why}), after {max(0.0, record.ended_at - record.started_at):.1f} s"
+    return f"{how} by {by} ({why}), after {max(0.0, record.ended_at - record.started_at):.1f} s"

@@ -177,11 +177,10 @@ class KeeperClient:
         of a leader that has ended by itself it most often does in one breath with the end.
         """
         if key in self._emptied:
-            return StopReport(key)
+            return StopReport()
         seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
         members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": KILL_SECONDS, "reason": reason}
-        reply = await self.ask("stop", fine="unknown_key", seconds=seconds, **members)
-        return _read(StopReport, {**reply, "key": key})
+        return _read(StopReport, await self.ask("stop", fine="unknown_key", seconds=seconds, **members))
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
         """Measure whole trees; what is unknown or gone is absent."""

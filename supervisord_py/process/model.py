@@ -138,7 +138,6 @@ class Survivor(Struct, frozen=True):
 class StopReport(Struct, frozen=True):
     """The outcome of a stop: empty `survivors` means that the whole tree is gone and its pipes are drained."""
 
-    key: str
     survivors: tuple[Survivor, ...] = ()
     killed: bool = False
 

@@ -389,7 +389,7 @@ class Tools:
             self.catalog.entry(name)
         self._tell(self.pool.stop, name, reason)
         if instance is None:
-            return StopReport("")
+            return StopReport()
         await instance.stopped.wait()
         report = instance.report
         if report.survivors:

@@ -84,7 +84,7 @@ class FakeLauncher:
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         await self._did("stop", name, str(reason))
         self.put(name, state="cold", pid=None, reason=str(reason), instance=None)
-        return StopReport(name)
+        return StopReport()
 
     async def refresh(self) -> None:
         self.calls.append(("refresh",))

@@ -211,7 +211,6 @@ def test_readiness_reload_status_and_stop_are_told(rigs: Callable[..., Rig], abs
         link = rig.greet()
         link.call("ready")
         assert manager.next() == "READY=1"
-        link.call("ready")  # once is enough
         link.call("status", text="two\nlines")
         assert manager.next() == "STATUS=two lines"
         os.kill(rig.pid, signal.SIGHUP)

@@ -71,7 +71,7 @@ async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.M
 
     async def fails(key: str, **_: Any) -> StopReport:
         monkeypatch.setattr(rig.placement, "stop", stop)
-        return StopReport(key, (Survivor(pid, "sleep", 1),))
+        return StopReport((Survivor(pid, "sleep", 1),))
 
     monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(rig.placement, "stop", fails)

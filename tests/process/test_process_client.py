@@ -160,7 +160,7 @@ async def test_what_cannot_be_sent_or_is_not_held_is_an_error_and_survivors_are_
     with pytest.raises(UnknownUnitError, match=KEY):
         await client.wait(KEY)
     report = await client.stop(KEY, grace_seconds=1.5, reason="stopped")
-    assert report == StopReport(KEY, (Survivor(7, "stuck", 5),), killed=True)
+    assert report == StopReport((Survivor(7, "stuck", 5),), killed=True)
 
 
 async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_harms_nobody(keeper: FakeKeeper) -> None:

@@ -46,20 +46,19 @@ def test_the_verdict_comes_first_then_the_wish_then_readiness_then_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "words"),
+    ("changes", "verdict", "words"),
     [
-        ({"verdict": VERDICT}, Reason.MEMORY_LIMIT,
-         "killed by SIGKILL by pxd's memory watchdog (over its memory limit: 600 MiB resident, limit 512 MiB)"),
-        ({"verdict": Verdict(Reason.OOM_KILL, "cgroup", 1.0, limit_bytes=512 << 20)}, Reason.OOM_KILL,
-         "killed by SIGKILL by the kernel (out of memory: limit 512 MiB)"),
-        ({"signal": 24, "verdict": Verdict(Reason.CPU_LIMIT, "rlimit", 1.0)}, Reason.CPU_LIMIT,
-         "killed by SIGXCPU by the kernel (CPU limit reached, 0.8 s used)"),
-        ({"signal": 200}, Reason.SIGNAL, "killed by signal 200 (signal)"),
-        ({"signal": None, "code": 0}, Reason.STOPPED, "exited with code 0 (stopped)"),
+        ({}, VERDICT, "SIGKILL by pxd's memory watchdog (over its memory limit: 600 MiB resident, limit 512 MiB)"),
+        ({}, Verdict(Reason.OOM_KILL, "cgroup", 1.0, limit_bytes=512 << 20),
+         "SIGKILL by the kernel (out of memory: limit 512 MiB)"),
+        ({"signal": 24}, Verdict(Reason.CPU_LIMIT, "rlimit", 1.0),
+         "SIGXCPU by the kernel (CPU limit reached: 0.8 s used)"),
     ],
 )  # fmt: skip
-def test_describe_says_how_by_whom_and_why(changes: dict[str, Any], reason: Reason, words: str) -> None:
-    assert describe(replace(KILLED, **changes), reason) == f"{words}, after 2.5 s"
+def test_an_end_by_a_limit_is_told_with_how_by_whom_and_why(
+    changes: dict[str, Any], verdict: Verdict, words: str
+) -> None:
+    assert describe(replace(KILLED, **changes), verdict) == f"killed by {words}, after 2.5 s"
 
 
 # -- who a process is --------------------------------------------------------------------------------------------------

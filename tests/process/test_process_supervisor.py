@@ -239,7 +239,7 @@ async def test_what_survives_a_stop_is_named_and_the_stop_goes_on(
 
     async def stop(key: str, **options: Any) -> StopReport:
         if spared:
-            return StopReport(key, (Survivor(4242, "undead", 1),), killed=True)
+            return StopReport((Survivor(4242, "undead", 1),), killed=True)
         return await real(key, **options)
 
     monkeypatch.setattr(house.client, "stop", stop)
