@@ -1,8 +1,8 @@
 """`Idempotency-Key` on POST: one request, one effect, however often it is sent (DESIGN law 11).
 
-The ledger knows the key before the work begins. A finished answer is replayed; one under way, one whose outcome died
-with an earlier control plane, and one that was a stream or too long to keep are refused with 409; the same key with
-another request is 422. An answer that says that nothing was begun is forgotten, so that the same key may try again.
+The ledger knows the key before the work begins. A finished answer is replayed; where it is under way, died with its
+control plane, was a stream or too long to keep, the key is refused with 409, and with another request with 422. An
+answer that says that nothing was begun is forgotten, so that the same key may try again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Jupyter's REST API and WebSockets over our kernels, so that JupyterLab with `--gateway-url` joins.
 
-Only kernels with ZMQ channels are shown: others cannot be joined. A kernel that is made here belongs to a session of
-its own, with Jupyter as the owner; it obeys the same limits as all others.
+Only kernels with ZMQ channels are shown: others cannot be joined. One that is made here has a session of its own.
 
-`…/channels` is a WebSocket between a client and the ZMQ channels of a session's kernel. It belongs to the session, not
-to one life of its kernel: when the kernel goes, the client is told `restarting` or `dead`; when it comes again, the
-same socket goes on with it, and what the client sent meanwhile waits. Nothing is sent to a kernel before its output can
-be heard (`open_channels` sees to that). A client that does not read holds up neither the kernel nor us: the channels
-bound what waits for it.
+`…/channels` belongs to the session, not to one life of its kernel: when the kernel goes, the client is told
+`restarting` or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits.
+A client that does not read holds up neither the kernel nor us: the channels bound what waits for it.
 """
 
 from __future__ import annotations
@@ -59,9 +56,8 @@ def joinable(call: ApiCall) -> list[SessionView]:
 
 def session_by_uuid(call: ApiCall) -> SessionView:
     wanted = call.path("uuid")
-    for view in joinable(call):
-        if view.key.jupyter_id == wanted:
-            return view
+    if found := [view for view in joinable(call) if view.key.jupyter_id == wanted]:
+        return found[0]
     raise UnknownUnitError(f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live")
 
 
@@ -112,11 +108,8 @@ async def list_kernels(call: ApiCall) -> list[Any]:
 
 
 async def begin(call: ApiCall, body: JupyterKernel) -> dict[str, Any]:
-    """Start a kernel in a session of its own.
-
-    Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order. The first
-    that is an absolute folder here, or holds an absolute file, counts.
-    """
+    """Start a kernel in a session of its own."""
+    # Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order.
     env = body.env or {}
     wanted = [Path(path) for path in (env.get("KERNEL_WORKING_DIR"), body.path) if path and os.path.isabs(path)]
     folders = [path if path.is_dir() else path.parent for path in wanted]

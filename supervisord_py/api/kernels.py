@@ -1,15 +1,12 @@
 """`/api/kernels…`, `/api/capabilities`: sessions of kernels, calls in them, and what is kept of their cells.
 
-A session is named by its id, or by its name where only one session has it or `cwd` decides. A call ends with its
-client, by the ladder of the room. It does not end with the control plane: when that is replaced, the call is left to
-the room, its cells run on in their kernel, and their output stays where it is.
+A session is named by its id, or by its name where only one has it or `cwd` decides. A call ends with its client, by the
+ladder of the room, but not with the control plane: then it is left to the room, and its cells run on in their kernel.
 
-Of streams, which tell events as they happen, and what came of it (`done`) at last:
-- Telling never waits. What a cell gives stays in its files until a follower has room for it; only events are kept here,
-  of which a call has a handful for each cell.
-- What fails before anything happened has an answer with its own status; later, the problem is the last item.
-- Each server-sent event has an id; a request with `Last-Event-ID` is told the rest, and runs nothing again. Who does
-  not come back in time has left: what ends with its client is cancelled then.
+A stream tells events as they happen, and what came of it (`done`) at last. Telling never waits: what a cell gives stays
+in its files until a follower has room. What fails before anything happened has an answer with its own status; later the
+problem is the last item. A request with `Last-Event-ID` is told the rest and runs nothing again; who does not come back
+in time has left, and what ends with its client is cancelled.
 """
 
 from __future__ import annotations
@@ -44,6 +41,7 @@ RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a c
 _SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
 _EDGES = frozenset({"cell_started", "cell_done"})
 _SOURCES = ("code", "cells", "notebook", "script")
+_EXAMPLE = 'for example {"code": "1 + 1"}'
 _USUAL_SPEC = "python3"
 
 
@@ -120,11 +118,9 @@ async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
 
 def _place(body: s.Place) -> dict[str, Any]:  # the members that decide where code runs
     place = {name: getattr(body, name) for name in ("cwd", "interpreter", "kernelspec", "backend")}
-    if body.language == "bash" or body.backend is BackendName.BASH:
-        for name in ("interpreter", "kernelspec"):
-            if place[name] is not None:
-                message = f"Shell cells run in bash; /{name} names something else to run them."
-                raise s.refuse(f"/{name}", message, f"leave {name} out, or send the code as python")
+    wrong = next((name for name in ("interpreter", "kernelspec") if place[name] is not None), None)
+    if wrong and (body.language == "bash" or body.backend is BackendName.BASH):
+        raise s.refuse(f"/{wrong}", f"Shell cells run in bash, which no {wrong} changes.", f"leave {wrong} out")
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
@@ -179,8 +175,8 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     """Return what a body wants to run, and a notebook's kernelspec: an order, but for the usual one."""
     given = [name for name in _SOURCES if getattr(body, name) is not None]
     if len(given) != 1:
-        told = "none of them is there" if not given else f"there are {' and '.join(given)}"
-        raise s.refuse("", f"The body must have one of {', '.join(_SOURCES)}; {told}.", 'for example {"code": "1 + 1"}')
+        told = " and ".join(given) or "none"
+        raise s.refuse("", f"The body must have one of {', '.join(_SOURCES)}, not {told}.", _EXAMPLE)
     cells, kernelspec = tuple(Cell(each.code, each.title) for each in body.cells or ()), None
     if body.code is not None:
         cells = (Cell(body.code),)
@@ -190,7 +186,7 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
         cells, named = await asyncio.to_thread(render.cells_of_notebook, body.notebook)
         kernelspec = None if named == _USUAL_SPEC else named
     if not cells:
-        raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", 'for example {"code": "1 + 1"}')
+        raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", _EXAMPLE)
     return cells, kernelspec
 
 
@@ -227,10 +223,8 @@ async def resume(call: ApiCall, seen: str) -> web.StreamResponse:
         return web.Response(status=web.HTTPNoContent.status_code)  # what tells clients of SSE not to come back
     held = call.live.held.get(found["call"])
     if held is None or held.path != call.request.path:
-        raise UnknownUnitError(
-            "The stream to be resumed is not there any more; nothing was run again.",
-            hint="what its cells gave is at GET /api/kernels/{k}/cells; run again without Last-Event-ID",
-        )
+        hint = "what its cells gave is at GET /api/kernels/{k}/cells; run again without Last-Event-ID"
+        raise UnknownUnitError("The stream to be resumed is gone; nothing was run again.", hint=hint)
     events, out, err, record = map(int, found.groups()[1:])
     return await tell(call, SSE, held, (events, out, err, record))
 
@@ -263,7 +257,6 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
     edges = [event for event in held.events[:events] if event["event"] in _EDGES]
     started = edges[-1] if edges and edges[-1]["event"] == "cell_started" else None
     reading: Reading | None = None
-    decoder = streams.Decoder()
 
     def told_now(document: Document) -> bytes:
         at = "-".join(map(str, (events, told[0], told[1], record)))
@@ -286,20 +279,16 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
             await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
         has_ended = events < len(held.events) or held.work.done()
         found = await asyncio.to_thread(reading.pieces, record)
-        is_last = reading.ended or (has_ended and not found)
-        for item in [*found, None] if is_last else found:
+        for item in found:
             if isinstance(item, Piece):
-                documents = decoder.take(item.stream, item.offset, item.data)
-            elif item is not None:
-                record = max(record, item.offset)
-                documents = [] if (document := as_event(item)) is None else [document]
+                told[item.stream == "stderr"] += len(item.data)
+                known = {"id": started["id"], "offset": item.offset, "end": item.offset + len(item.data)}
+                yield told_now(streams.said(item.stream, item.data, event="output", **known))
             else:
-                documents = decoder.rest()
-            for document in documents:
-                if "event" not in document:
-                    told[document["stream"] == "stderr"] += document["end"] - document["offset"]
-                yield told_now({"event": "output", "id": started["id"], **document})
-        if is_last:
+                record = max(record, item.offset)
+                if (document := as_event(item)) is not None:
+                    yield told_now({"id": started["id"], **document})
+        if reading.ended or (has_ended and not found):
             reading = started = None
         elif not found:
             await held.until_more(events, LOOK_SECONDS)
@@ -344,5 +333,4 @@ async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamR
 
 async def capabilities(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer which kinds of cells this daemon offers, and why not where it does not."""
-    report: dict[str, Any] = await call.context.kernels.capabilities(cwd)
-    return report
+    return await call.context.kernels.capabilities(cwd)

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.streams import NDJSON, RAW, SSE, Decoder, choose, feed, frame, rfc3339
+from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, feed, frame, rfc3339, said
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.events import Event
@@ -25,7 +25,7 @@ from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventGap
-from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
+from supervisord_py.process.logs import Chunk, Cursor, LogReader, Output, Stream
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
 _LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
@@ -134,25 +134,18 @@ async def _begin(pipes: Pipes, number: int, stream: OutputStream, asked: _Asked)
 
 
 async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:
-    """Yield output as the frames of one answer; a character cut in two by the end of a chunk comes out whole."""
-    decoder = Decoder()
-
-    def framed(pieces: list[dict[str, Any]], **known: Any) -> bytes:
-        # What the decoder holds back is not sent yet, so a client that comes back must get it again.
-        told = [{**known, "position": it.pop("offset"), "next_position": it.pop("end"), **it} for it in pieces]
-        return b"".join(frame(media, each, identifier=each["next_position"]) for each in told)
-
+    """Yield output as the frames of one answer."""
     async with aclosing(source) as items:
         async for item in items:
-            if isinstance(item, Gap):
-                gap = {"gap_bytes": item.lost_bytes, "offset": item.position, "end": item.end}
-                yield b"" if media == RAW else framed([*decoder.rest(), gap])
-            elif media == RAW:
+            if isinstance(item, Chunk) and media == RAW:
                 yield item.data
-            else:
-                pieces = decoder.take(item.stream.name.lower(), item.position, item.data)
-                yield framed(pieces, time=rfc3339(item.time), instance=item.instance)
-    yield framed(decoder.rest())
+                continue
+            known: dict[str, Any] = {"position": item.position, "next_position": item.end}
+            if isinstance(item, Chunk):
+                known |= {"time": rfc3339(item.time), "instance": item.instance}
+                yield frame(media, said(item.stream.name.lower(), item.data, **known), identifier=item.end)
+            elif media != RAW:
+                yield frame(media, {"gap_bytes": item.lost_bytes, **known}, identifier=item.end)
 
 
 async def events(

@@ -1,9 +1,8 @@
 """`/api/pipes…`, `…/executions…`, `/api/events/{name}`: pipes, what becomes of them, and what starts them.
 
-The tail of an execution is told by WebSocket, SSE or NDJSON. Its first object is `start`, the last `done`; each
-`output` names its stream and place, so that who was cut off goes on where he was: `offset`, or the Last-Event-ID of
-SSE, which is the end of what he has, of both streams as `OUT-ERR`. A client that does not read stalls only its own
-answer: output waits in its file.
+The tail of an execution is told by WebSocket, SSE or NDJSON: first `start`, last `done`, and each `output` names its
+stream and place. Who was cut off goes on there: by `offset`, or the Last-Event-ID of SSE, which is the end of what he
+has, of both streams as `OUT-ERR`. A client that does not read stalls its own answer only.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tup
     if wait:
         rows = [await pipes.wait(each.id) for each in rows]
     if several:
-        document = _list_document(rows)
+        document = list_document(rows)
     else:
         document = whole_document(rows[0]) if wait else {"schema": "px.execution/1", **execution_document(rows[0])}
     return 200 if wait else 202, document
@@ -127,23 +126,18 @@ async def queue(call: ApiCall) -> Document:
 
 async def cancel_pipe(call: ApiCall, body: s.Body) -> Document:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
-    return await cancel_document(call, pipe_name(call))
+    return list_document(await call.context.pipes.cancel_pipe(pipe_name(call)))
 
 
-async def cancel_document(call: ApiCall, name: str) -> dict[str, Any]:
-    """Cancel what runs and waits of a pipe; return what that was."""
-    return _list_document(await call.context.pipes.cancel_pipe(name))
-
-
-def _list_document(rows: Sequence[Execution], cursor: int | None = None) -> Document:
+def list_document(rows: Sequence[Execution], cursor: int | None = None) -> Document:
+    """Return executions as lists show them."""
     return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
 
 
 async def publish_event(call: ApiCall, body: s.Happening) -> Document:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
     event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
-    claims: Document = await call.context.pipes.publish_event(event)
-    return claims
+    return await call.context.pipes.publish_event(event)
 
 
 def execution_document(execution: Execution) -> Document:
@@ -197,7 +191,7 @@ async def list_executions(
     page = await call.context.pipes.executions(wanted)
     if named is not None and not page.executions:
         call.context.pipes.get(named)
-    return _list_document(page.executions, page.next_cursor)
+    return list_document(page.executions, page.next_cursor)
 
 
 async def _execution_of(call: ApiCall) -> Execution:
@@ -266,17 +260,13 @@ async def _documents(
     """
     wanted = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
     ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(wanted)}
-    decoder = streams.Decoder()
     async with aclosing(call.context.pipes.follow(execution, wanted, *ends.values())) as items:
         async for item in items:
             if isinstance(item, FollowOutput):
-                pieces = decoder.take(item.stream.value, item.offset, item.data)
+                ends[item.stream.value] = end = item.offset + len(item.data)
+                place = {"offset": item.offset, "end": end, "seen": "-".join(map(str, ends.values()))}
+                yield streams.said(item.stream.value, item.data, event="output", **place)
             else:
-                pieces = decoder.rest() if item.word == "done" else []
-            for piece in pieces:
-                ends[piece["stream"]] = piece["end"]
-                yield {"event": "output", **piece, "seen": "-".join(map(str, ends.values()))}
-            if not isinstance(item, FollowOutput):
                 yield {"event": item.word, "execution": execution_document(item.execution)}
 
 

@@ -70,8 +70,8 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
                 return pipes.whole_document(await call.context.pipes.wait(queued.id))
             return {"schema": "px.execution/1", **pipes.execution_document(queued)}
         if verb == "stop":
-            work = pipes.cancel_document(call, view.name)
-            return await within(call, timeout, f"The stop of {view.unit}", work, view.unit)
+            work = call.context.pipes.cancel_pipe(view.name)
+            return pipes.list_document(await within(call, timeout, f"The stop of {view.unit}", work, view.unit))
         hint = f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID"
         raise BadRequestError("A pipe is not restarted: each execution is a run of its own.", hint=hint, unit=view.unit)
     if verb != "restart":

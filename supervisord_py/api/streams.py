@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import codecs
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
@@ -167,35 +166,9 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-class Decoder:
-    """Makes members of documents of pieces of output: text where the bytes are UTF-8, base64 where they are not.
-
-    A character that was cut in two between two pieces is kept until the rest of it comes.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, tuple[int, bytes]] = {}
-
-    def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
-        """Return a piece as `{stream, offset, end, text | base64}`; [] while there is nothing."""
-        if not data:
-            return []
-        (begin, before), end = self._held.pop(stream, (offset, b"")), offset + len(data)
-        data = before + data
-        try:
-            text, used = codecs.utf_8_decode(data, "strict", False)
-        except UnicodeDecodeError:
-            return [_binary(stream, begin, end, data)]
-        if used < len(data):
-            end -= len(data) - used
-            self._held[stream] = (end, data[used:])
-        return [{"stream": stream, "offset": begin, "end": end, "text": text}] if text else []
-
-    def rest(self) -> list[dict[str, Any]]:
-        """Return what is still held: the beginnings of characters that never ended."""
-        held, self._held = self._held, {}
-        return [_binary(stream, at, at + len(data), data) for stream, (at, data) in held.items()]
-
-
-def _binary(stream: str, offset: int, end: int, data: bytes) -> dict[str, Any]:
-    return {"stream": stream, "offset": offset, "end": end, "base64": base64.b64encode(data).decode()}
+def said(stream: str, data: bytes, **known: Any) -> dict[str, Any]:
+    """Return a document of a piece of output: `text` where the bytes are UTF-8, `base64` where they are not."""
+    try:
+        return {**known, "stream": stream, "text": data.decode()}
+    except UnicodeDecodeError:  # also of a character that was cut in two, whose other half is in the next piece
+        return {**known, "stream": stream, "base64": base64.b64encode(data).decode()}

@@ -94,9 +94,6 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     queue_max: Count = 64  # calls that may wait for one session
     env_allow: tuple[str, ...] = KERNELS_ENV  # variables that reach kernels
     env_deny: tuple[str, ...] = KERNELS_ENV_DENY  # these never do
-    ladder_again_seconds: Seconds = 1.0  # from the first SIGINT to the second
-    ladder_terminate_seconds: Seconds = 3.0  # to SIGTERM
-    ladder_kill_seconds: Seconds = 4.0  # to SIGKILL of the tree
     output_cell_bytes: PositiveCount = 4096 * MIB  # complete output of one cell on disk
     soft_memory_mb: Count = 1024  # MiB beyond which a kernel is replaced after the cell
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none

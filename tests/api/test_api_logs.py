@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, STDERR, Output, Rig, api_rig
+from api.api_rig import DEADLINE, STDERR, STDOUT, Output, Rig, api_rig
 from supervisord_py.process.events import RECENT_MAX
 
 
@@ -26,10 +26,6 @@ def lines(content: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-async def log(rig: Rig) -> list[dict[str, Any]]:
-    return lines((await rig.get("/api/units/x/logs", Accept="application/x-ndjson"))[1])
-
-
 async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
     async with api_rig(short_tmp, stream_heartbeat_seconds=0.05) as rig:
         rig.add_tool("x")
@@ -39,19 +35,17 @@ async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
                     assert await answer.content.readexactly(14) == b": still here\n\n"
 
 
-async def test_characters_that_were_cut_come_out_whole_or_again_and_streams_are_decoded_apart(
-    rig: Rig, output: Output
-) -> None:
+async def test_every_byte_is_told_as_text_or_base64_with_its_place_and_what_is_lost(rig: Rig, output: Output) -> None:
     euro = "€".encode()
-    output.write(euro[:2])
-    output.write(b"!", STDERR)
-    output.write(euro[2:] + b"ab" + euro[:2])
-    items = await log(rig)
-    assert [item.get("text", item.get("base64")) for item in items] == ["!", "€ab", base64.b64encode(euro[:2]).decode()]
-    assert [item["next_position"] for item in items] == [3, 6, 8], "who comes back at 6 gets what was held back again"
+    pieces = [euro[:2], b"!", euro[2:] + b"ab", euro]
+    for piece in pieces:
+        output.write(piece, STDERR if piece == b"!" else STDOUT)
     output.gap(5)
-    lost, gap = (await log(rig))[-2:]
-    assert ("base64" in lost, gap["gap_bytes"]) == (True, 5)
+    *items, gap = lines((await rig.get("/api/units/x/logs", Accept="application/x-ndjson"))[1])
+    told = [it["text"].encode() if "text" in it else base64.b64decode(it["base64"]) for it in items]
+    assert (told, [it["next_position"] for it in items]) == (pieces, [2, 3, 6, 9])
+    assert [it["stream"] for it in items] == ["stdout", "stderr", "stdout", "stdout"]
+    assert (gap["gap_bytes"], gap["position"]) == (5, 9)
 
 
 async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig: Rig) -> None:

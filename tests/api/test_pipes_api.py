@@ -1,14 +1,8 @@
-"""Pipes among the units of status and wait, in health and in doctor; output told piece by piece."""
+"""Pipes among the units of status and wait, in health and in doctor."""
 
 from __future__ import annotations
 
-import base64
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from api.api_rig import Rig
-from supervisord_py.api.streams import Decoder
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.model import TreeStat
 
@@ -55,18 +49,3 @@ async def test_doctor_names_each_pipe_that_cannot_run(rig: Rig) -> None:
     assert found["pipe:broken"] == told
     assert (found["pipe:digest"]["status"], found["pipe:digest"]["detail"]) == ("fail", "it is odd")
     assert (found["pipe:off"]["status"], found["scheduler"]["status"], "pipes" in found) == ("warn", "ok", False)
-
-
-@given(st.lists(st.text(max_size=5).map(lambda it: it.encode("utf-8", "surrogatepass")) | st.binary(max_size=4)))
-def test_every_byte_is_told_once_and_in_order(pieces: list[bytes]) -> None:
-    decoder, offset, told = Decoder(), 0, []
-    for piece in pieces:
-        told += decoder.take("stdout", offset, piece)
-        offset += len(piece)
-    at = 0
-    for document in (*told, *decoder.rest()):
-        data = document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
-        assert (document["offset"], document["end"]) == (at, at + len(data))
-        assert data == b"".join(pieces)[at : at + len(data)]
-        at += len(data)
-    assert at == offset
