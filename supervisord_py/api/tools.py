@@ -21,7 +21,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, Unkno
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Pin
-from supervisord_py.tools.catalog import EXAMPLE, Entry, add_tool, is_example, new_tool, remove_tool
+from supervisord_py.tools.catalog import EXAMPLE, TEMPLATE, Entry, add_tool, is_example, remove_tool
 from supervisord_py.tools.environment import Builder, lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
@@ -59,7 +59,9 @@ def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
         return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
     return {
         **document,
-        **pick(spec, "manifest", "input_schema", "output_schema"),
+        "manifest": spec.manifest,
+        "input_schema": spec.input,
+        "output_schema": spec.output,
         "limits": pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency") | pick(spec.limits),
         **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
         "streams": True if spec.pixie is None else spec.pixie.streams,
@@ -147,9 +149,9 @@ async def launcher_state(call: ApiCall) -> dict[str, Any]:
 
 async def new(call: ApiCall, body: s.New) -> dict[str, Any]:
     """Write a working tool to start from."""
-    folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name)
+    await asyncio.to_thread(add_tool, TEMPLATE, call.context.config.tools_dir, name=body.name)
     call.context.launcher.catalog.refresh()
-    return _whole_document(call, folder.name)
+    return _whole_document(call, body.name)
 
 
 async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:

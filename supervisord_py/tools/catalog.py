@@ -1,39 +1,38 @@
-"""Which tools are there? Folders under the tool directories, read again when they change; new, added and removed ones.
+"""Which tools are there? Folders under the tool directories, read again when they change; added and removed ones.
 
 A broken tool is an entry with its error and harms no other. Names, never paths, come from outside: a name is looked up
 among the tools that were found, so `../x` can lead nowhere. The first folder that has a name wins; the others of that
 name are listed as errors. A look does blocking file operations, tens of microseconds a tool, and is meant for one
 thread; to add and to remove takes longer: call it in another.
 
-What is new or added appears under its name whole or not at all, never over something that is there, and was checked
-before. Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of
-a tool that is a link goes the link.
+What is added appears under its name whole or not at all, never over something that is there, and was checked before.
+Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of a tool
+that is a link goes the link.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from supervisord_py.config.documents import Problem, config_error, did_you_mean, read_document
+from supervisord_py.config.documents import Problem, did_you_mean
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
-from supervisord_py.tools.manifest import MANIFEST, Stamp, ToolSpec, load_tool, name_trouble, signature
+from supervisord_py.tools.manifest import MANIFEST, Stamp, ToolSpec, broken, load_tool, name_trouble, signature
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
 EXAMPLE = "example:"
 FRESH_SECONDS = 0.2  # how long a look at the directories serves `get` of a known name whose tool is not broken
 PREFIX = ".adding-"
 """Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
-_TEMPLATE = EXAMPLES.with_name("templates") / "tool"
+TEMPLATE = str(EXAMPLES.with_name("templates") / "tool")  # a new tool begins as a copy of it
 _LEFT_BEHIND = shutil.ignore_patterns(".venv.*", "__pycache__", ".git")  # these are not the tool
 
 
@@ -51,18 +50,15 @@ class Catalog:
     """The tools of several directories, of which the first has precedence; missing ones are empty."""
 
     def __init__(self, paths: Sequence[Path], settings: ToolsSettings | None = None) -> None:
-        self.paths = tuple(path.absolute() for path in paths)
-        self.settings = settings or ToolsSettings()
-        self._readings: dict[Path, Entry] = {}
         self._by_name: dict[str, Entry] = {}
-        self._refreshed_at = float("-inf")
+        self.reconfigure(paths, settings or ToolsSettings())
 
     def reconfigure(self, paths: Sequence[Path], settings: ToolsSettings) -> None:
-        """Take other directories and settings, and read everything again."""
+        """Take other directories and settings, and read everything again when asked."""
         self.paths = tuple(path.absolute() for path in paths)
         self.settings = settings
-        self._readings = {}
-        self.refresh()
+        self._readings: dict[Path, Entry] = {}
+        self._refreshed_at = float("-inf")
 
     def refresh(self) -> None:
         """Look at every directory and read again what changed.
@@ -86,15 +82,13 @@ class Catalog:
     def get(self, name: str) -> ToolSpec:
         """Return the spec of a tool. Raises UnknownUnitError: there is none; ConfigError: it is broken."""
         entry = self.entry(name)
-        if entry.error is not None:
-            raise entry.error
-        assert entry.spec is not None
+        if entry.spec is None:
+            raise entry.error or AssertionError
         return entry.spec
 
     def entry(self, name: str) -> Entry:
         """Return the entry of a name, broken or not. Raises UnknownUnitError: there is none."""
-        found = self._by_name.get(name)
-        is_old = time.monotonic() - self._refreshed_at >= FRESH_SECONDS
+        found, is_old = self._by_name.get(name), time.monotonic() - self._refreshed_at >= FRESH_SECONDS
         if found is None or found.spec is None or is_old:  # nobody is refused for what an earlier look saw
             self.refresh()
             found = self._by_name.get(name)
@@ -109,12 +103,13 @@ class Catalog:
     def entries(self) -> list[Entry]:
         """Look again and return every entry, by name; a hidden one, as an error, follows the one that hides it."""
         self.refresh()
-        found = list(self._readings.values())
-        for index, entry in enumerate(found):
-            if (first := self._by_name[entry.name]) is not entry:
+        found = []
+        for entry in self._readings.values():
+            first, error = self._by_name[entry.name], entry.error
+            if first is not entry:
                 message = f"is hidden by {first.folder}, which has the same name and comes first"
-                error = _folder_error(entry.name, entry.folder, message)
-                found[index] = entry._replace(spec=None, error=error)
+                error = broken([Problem(message=message, file=str(entry.folder))], entry.name)
+            found.append(entry if error is None else entry._replace(spec=None, error=error))
         return sorted(found, key=lambda entry: entry.name)
 
     def _reading(self, folder: Path) -> Entry:
@@ -126,7 +121,8 @@ class Catalog:
         try:
             spec = load_tool(folder, self.settings)
         except (PxError, OSError) as error:
-            found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
+            problem = Problem(message=str(error), file=str(folder))
+            found = error if isinstance(error, ConfigError) else broken([problem], folder.name)
             return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
         return Entry(spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :])
 
@@ -136,63 +132,11 @@ def is_example(name: str) -> bool:
     return name_trouble(name) is None and (EXAMPLES / name / MANIFEST).is_file()
 
 
-def _folder_error(name: str, folder: Path, message: str) -> ConfigError:
-    hint = f"mend the file, then: pxctl tools validate {name}"
-    return config_error([Problem(message=message, file=str(folder))], f"tool:{name}", hint)
-
-
-# -- new, added, removed -----------------------------------------------------------------------------------------------
+# -- added, removed ----------------------------------------------------------------------------------------------------
 
 
 class ToolsDiskError(PxError, kind="disk", title="The tools directory cannot be written"):
     """The tools directory cannot be written."""
-
-
-@contextlib.contextmanager
-def placed(folder: Path) -> Iterator[Path]:
-    """Give a path that does not exist yet; the folder that is made there becomes `folder` at the end.
-
-    Raises ConflictError: `folder` is there, or has come to exist meanwhile; ToolsDiskError: the directory cannot be
-    written, or what is to be copied not read.
-    """
-    draft = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
-    unit, hint = f"tool:{folder.name}", f"pxctl tools remove {folder.name}, or choose another name"
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.path.lexists(folder):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        yield draft
-        draft.chmod(0o700)
-        draft.rename(folder)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise ConflictError(f"{folder} is there already", hint=hint, unit=unit) from None
-        said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise ToolsDiskError(f"cannot write {folder}: {said}", hint="pxctl doctor", unit=unit) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def new_tool(tools_dir: Path, name: str) -> Path:
-    """Write a new tool with its test request and return its folder.
-
-    Raises BadRequestError: the name cannot be a tool's; and what `placed` raises.
-    """
-    _check_name(name)
-    with placed(tools_dir / name) as draft:
-        shutil.copytree(_TEMPLATE, draft, ignore=_LEFT_BEHIND)
-        _declare(draft, read_document(_TEMPLATE / MANIFEST).value | {"name": name})
-    return tools_dir / name
-
-
-def _check_name(name: str) -> None:
-    if trouble := name_trouble(name):
-        raise BadRequestError(f"{name[:80]!r} {trouble}", hint="choose another: pxctl tools add PATH --name my-tool")
-
-
-def _declare(draft: Path, manifest: dict[str, Any]) -> None:
-    (draft / MANIFEST).unlink()  # the copy may be a link to the original, and read-only
-    (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def add_tool(
@@ -201,20 +145,39 @@ def add_tool(
     """Copy the tool at a path, or `example:NAME`, into `tools_dir`, under another name if one is given.
 
     Raises BadRequestError: the source is no tool's folder, or the name cannot be one; UnknownUnitError: there is no
-    such example; ConfigError: the tool is broken; and what `placed` raises. Nothing was added then.
+    such example; ConfigError: the tool is broken; ConflictError: the folder is there, or has come to exist meanwhile;
+    ToolsDiskError: the directory cannot be written, or what is to be copied not read. Nothing was added then.
     """
     origin = _origin(source)
     spec = load_tool(origin, settings)
-    wanted = name or spec.name
-    _check_name(wanted)
-    folder = tools_dir.absolute() / wanted
-    if folder.parent.resolve().is_relative_to(origin.resolve()):
+    wanted = spec.name if name is None else name
+    if trouble := name_trouble(wanted):
+        hint = "choose another: pxctl tools add PATH --name my-tool"
+        raise BadRequestError(f"{wanted[:80]!r} {trouble}", hint=hint)
+    parent, unit = tools_dir.absolute(), f"tool:{wanted}"
+    if parent.resolve().is_relative_to(origin.resolve()):
         raise BadRequestError(f"{origin} contains the tools directory and cannot be copied into it")
-    top = str(origin)  # further down, in its `.venv`, all counts
-    with placed(folder) as draft:
+    folder, draft, top = parent / wanted, parent / f"{PREFIX}{secrets.token_hex(6)}", str(origin)
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.path.lexists(folder):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        # Further down, in its `.venv`, all counts.
         shutil.copytree(origin, draft, symlinks=True, ignore=lambda *it: _LEFT_BEHIND(*it) if it[0] == top else set())
         if wanted != spec.name:
-            _declare(draft, {**spec.manifest, "id" if spec.pixie else "name": wanted})
+            manifest = {**spec.manifest, "id" if spec.pixie else "name": wanted}
+            (draft / MANIFEST).unlink()  # the copy may be a link to the original, and read-only
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.chmod(0o700)
+        draft.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            hint = f"pxctl tools remove {wanted}, or choose another name"
+            raise ConflictError(f"{folder} is there already", hint=hint, unit=unit) from None
+        said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        raise ToolsDiskError(f"cannot write {folder}: {said}", hint="pxctl doctor", unit=unit) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return load_tool(folder, settings)
 
 
@@ -223,7 +186,7 @@ def _origin(source: str) -> Path:
         name, known = source.removeprefix(EXAMPLE), sorted(path.parent.name for path in EXAMPLES.glob(f"*/{MANIFEST}"))
         if name not in known:
             detail = f"there is no example {name[:80]!r}{did_you_mean(name, known)}"
-            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
+            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known)}")
         return EXAMPLES / name
     path = Path(source.replace("\0", "")).expanduser().absolute()
     if not (path / MANIFEST).is_file():

@@ -49,7 +49,6 @@ Found = dict[str, tuple[str, str | None]]
 
 
 def _in_problem(problem: Mapping[str, Any]) -> Found:
-    """Look for cases in what went wrong just now, or at the last start."""
     reason, code, said = problem.get("reason"), problem.get("code"), problem.get("stderr_tail")
     is_answer = problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
     fits = {
@@ -143,7 +142,6 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
 
 
 async def _try_it(tools: Tools, spec: ToolSpec) -> PxError | None:
-    """Start the tool and give it a sample input; return what went wrong."""
     sample = sample_input(spec)
     try:
         if sample.trouble:

@@ -15,11 +15,19 @@ It is ready as soon as one of these says so; an early exit ends the wait at once
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
 tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
+
+A tool that was ever started or is adopted has one listening socket on 127.0.0.1. It outlives every instance and the
+control plane too (the keeper has a duplicate), so the port is stable, nobody else can take it, and requests wait in its
+backlog instead of being refused. Only an instance accepts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +48,6 @@ from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.environment import build_environment, find_interpreter
 from supervisord_py.tools.manifest import ToolSpec
-from supervisord_py.tools.sockets import Listeners, NotifySocket, free_port, is_listener_of, listening_of, notify_path
 from supervisord_py.tools.upstream import Upstream
 
 
@@ -55,13 +62,175 @@ class ToolsConfig(msgspec.Struct, frozen=True):
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
+LISTEN_BACKLOG = 128
+_MESSAGE_BYTES = 128 * 1024
+_MODULE = re.compile(r"[\w.]+")
+_LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 _CPU_SLACK_SECONDS = 2
 FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3
 LONGEST_DELAY = 0.05
-_QUESTION_SECONDS = 5.0
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
+
+
+class Listeners:
+    """The listening sockets, by tool; the keeper has them under `prefix` + tool."""
+
+    def __init__(self, placement: KeeperClient, prefix: str) -> None:
+        self.prefix = prefix
+        self._placement = placement
+        self._held: dict[str, socket.socket] = {}
+
+    def port_of(self, tool: str) -> int | None:
+        return self._held[tool].getsockname()[1] if tool in self._held else None
+
+    def tools(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    async def get(self, tool: str) -> int:
+        """Return the tool's port: of the socket we have, else the keeper's, else a new one.
+
+        Raises OSError: there is no socket; KeeperLostError: the keeper is gone.
+        """
+        await self.recall(tool)
+        if tool not in self._held:
+            self._held[tool] = listening = _listening_socket()  # now: who asks while the keeper answers gets the same
+            try:
+                await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
+            except BaseException:
+                self._held.pop(tool).close()
+                raise
+        return int(self._held[tool].getsockname()[1])
+
+    async def recall(self, tool: str) -> None:
+        """Take the tool's socket back if the keeper has one."""
+        fd = None if tool in self._held else await self._placement.take_fd(self.prefix + tool)
+        if fd is not None:
+            os.set_inheritable(fd, False)
+            listening = socket.socket(fileno=fd)
+            if self._held.setdefault(tool, listening) is not listening:
+                listening.close()  # or somebody else was faster while the keeper answered
+
+    def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
+        """Call back when somebody connects while no instance is there to accept."""
+        if tool in self._held:
+            asyncio.get_running_loop().add_reader(self._held[tool].fileno(), on_connection)
+
+    def unwatch(self, tool: str) -> None:
+        if tool in self._held:
+            asyncio.get_running_loop().remove_reader(self._held[tool].fileno())
+
+    def listen_again(self, tool: str, *, refuse_waiting: bool) -> None:
+        """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it.
+
+        `refuse_waiting`: what waits in the backlog is refused first: the kernel resets it at a shutdown(2). (Not on
+        macOS: there it waits for the next start.)
+        """
+        if tool in self._held:
+            if refuse_waiting:
+                with suppress(OSError):
+                    self._held[tool].shutdown(socket.SHUT_RDWR)
+            self._held[tool].listen(LISTEN_BACKLOG)
+
+    async def drop(self, tool: str) -> None:
+        """Forget the socket: the tool has disappeared."""
+        if tool in self._held:
+            self.unwatch(tool)
+            self._held.pop(tool).close()
+        await self._placement.ask("drop_fd", name=self.prefix + tool)
+
+    def close(self) -> None:
+        """Close our duplicates; the keeper's stay."""
+        for tool in self._held:
+            self.unwatch(tool)
+            self._held[tool].close()
+        self._held.clear()
+
+
+def _listening_socket() -> socket.socket:
+    """Return a listening socket on a free port, so bound that it keeps that port even through a shutdown(2).
+
+    The kernel takes a port that it chose itself back at a shutdown, one that was asked for by number it does not
+    (SOCK_BINDPORT_LOCK). So the number that it chose for a first socket is asked for by a second one.
+    """
+    with socket.socket() as chosen:
+        chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1] if sys.platform == "linux" else 0
+        listening = socket.create_server(("127.0.0.1", port), backlog=LISTEN_BACKLOG)
+    # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def free_port() -> int:
+    """Return a port on 127.0.0.1 that is free at this moment. Raises OSError: there is no socket."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class NotifySocket:
+    """The receiving end of one instance's NOTIFY_SOCKET, 0600 in a 0700 directory: whoever can reach it is believed.
+
+    It is read for as long as the instance lives: a full queue would block its senders. The next control plane binds the
+    path anew; what was said meanwhile is lost, and `/healthz` tells. Raises OSError where it cannot be bound.
+    """
+
+    def __init__(self, run_dir: Path, key: str) -> None:
+        self.path = notify_path(run_dir, key)
+        self.is_ready = asyncio.Event()
+        self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o600)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        for _ in range(64):  # bounded: a chatterbox must not keep the loop from everybody else
+            try:
+                message = self._socket.recv(_MESSAGE_BYTES)
+            except OSError:
+                return
+            for line in message.decode(errors="replace").splitlines():
+                name, _, value = line.partition("=")
+                if name == "READY" and value == "1":
+                    self.is_ready.set()
+                elif name == "X_PX_MODULES":
+                    self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
+
+    def close(self) -> None:
+        """Stop listening and close our end; the file stays for a later control plane."""
+        if self._socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+def notify_path(run_dir: Path, key: str) -> Path:
+    return run_dir / "n" / key.rpartition(".")[2]  # short: sun_path holds 104 bytes at least
+
+
+def listening_of(leader: int) -> list[tuple[str, int]]:
+    """Return where a tree of processes listens, address and port; leader first. Costs milliseconds."""
+    import psutil  # a megabyte that an idle daemon does not need
+
+    found: dict[tuple[str, int], None] = {}
+    with suppress(psutil.Error):
+        root = psutil.Process(leader)
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error, OSError):
+                for each in process.net_connections(kind="tcp"):
+                    if each.status == psutil.CONN_LISTEN:
+                        found[each.laddr[:2]] = None
+    return list(found)
+
+
+def is_listener_of(leader: int, port: int) -> bool:
+    """Say whether a process of the tree listens where a connection to 127.0.0.1:port arrives."""
+    return any(number == port and address in _LOCAL for address, number in listening_of(leader))
 
 
 class ToolInstance(Instance):
@@ -72,6 +241,7 @@ class ToolInstance(Instance):
     trial_env: Mapping[str, str] | None = None  # of one that is only tried out, beside the pool
     notify: NotifySocket | None = None
     upstream: Upstream | None = None
+    recipe: Recipe | None = None  # of what it was, or could have been, forked from
     fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
     healthz = 0  # the last answer to that question, 0 for none
     is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
@@ -87,8 +257,8 @@ class ToolInstance(Instance):
             self.stop_seconds = spec.stop_timeout_seconds
 
     def note(self) -> str:
-        """Return the note for the keeper; one that is only tried out is never adopted."""
-        return super().note() if self.trial_env is None else ""
+        """Return the note for the keeper; one that is not in the pool is never adopted."""
+        return super().note() if self.serial else ""
 
     def own_note(self) -> dict[str, Any]:
         own = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
@@ -124,7 +294,6 @@ class ToolDriver:
         self.listeners = Listeners(supervisor.placement, "listen:tool:")
         self.trials = Listeners(supervisor.placement, "listen:probe:")
         self.gone = on_gone
-        self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
         self._supervisor = supervisor
         self._catalog = catalog
         self._environ = environ
@@ -142,10 +311,10 @@ class ToolDriver:
         instance.port = free_port() if spec.listen == "port" else await self._listeners_of(instance).get(spec.name)
         instance.notify = NotifySocket(self.config.run_dir, instance.key)
         child = await asyncio.to_thread(self._child_spec, instance)
-        recipe = recipe_of(spec, child)
-        if instance.trial_env is None and recipe is not None:
-            instance.fork = partial(self._zygotes.fork, recipe, instance.key)
-            instance.notify.on_modules = partial(self._learn, spec, recipe)
+        if instance.trial_env is None:
+            instance.recipe = recipe_of(spec, child)
+            instance.fork = partial(self._zygotes.fork, instance.recipe, instance.key)
+            instance.notify.on_modules = partial(self._learn, spec, instance.recipe)
         return child
 
     def _listeners_of(self, instance: ToolInstance) -> Listeners:
@@ -154,12 +323,9 @@ class ToolDriver:
     async def expect(self, spec: ToolSpec, imports: Sequence[str]) -> None:
         """Have a zygote for the next start of a tool; `imports`: what it imported before. Raises StartFailedError."""
         child = await asyncio.to_thread(self._child_spec, ToolInstance("", spec.unit, spec))
-        if (recipe := recipe_of(spec, child)) is not None:
-            self._learn(spec, recipe, imports)
+        self._learn(spec, recipe_of(spec, child), imports)
 
-    def _learn(self, spec: ToolSpec, recipe: Recipe, imports: Sequence[str]) -> None:
-        """Have a zygote that imports what a tool has, or what its declaration says."""
-        self.recipes[spec.name] = recipe
+    def _learn(self, spec: ToolSpec, recipe: Recipe | None, imports: Sequence[str]) -> None:
         self._zygotes.want(recipe, spec.preload if isinstance(spec.preload, tuple) and spec.preload else imports)
         self._on_imports(spec.name, imports)
 
@@ -206,8 +372,6 @@ class ToolDriver:
             await asyncio.gather(*first, return_exceptions=True)
         if exited in done:
             record, words = exited.result(), await supervisor.last_words(instance)
-            if spec.listen == "port" and failures.IN_USE.search(words):
-                raise failures.port_taken(spec, port)
             raise failures.early_exit(spec, End(outcome(record, instance.wanted, ready=False), record, words))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
@@ -266,15 +430,13 @@ class ToolDriver:
 
 async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, delay, owns_port = instance.spec, FIRST_DELAY, instance.spec.listen == "port"
+    spec, delay = instance.spec, FIRST_DELAY
     while True:
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
-        question, answer = asyncio.ensure_future(upstream.healthz()), 0
-        with suppress(TimeoutError):  # in a backlog of ours a question may wait for as long as the tool loads
-            async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
-                answer = await asyncio.shield(question)
+        answer = await asyncio.shield(asyncio.ensure_future(upstream.healthz()))
         if answer:
-            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port):
+            is_own = spec.listen != "port" or await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port)
+            if not is_own:
                 raise failures.port_taken(spec, instance.port)
             instance.healthz = answer
             # 501 is what http.server with `do_POST` only says: it has no such path either.
@@ -296,7 +458,6 @@ def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
 
 
 def _resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
-    """Return the limits of a tool beside that of memory."""
     limits = spec.limits
     asked = (
         ("nofile", limits.open_files, 0),

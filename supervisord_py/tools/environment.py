@@ -19,7 +19,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,6 @@ def read_project(spec: ToolSpec) -> Project:
 
 
 def _source_of(spec: ToolSpec) -> str | None:
-    """Return which file says what the tool asks for; None when it asks for nothing at all."""
     return next((each for each in (REQUIREMENTS, LOCK, PYPROJECT) if (spec.folder / each).is_file()), None)
 
 
@@ -187,8 +186,8 @@ class Builder:
         """
         source = _source_of(spec)
         if spec.python or source is None:
-            own = spec.python and f"names its own interpreter, {spec.python}"
-            yield f"nothing to build: {spec.unit} {own or f'has no {REQUIREMENTS} or {PYPROJECT}'}"
+            why = f"has its own interpreter, {spec.python}" if spec.python else f"has no {REQUIREMENTS} or {PYPROJECT}"
+            yield f"nothing to build: {spec.unit} {why}"
             return
         lines: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(self._build(spec, source, read_project(spec), lines.put_nowait))
@@ -203,10 +202,10 @@ class Builder:
 
     async def compile_bytecode(self, spec: ToolSpec) -> None:
         """Compile what the `.venv` of a tool holds; what does not compile stays as it is. Raises StartFailedError."""
-        await self._step(spec, spec.folder / VENV, _compilation(spec.folder / VENV))
+        venv = spec.folder / VENV
+        await self._step(spec, venv, (f"{venv}/bin/python", "-m", "compileall", "-q", f"{venv}/lib"))
 
     async def _build(self, spec: ToolSpec, source: str, project: Project, say: Callable[[str], None]) -> None:
-        """Run all steps, then put the new environment into its place."""
         if spec.folder in _under_way:
             raise ConflictError(f"{spec.unit} is being synced already", unit=spec.unit)
         _under_way.add(spec.folder)
@@ -218,14 +217,14 @@ class Builder:
             async with asyncio.timeout(BUILD_SECONDS):
                 for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, say)
-                    if ended.code != 0 and argv != _compilation(venv):
+                    if ended.code != 0:
                         shown = " ".join([Path(argv[0]).name, *(word for word in argv[1:4] if word != _CHECK_PYTHON)])
-                        said, tail = ended.last_line or "it printed nothing", ended.stdout.splitlines()[-TAIL_LINES:]
+                        said = ended.last_line or "it printed nothing"
                         raise SyncFailedError(
                             f"cannot build {final} from {source}: {shown} … {ended.words}: {said}",
                             hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
                             unit=spec.unit,
-                            stderr_tail="\n".join(tail),
+                            stderr_tail="\n".join(ended.stdout.splitlines()[-TAIL_LINES:]),
                         )
             await asyncio.to_thread(_take_place, venv, final)
         except TimeoutError as error:
@@ -236,27 +235,25 @@ class Builder:
             _under_way.discard(spec.folder)
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
-    def _steps(self, venv: Path, source: str, project: Project) -> list[tuple[str, ...]]:
-        python, uv, base = str(venv / "bin" / "python"), self._uv, self._settings.python or sys.executable
-        steps: list[tuple[str, ...]]
-        if uv is not None:
-            steps = [(uv, "venv", "--allow-existing", "--python", project.requires_python or base, str(venv))]
-            if source == LOCK:
-                frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
-                return [*steps, (uv, "sync", *frozen)]
-            install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
+    def _steps(self, venv: Path, source: str, project: Project) -> Iterator[tuple[str, ...]]:
+        python, base, wanted = f"{venv}/bin/python", self._settings.python or sys.executable, project.requires_python
+        install: tuple[str, ...] = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
+        if self._uv is not None:
+            yield self._uv, "venv", "--allow-existing", "--python", wanted or base, str(venv)
+            install = (self._uv, "pip", "install", "--compile-bytecode", "--python", python)
         else:
-            wanted = project.requires_python
-            check = [(python, "-c", _CHECK_PYTHON, wanted)] if wanted else []
-            steps = [(base, "-m", "venv", str(venv)), *check]
-            install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
-        if source == REQUIREMENTS:
-            steps.append((*install, REQUIREMENTS))
+            yield base, "-m", "venv", str(venv)
+            if wanted:
+                yield python, "-c", _CHECK_PYTHON, wanted
+        if source == LOCK and self._uv is not None:
+            frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
+            yield self._uv, "sync", *frozen
+        elif source == REQUIREMENTS:
+            yield *install, "-r", REQUIREMENTS
         elif project.dependencies:  # installers refuse an empty list
             listed = venv / _NEEDS_FILE
             listed.write_text("".join(f"{each}\n" for each in project.dependencies), encoding="utf-8")
-            steps.append((*install, str(listed)))
-        return steps if uv is not None else [*steps, _compilation(venv)]
+            yield *install, "-r", str(listed)
 
     async def _step(
         self, spec: ToolSpec, venv: Path, argv: Sequence[str], on_line: Callable[[str], None] | None = None
@@ -268,12 +265,7 @@ class Builder:
         return await self._run(argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env)
 
 
-def _compilation(venv: Path) -> tuple[str, ...]:
-    return (str(venv / "bin" / "python"), "-m", "compileall", "-q", str(venv / "lib"))
-
-
 def _clear(folder: Path) -> None:
-    """Remove what a build has left, complete or not."""
     for path in (folder / NEW, folder / OLD):
         with contextlib.suppress(OSError):
             path.unlink()  # a link

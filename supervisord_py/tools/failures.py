@@ -12,49 +12,33 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from supervisord_py import errors
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import (
-    CancelledRunError,
-    InterruptedRunError,
-    KeeperLostError,
-    OverloadedError,
-    PxError,
-    ReadinessTimeoutError,
-    ResourceLimitError,
-    ShuttingDownError,
-    StartFailedError,
-    TimedOutError,
-    ToolFailedError,
-    UnknownUnitError,
-)
+from supervisord_py.errors import PxError
 from supervisord_py.process.instance import End, signal_name
-from supervisord_py.process.model import Reason
+from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 
 _LIMIT_WORDS = {
-    Reason.MEMORY_LIMIT: "memory",
-    Reason.OOM_KILL: "memory",
-    Reason.CPU_LIMIT: "cpu",
-    Reason.RUNTIME_LIMIT: "runtime",
-}
+    Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu", Reason.RUNTIME_LIMIT: "runtime",
+}  # fmt: skip
 MEMORY_SIGNS = re.compile(
     r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
-IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
+_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)")
 _SYNTAX = re.compile(
     r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
 )
 _HINTS = (
     (_NO_MODULE, "Module {1} is missing: name it in requirements.txt, and run `pxctl tools sync {spec.name}`."),
-    (IN_USE, "The tool binds a port that is taken: let it bind 127.0.0.1 on the port of --port{or_listen}."),
+    (_IN_USE, "Its port is taken: let it bind 127.0.0.1 on the port of --port{or_listen}, and ask again."),
     (_SYNTAX, "Correct the syntax error in {1}:{2}."),
-    (
-        MEMORY_SIGNS,
-        "memory (suspected): it ran out of it by its own account; raise max_memory_mb ({spec.max_memory_mb}).",
-    ),
+    (MEMORY_SIGNS, "memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."),
 )
 """What stderr says, and the next step; {1} is the pattern's first group."""
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -93,20 +77,21 @@ def is_the_tools(error: BaseException) -> bool:
 
     A start that failed is not a run; it is told by an event of its own.
     """
-    if isinstance(error, ToolFailedError):
+    if isinstance(error, errors.ToolFailedError):
         return error.status >= 500
-    return isinstance(error, ResourceLimitError | TimedOutError)
+    return isinstance(error, errors.ResourceLimitError | errors.TimedOutError)
 
 
 def early_exit(spec: ToolSpec, ended: End) -> PxError:
-    """Describe a start whose process ended before it was ready."""
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
     detail, hint = f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_line(ended.stderr_tail)}", _look(spec)
     if ended.code == 0:
         detail = f"{spec.unit} exited 0 before serving: is the server started under __main__?"
         hint = f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
-    return StartFailedError(detail, hint=hint_for(spec, ended.stderr_tail) or hint, unit=spec.unit, **ended.facts())
+    return errors.StartFailedError(
+        detail, hint=hint_for(spec, ended.stderr_tail) or hint, unit=spec.unit, **ended.facts()
+    )
 
 
 def _last_line(stderr_tail: str) -> str:
@@ -117,10 +102,7 @@ def _last_line(stderr_tail: str) -> str:
 def not_ready(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], answer: int, stderr_tail: str
 ) -> PxError:
-    """Describe a start that lives but was not ready in time.
-
-    `listening`: where its tree listens; `answer`: the last one to `/healthz`, 0 for none.
-    """
+    """`listening`: where its tree listens; `answer`: the last one to `/healthz`, 0 for none."""
     elsewhere = [f"{address}:{number}" for address, number in listening if number != port]
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
@@ -131,71 +113,74 @@ def not_ready(
         hint = "Answer 200 on GET /healthz once the tool can work."
     elif listening:
         why = f"it holds port {port} but nobody answers there"
-    return ReadinessTimeoutError(
+    return errors.ReadinessTimeoutError(
         f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_line(stderr_tail)}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
-        start_timeout_seconds=spec.start_timeout_seconds,
-        port=port,
         stderr_tail=stderr_tail,
     )
 
 
-def port_taken(spec: ToolSpec, port: int) -> StartFailedError:
-    """Describe a start that was given up because its port was somebody else's."""
-    return StartFailedError(
+def port_taken(spec: ToolSpec, port: int) -> errors.StartFailedError:
+    return errors.StartFailedError(
         f"{spec.unit}: the listener on port {port} is not the tool's own.",
         hint="See which program takes ports on this machine (`ss -ltnp`), then ask again.",
         unit=spec.unit,
         reason=Reason.EARLY_EXIT.value,
-        stage="port",
-        port=port,
     )
 
 
-def limit_exceeded(spec: ToolSpec, ended: End) -> ResourceLimitError:
+def limit_exceeded(spec: ToolSpec, ended: End) -> errors.ResourceLimitError:
     """Describe an end by a limit; `limit` is memory, runtime or cpu."""
-    word = _LIMIT_WORDS[ended.reason]
-    facts: dict[str, Any] = {"limit_seconds": spec.max_runtime_seconds}
+    word, verdict = _LIMIT_WORDS[ended.reason], ended.record and ended.record.verdict
     detail = f"the run took longer than {spec.max_runtime_seconds:g} s"
     hint = "Raise max_runtime_seconds, or ask for less work at a time."
     if word == "memory":
-        verdict = ended.record.verdict if ended.record else None
-        limit = verdict.limit_bytes if verdict and verdict.limit_bytes else spec.max_rss_bytes
-        facts = {"limit_bytes": limit, "rss_bytes": verdict.rss_bytes if verdict else None}
-        sizes = (facts["rss_bytes"], limit)
-        used, allowed = ("an unknown amount" if each is None else f"{each / MEBIBYTE:.0f} MiB" for each in sizes)
-        detail, hint = f"{used} resident, {allowed} allowed", "Raise max_memory_mb, or let the tool use less."
+        known = (
+            (verdict.rss_bytes, verdict.limit_bytes or spec.max_rss_bytes) if verdict else (None, spec.max_rss_bytes)
+        )
+        used, limit = (f"{each / MEBIBYTE:.0f} MiB" if each else "an unknown amount" for each in known)
+        detail, hint = f"{used} resident, {limit} allowed", "Raise max_memory_mb, or let the tool use less."
     elif word == "cpu":
-        facts = {"limit_seconds": spec.limits.cpu_seconds}
         detail = f"{spec.limits.cpu_seconds} s of CPU time were used up"
         hint = "Raise limits.cpu_seconds; it counts over the whole life of a process."
     said = f"ResourceLimitExceeded: {word}: {spec.unit}: {detail}."
-    return ResourceLimitError(said, hint=hint, unit=spec.unit, **ended.facts(), limit=word, **facts)
+    return errors.ResourceLimitError(said, hint=hint, unit=spec.unit, **ended.facts(), limit=word)
 
 
 def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
-    """Describe a run whose instance was stopped on purpose, or because another run on it took too long."""
+    unit, said, hint = spec.unit, f"{spec.unit} was stopped during the run", "Ask again."
     if reason is Reason.SHUTDOWN:
-        said = f"The daemon stops, and {spec.unit} with it."
-        return ShuttingDownError(said, hint="Ask again once it runs.", unit=spec.unit)
+        return errors.ShuttingDownError(f"{said}: the daemon stops.", hint="Ask again once it runs.", unit=unit)
     if reason is Reason.RUNTIME_LIMIT:
-        said = f"{spec.unit} was stopped because another run on it broke a limit; this run is collateral."
-        return InterruptedRunError(said, hint="Ask again.", unit=spec.unit, collateral=True, reason=reason.value)
-    said = f"{spec.unit} was stopped during the run."
-    return CancelledRunError(said, hint="Ask again.", unit=spec.unit, reason=reason.value)
+        said = f"{said}, because another run on it broke a limit; this run is collateral."
+        return errors.InterruptedRunError(said, hint=hint, unit=unit, collateral=True, reason=reason.value)
+    return errors.CancelledRunError(f"{said}.", hint=hint, unit=unit, reason=reason.value)
+
+
+def cut_off(spec: ToolSpec) -> errors.InterruptedRunError:
+    said = "The control plane is being replaced; the tool itself goes on."
+    return errors.InterruptedRunError(said, hint="Ask again.", unit=spec.unit)
+
+
+def survived(unit: str, report: StopReport) -> errors.SurvivorsError:
+    """Describe a stop that left something; `survivors` lists pid, name, start time."""
+    names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
+    hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
+    left = [msgspec.to_builtins(each) for each in report.survivors]
+    return errors.SurvivorsError(f"Survived the stop: {names}.", hint=hint, unit=unit, survivors=left)
 
 
 def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) -> PxError:
     """Describe a run whose instance ended under it; `error` is why nothing more can be known."""
-    if isinstance(error, KeeperLostError):
+    if isinstance(error, errors.KeeperLostError):
         return error.fresh()
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
     if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED}:
         return stopped_during_run(spec, ended.reason)
-    return ToolFailedError(
+    return errors.ToolFailedError(
         f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}",
         hint=hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew.",
         unit=spec.unit,
@@ -203,36 +188,35 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
     )
 
 
-def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> ToolFailedError:
-    """Describe an answer that cannot be passed on."""
+def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> errors.ToolFailedError:
     hint = hint_for(spec, stderr_tail) or _look(spec)
-    return ToolFailedError(f"{spec.unit} {what}", hint=hint, unit=spec.unit, stderr_tail=stderr_tail, **more)
+    return errors.ToolFailedError(f"{spec.unit} {what}", hint=hint, unit=spec.unit, stderr_tail=stderr_tail, **more)
 
 
 _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")
 _MORE = "Ask again later, or raise tools.{} or the tool's concurrency."
+_AGAIN = "Ask again."
 _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
-    Refusal.QUEUE_FULL: (OverloadedError, "{unit} is busy, and its line is full.", _MORE.format("queue_max")),
-    Refusal.DEADLINE: (OverloadedError, "No place for {unit} came free in time.", _MORE.format("warm_keep_max")),
+    Refusal.QUEUE_FULL: (errors.OverloadedError, "{unit} is busy, and its line is full.", _MORE.format("queue_max")),
+    Refusal.DEADLINE: (
+        errors.OverloadedError, "No place for {unit} came free in time.", _MORE.format("warm_keep_max"),
+    ),
     Refusal.DEADLINE_STARTING: (
-        TimedOutError,
-        "{unit} was still starting when the request's time was over; the start goes on.",
-        "Ask again: it may be ready by then.",
+        errors.TimedOutError, "{unit} was still starting when the request's time was over; the start goes on.", _AGAIN,
     ),
     Refusal.ALL_PINNED: (
-        OverloadedError,
-        "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
+        errors.OverloadedError, "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
         "Unpin one (`pxctl unpin TOOL`), or raise tools.warm_keep_max.",
     ),
     Refusal.FAILING: (
-        StartFailedError,
+        errors.StartFailedError,
         "{unit} failed to start; the next try is due in {after} s, later than the request can wait.",
         "See `pxctl why {unit}`.",
     ),
-    Refusal.STOPPED: (CancelledRunError, "{unit} was stopped while the request waited.", "Ask again."),
-    Refusal.REMOVED: (UnknownUnitError, "{unit} was removed while the request waited.", None),
-    Refusal.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
-}
+    Refusal.STOPPED: (errors.CancelledRunError, "{unit} was stopped while the request waited.", _AGAIN),
+    Refusal.REMOVED: (errors.UnknownUnitError, "{unit} was removed while the request waited.", None),
+    Refusal.CLOSING: (errors.ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
+}  # fmt: skip
 
 
 def refusal_error(refuse: Refuse, settings: ToolsSettings, last_failure: Mapping[str, Any] | None) -> PxError:
@@ -241,7 +225,7 @@ def refusal_error(refuse: Refuse, settings: ToolsSettings, last_failure: Mapping
     kind, said, hint = _REFUSED[refuse.refusal]
     said, hint = said.format(unit=unit, pool=settings, after=after), hint and hint.format(unit=unit)
     extra: dict[str, Any] = {}
-    if kind in (OverloadedError, TimedOutError, StartFailedError):
+    if kind in {errors.OverloadedError, errors.TimedOutError, errors.StartFailedError}:
         extra["retry_after_seconds"] = after
     if refuse.refusal is Refusal.FAILING and last_failure:
         said, hint = f"{said} Last: {last_failure.get('detail')}", last_failure.get("hint") or hint

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from supervisord_py.config import documents
-from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, convert
+from supervisord_py.config.documents import Document, DocumentError, Problem, convert
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import InvalidInputError
+from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.process.pool import Rules
 from supervisord_py.tools import pixie
@@ -70,13 +70,13 @@ class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PlainManifest(OwnKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `tool.json` of the plain dialect."""
-
-    name: Word
+    name: Word  # Pixie's `id`
     version: str = ""
     description: str = ""
-    input: Any = {}
-    output: Any = {}
+    input: dict[
+        str, Any
+    ] = {}  # schema of a run's input; derived from `inputs` for Pixie tools. `{}` accepts everything
+    output: dict[str, Any] = {}
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
     max_runtime_seconds: Runtime
@@ -89,26 +89,17 @@ PLAIN_KEYS = ("name", "version", "description", "input", "output")
 PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in COMMON_KEYS)
 
 
-class ToolSpec(OwnKeys, frozen=True, kw_only=True):
+class ToolSpec(PlainManifest, frozen=True, kw_only=True):
     """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else."""
 
-    name: str  # the plain `name`, Pixie's `id`
     unit: str  # `tool:<name>`
     title: str
-    version: str
-    description: str
     folder: Path  # absolute path; the working directory of an instance
     manifest: Mapping[str, Any]  # `tool.json` as parsed: what the tool's `GET /schema` must give
-    input_schema: Mapping[str, Any]  # of a run; derived from `inputs` for Pixie tools. `{}` accepts everything
-    validator: Any  # of that
-    output_schema: Mapping[str, Any]
+    validator: Any  # of `input`
     sources: tuple[str, ...]  # the files, relative to the folder, that an instance is started from
     digest: str  # SHA-256 (hex) over everything that makes a running instance stale when it changes
     rules: Rules  # what the pool goes by
-    warm_keep_seconds: float
-    max_memory_mb: int
-    max_runtime_seconds: float
-    entrypoint: str
     pixie: PixieManifest | None  # what only Pixie's dialect has; None for plain tools
     warnings: tuple[str, ...]  # what does not fit together, but is no error
 
@@ -123,17 +114,13 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     @property
     def max_rss_bytes(self) -> int | None:
         """Resident limit of the tree in bytes; None when there is none or the limit is one of address space."""
-        if self.max_memory_mb == 0 or self.memory_limit == "address_space":
-            return None
-        return self.max_memory_mb * MEBIBYTE
+        return self.max_memory_mb * MEBIBYTE or None if self.memory_limit == "resident" else None
 
     @property
     def max_address_space_bytes(self) -> int | None:
         """RLIMIT_AS in bytes: the smaller of `limits.address_space_mb` and, in that mode, `max_memory_mb`."""
-        asked = [self.limits.address_space_mb] if self.limits.address_space_mb is not None else []
-        if self.memory_limit == "address_space" and self.max_memory_mb:
-            asked.append(self.max_memory_mb)
-        return min(asked) * MEBIBYTE if asked else None
+        asked = (self.limits.address_space_mb, self.max_memory_mb if self.memory_limit == "address_space" else None)
+        return min((each * MEBIBYTE for each in asked if each), default=None)
 
 
 def check_input(spec: ToolSpec, value: Any) -> None:
@@ -171,20 +158,18 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         if os.path.lexists(folder / SIDECAR):
             beside, sidecar = _read(folder / SIDECAR)
     except DocumentError as error:
-        raise _broken([error.problem], name) from None
-    usual = {key: getattr(settings, key) for key in COMMON_KEYS[:3]}
+        raise broken([error.problem], name) from None
     own = sidecar if is_pixie else manifest
-    usual_own = {"listen": "port" if own.value.get("command") else "handover"}
+    usual = {key: getattr(settings, key) for key in COMMON_KEYS[:3]}
+    asked = {"listen": "port" if own.value.get("command") else "handover", **own.value}
     if is_pixie:
-        fields, problems = _read_pixie(manifest, usual, sidecar, usual_own | sidecar.value)
+        fields, problems = _read_pixie(manifest, usual, sidecar, asked)
     else:
-        fields, problems = _read_plain(manifest, usual | usual_own | manifest.value)
+        fields, problems = _read_plain(manifest, usual | asked)
         problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if beside else []
-    if not problems:
-        problems = [manifest.problem(*each) for each in _rules(fields, folder)]
-        problems += [own.problem(*each) for each in _own_rules(fields)]
+    problems = problems or [*_rules(fields, folder, manifest), *_own_rules(fields, own)]
     if problems:
-        raise _broken(problems, name)
+        raise broken(problems, name)
     sources = _sources_of(folder, fields["entrypoint"], fields["command"])
     loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
     digest = hashlib.sha256(repr(((raw, beside), loaded)).encode()).hexdigest()
@@ -196,11 +181,11 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         sources=sources,
         digest=digest,
         rules=Rules(digest, fields["concurrency"], fields["warm_keep_seconds"]),
-        validator=compile_schema(fields["input_schema"]),
+        validator=compile_schema(fields["input"]),
     )
 
 
-def _broken(problems: list[Problem], name: str) -> Exception:
+def broken(problems: list[Problem], name: str) -> ConfigError:
     return documents.config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
@@ -235,11 +220,7 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
             problems.append(document.problem((key, *path), f"JSON Schema: {message}"))
     if read is None or problems:
         return {}, problems
-    taken, given = [
-        ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
-    ]
-    own = {"name": read.name, "title": read.name, "pixie": None, "warnings": ()}
-    return {**_fields(read, read), **own, "input_schema": taken, "output_schema": given}, []
+    return structs.asdict(read) | {"title": read.name, "pixie": None, "warnings": ()}, []
 
 
 def _read_pixie(
@@ -247,53 +228,46 @@ def _read_pixie(
 ) -> tuple[dict[str, Any], list[Problem]]:
     read, problems = pixie.read_manifest(document, usual)
     own, wrong = convert(sidecar, OwnKeys, value=asked)
-    problems += wrong
-    if read is None or own is None or problems:
-        return {}, problems
-    fields = _fields(read, own) | {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
+    if read is None or own is None or problems or wrong:
+        return {}, problems + wrong
+    fields = structs.asdict(own) | {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
+    fields |= {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
     fields |= {"pixie": read, "warnings": tuple(pixie.incoherences(read))}
     fields |= {} if read.concurrent else {"concurrency": 1}
-    return fields | {"input_schema": pixie.input_schema(read), "output_schema": pixie.answer_schema(read.outputs)}, []
+    return fields | {"input": pixie.input_schema(read), "output": pixie.answer_schema(read.outputs)}, []
 
 
-def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]:
-    """Return what both dialects say in the same words."""
-    fields = {key: getattr(own, key) for key in OWN_KEYS}
-    return fields | {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
-
-
-def _rules(fields: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, str]]:
+def _rules(fields: Mapping[str, Any], folder: Path, document: Document) -> Iterator[Problem]:
     """Yield what is wrong with name and entrypoint beyond their types; only a plain name must be the folder's."""
     name, entrypoint, is_plain = fields["name"], fields["entrypoint"], fields["pixie"] is None
     if trouble := name_trouble(name):
-        yield ("name" if is_plain else "id",), f"{name!r} {trouble}"
+        yield document.problem(("name" if is_plain else "id",), f"{name!r} {trouble}")
     elif is_plain and name != folder.name:
-        yield ("name",), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
+        yield document.problem(("name",), f"must equal the folder's name: {name!r} in the folder {folder.name!r}")
     target = (folder / entrypoint).resolve()
     if not target.is_relative_to(folder.resolve()):
-        yield ("entrypoint",), f"must be a file inside the tool's folder, as in 'main.py', not {str(target)!r}"
+        yield document.problem(("entrypoint",), f"must be a file inside the tool's folder, not {str(target)!r}")
     elif not fields["command"] and not target.is_file():
-        yield ("entrypoint",), f"the entrypoint {entrypoint!r} is not there; write it, or name another one or a command"
+        yield document.problem(("entrypoint",), f"{entrypoint!r} is not there; write it, or name another or a command")
 
 
-def _own_rules(fields: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
+def _own_rules(fields: Mapping[str, Any], document: Document) -> Iterator[Problem]:
+    modules = fields["preload"]
     if fields["command"] and fields["listen"] == "handover":
-        yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
-    if fields["preload"] is True:
-        yield ("preload",), "must be an array of module names or false"
-    for index, module in enumerate(fields["preload"] or () if fields["preload"] is not True else ()):
+        yield document.problem(("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'")
+    if modules is True:
+        yield document.problem(("preload",), "must be an array of module names or false")
+    for index, module in enumerate(modules if isinstance(modules, tuple) else ()):
         if not _MODULE_NAME.fullmatch(module):
-            yield ("preload", index), f"{module!r} is no module name"
+            yield document.problem(("preload", index), f"{module!r} is no module name")
     for name in fields["env"]:
         if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield ("env", name), f"{name!r} is no name of an environment variable of a tool"
+            yield document.problem(("env", name), f"{name!r} is no name of an environment variable of a tool")
 
 
 def _sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
-    if not command:
-        return (entrypoint,)
-    relative = (each for each in command if each and not each.startswith("/") and ".." not in each.split("/"))
-    return tuple(each for each in relative if "{port}" not in each and (folder / each).is_file())
+    relative = (each for each in command if not each.startswith("/") and ".." not in each.split("/"))
+    return tuple(each for each in relative if (folder / each).is_file()) if command else (entrypoint,)
 
 
 def _stamp(path: str) -> Stamp:

@@ -51,8 +51,6 @@ class ShowIf(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PixieOption(Struct, frozen=True, forbid_unknown_fields=True):
-    """One choice of a select, multiselect or radio."""
-
     value: str | float | int | bool
     label: str | None = None
 
@@ -90,8 +88,6 @@ class PixieOutput(Struct, frozen=True):
 
 
 class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `tool.json` of this dialect."""
-
     id: Word
     name: str
     inputs: tuple[PixieInput, ...]
@@ -199,7 +195,7 @@ def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any
         for key in ("min", "max") if kind in {"number", "slider"} else ():
             if isinstance(value.get(key, 0), bool) or not isinstance(value.get(key, 0), (int, float)):
                 yield document.problem((*at, key), f"must be a number, not {type_name(value[key])}")
-        for path, message in schema_problems(value.get("schema", True)):
+        for path, message in schema_problems(value.get("schema")):
             yield document.problem((*at, "schema", *path), f"JSON Schema: {message}")
 
 
@@ -275,7 +271,6 @@ def _one_of(options: tuple[PixieOption, ...]) -> dict[str, Any]:
 
 
 def default_fits(declared: PixieInput) -> bool:
-    """Say whether the default of an input fits the input's own type and bounds."""
     return not violations(compile_schema(value_schema(declared)), declared.default)
 
 

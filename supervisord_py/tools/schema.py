@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisord_py.config.documents import Pointer, pointer, type_name
+from supervisord_py.config.documents import Pointer, pointer
 
 if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator
@@ -24,8 +24,6 @@ _KEPT_HEAD, _KEPT_TAIL = 120, 240
 
 
 class Violation(NamedTuple):
-    """One place where a value does not fit."""
-
     path: Pointer
     message: str
 
@@ -54,11 +52,11 @@ def _meta() -> Draft202012Validator:
 
 
 def schema_problems(schema: Any) -> list[Violation]:
-    """Say what is wrong with a schema; paths go into the schema. Empty means that it can be asked."""
-    if not isinstance(schema, (dict, bool)):
-        return [Violation((), f"must be a JSON Schema (an object, true or false), not {type_name(schema)}")]
-    dialect = schema.get("$schema", DIALECT) if isinstance(schema, dict) else DIALECT
-    if not isinstance(dialect, str) or dialect.rstrip("#") != DIALECT:
+    """Say what is wrong with a schema; paths go into it. Empty: it can be asked, or is no object at all."""
+    if not isinstance(schema, dict):
+        return []
+    dialect = str(schema.get("$schema", DIALECT))
+    if dialect.rstrip("#") != DIALECT:
         return [Violation(("$schema",), f"{clip(repr(dialect))} is another dialect; schemas of tools are {DIALECT}")]
     found = violations(_meta(), schema)
     try:
@@ -79,8 +77,7 @@ def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
 
     found: dict[str, Violation] = {}
     try:
-        errors = () if validator.is_valid(value) else islice(validator.iter_errors(value), MAX_VIOLATIONS)
-        for error in errors:
+        for error in islice(validator.iter_errors(value), MAX_VIOLATIONS):
             path, kind = tuple(error.instance_path), error.kind
             each = [Violation(path, clip(error.message))]
             if isinstance(kind, ValidationErrorKind.Required):
@@ -106,32 +103,31 @@ def differences(
     Numbers are equal that differ by at most `absolute`, or by the part `relative` of the expected one; with `extra`,
     members that are not expected are no difference.
     """
+    found, wanted, given = list[str](), dict(_leaves(expected)), dict(_leaves(actual))
+    for place in dict.fromkeys([*wanted, *given]):
+        if place not in given:
+            found.append(f"{place}: missing, expected {_shown(wanted[place])}")
+        elif place in wanted and not _equal(wanted[place], given[place], absolute, relative):
+            found.append(f"{place}: expected {_shown(wanted[place])}, got {_shown(given[place])}")
+        elif place not in wanted and not extra:
+            found.append(f"{place}: not expected, got {_shown(given[place])}")
+    return found[:50]
 
-    def equal(left: Any, right: Any) -> bool:
-        numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (left, right))
-        if not numbers:
-            return type(left) is type(right) and bool(left == right)
-        both_nan = math.isnan(left) and math.isnan(right)
-        return both_nan or left == right or abs(right - left) <= max(absolute, relative * abs(left))
 
-    def walk(path: Pointer, left: Any, right: Any) -> Iterator[str]:
-        if isinstance(left, dict) and isinstance(right, dict):
-            for key in dict.fromkeys([*left, *right]):
-                if key not in right:
-                    yield f"{pointer((*path, key))}: missing, expected {_shown(left[key])}"
-                elif key in left:
-                    yield from walk((*path, key), left[key], right[key])
-                elif not extra:
-                    yield f"{pointer((*path, key))}: not expected, got {_shown(right[key])}"
-        elif isinstance(left, list) and isinstance(right, list):
-            if len(left) != len(right):
-                yield f"{pointer(path) or '/'}: expected {len(left)} items, got {len(right)}"
-            for index, (one, other) in enumerate(zip(left, right, strict=False)):
-                yield from walk((*path, index), one, other)
-        elif not equal(left, right):
-            yield f"{pointer(path) or '/'}: expected {_shown(left)}, got {_shown(right)}"
+def _leaves(value: Any, path: Pointer = ()) -> Iterator[tuple[str, Any]]:
+    """Yield what a JSON value is made of, by its place; an array itself stands for how many items it has."""
+    is_object, is_array = isinstance(value, dict), isinstance(value, list)
+    if not (is_object and value):
+        yield pointer(path) or "/", f"{len(value)} items" if is_array else value
+    for key, each in value.items() if is_object else enumerate(value) if is_array else ():
+        yield from _leaves(each, (*path, key))
 
-    return list(islice(walk((), expected, actual), 50))
+
+def _equal(left: Any, right: Any, absolute: float, relative: float) -> bool:
+    if {type(left), type(right)} <= {int, float}:
+        near = abs(right - left) <= max(absolute, relative * abs(left))
+        return left == right or near or (math.isnan(left) and math.isnan(right))
+    return type(left) is type(right) and bool(left == right)
 
 
 def _shown(value: Any) -> str:

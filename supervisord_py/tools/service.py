@@ -11,21 +11,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import msgspec
 import structlog
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import (
-    ConfigError,
-    InterruptedRunError,
-    KeeperLostError,
-    PxError,
-    SurvivorsError,
-    UnknownUnitError,
-)
+from supervisord_py.errors import ConfigError, KeeperLostError, PxError, UnknownUnitError
 from supervisord_py.ledger.instances import PINS, PinRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
@@ -92,8 +84,6 @@ class Tools:
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, ToolSpec] = {}  # as each was asked for last
-        self._newest: dict[str, float] = {}
-        """When the newest known instance of each tool began: an older one that ends says nothing of the tool."""
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,15 +123,14 @@ class Tools:
         if self.pool.slot(name) is not None:
             self.supervisor.task(self.supervisor.stop(self.driver, instance, Reason.REPLACED))
             return
-        self._newest[name] = instance.started_at
         instance.serial = self.pool.reserve_serial()
         self._instances[instance.serial] = instance
         self.states.remember(name, state=instance.phase.value)
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
         instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance))
-        now, rules = clock.now(), instance.spec.rules
-        adopt = partial(self.pool.adopt, name, instance.serial, rules, digest=instance.digest)
-        self._perform(adopt(last_used=now - age, ready=ready, now=now))
+        now = clock.now()
+        known = (name, instance.serial, instance.spec.rules)
+        self._perform(self.pool.adopt(*known, digest=instance.digest, last_used=now - age, ready=ready, now=now))
 
     async def close(self) -> None:
         """Stop every tool, all at once; runs in flight hear of the shutdown.
@@ -155,10 +144,9 @@ class Tools:
 
     async def detach(self) -> None:
         """End without stopping anything: another control plane will adopt the tools. Runs in flight are cut off."""
-        detail, hint = "The control plane is being replaced; the tool itself goes on.", "Ask again."
         for instance in tuple(self._instances.values()):
             for break_off in tuple(instance.breaks):
-                break_off(InterruptedRunError(detail, hint=hint, unit=instance.unit))
+                break_off(failures.cut_off(instance.spec))
         await self._let_go()
 
     async def _let_go(self) -> None:
@@ -174,16 +162,14 @@ class Tools:
     # -- what the pool decides ---------------------------------------------------------------------------------
 
     def _tell(self, happened: Callable[..., list[Action]], *what: Any) -> None:
-        """Tell the pool what happened, and do what it decides."""
         self._perform(happened(*what, clock.now()))
 
     def _perform(self, actions: list[Action]) -> None:
         cause: int | None = None
-        for action in actions:
-            if isinstance(action, Start):  # before the others: it is the cause of the evictions beside it
-                cause = self._start(action)
-        for action in actions:
+        for action in sorted(actions, key=lambda each: not isinstance(each, Start)):
             match action:
+                case Start():  # before the others: it is the cause of the evictions beside it
+                    cause = self._start(action)
                 case Stop(_, serial, reason):
                     instance = self._instances[serial]
                     if reason is Reason.EVICTED_LRU and cause is not None:
@@ -231,11 +217,9 @@ class Tools:
         spec = self._specs[start.unit]
         instance = ToolInstance(self._placement.new_key(), spec.unit, spec, start.serial)
         self._instances[start.serial] = instance
-        self._newest[instance.name] = instance.started_at
-        event = self.supervisor.say("starting", instance, digest=instance.digest[:12])
         self.states.remember(instance.name, state="starting")
         instance.life = self.supervisor.task(self._live(instance))
-        return event
+        return self.supervisor.say("starting", instance, digest=instance.digest[:12])
 
     async def _live(self, instance: ToolInstance) -> None:
         name = instance.name
@@ -267,7 +251,6 @@ class Tools:
         self._tell(self.pool.died, instance.name, instance.serial)
 
     def exceeded_runtime(self, instance: ToolInstance, run_id: str) -> None:
-        """Take an instance out of use: a run on it took too long."""
         instance.wanted = instance.wanted or Reason.RUNTIME_LIMIT
         self.supervisor.say("runtime_limit", instance, Reason.RUNTIME_LIMIT, run=run_id)
         self._tell(self.pool.condemn, instance.name, instance.serial)
@@ -276,7 +259,8 @@ class Tools:
         name = instance.name
         if instance.trial_env is not None:
             return
-        if instance.started_at >= self._newest.get(name, 0.0) and instance.end is not None:
+        # One that ends beside another, which was adopted or started since, says nothing of the tool.
+        if self.instance_of(name) in {None, instance} and instance.end is not None:
             died = instance.died and instance.ready_at is not None
             restarts = self.states.of(name).restarts + died
             failed = instance.error is not None and not isinstance(instance.error, KeeperLostError)
@@ -308,8 +292,7 @@ class Tools:
                 asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
     async def _compare_schema(self, instance: ToolInstance) -> None:
-        if instance.upstream is None:
-            return
+        assert instance.upstream is not None
         instance.is_asked = True
         found = await schema_drift(instance.upstream, dict(instance.spec.manifest))
         if found:  # it may have broken off because the tool ended, of which the keeper tells a moment later
@@ -376,7 +359,6 @@ class Tools:
     # -- control ---------------------------------------------------------------------------------------------
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
-        """Have a warm instance of a tool; returns when it is ready."""
         self.release(await self.acquire(self.catalog.get(name), timeout_seconds, None))
 
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
@@ -391,13 +373,9 @@ class Tools:
         if instance is None:
             return StopReport()
         await instance.stopped.wait()
-        report = instance.report
-        if report.survivors:
-            left = list(map(msgspec.to_builtins, report.survivors))
-            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
-            raise SurvivorsError(f"Survived the stop: {names}.", hint=hint, unit=f"tool:{name}", survivors=left)
-        return report
+        if instance.report.survivors:
+            raise failures.survived(instance.unit, instance.report)
+        return instance.report
 
     async def pin(self, name: str, pin: Pin) -> None:
         """Exempt a tool from eviction, or take that back, also a pin that it declares for itself.
@@ -461,19 +439,20 @@ class Tools:
         return tuple(self._state(each, entries.get(each)) for each in names)
 
     def _state(self, name: str, entry: Entry | None) -> ToolState:
-        state = ToolState(name, entry, self.states.of(name), self.pool.slot(name), self.instance_of(name))
+        live = self.instance_of(name)
+        state = ToolState(name, entry, self.states.of(name), self.pool.slot(name), live)
         state.port = state.port or self.driver.listeners.port_of(name)
         state.pinned = state.pinned or self.pool.pin_of(name) is not Pin.NONE
-        zygote = self.zygotes.get(self.driver.recipes.get(name))
+        zygote = self.zygotes.get(live.recipe if live is not None else None)
         if zygote is not None and zygote.refused:
             state.warnings.append(f"its starts are not forked: {zygote.refused}")
         return state
 
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
-        for tool, recipe in sorted(self.driver.recipes.items()):
-            zygote = self.zygotes.get(recipe)  # which may import for other tools, too
-            own = {module.partition(".")[0] for module in self.states.of(tool).imports}
+        """Yield what each package takes that a warm tool imports, where it has a zygote, which measured it."""
+        for instance in self._instances.values():
+            zygote = self.zygotes.get(instance.recipe)  # which may import for other tools, too
+            own = {module.partition(".")[0] for module in self.states.of(instance.name).imports}
             measured = zygote.import_seconds if zygote is not None else {}
             if seconds := {package: measured[package] for package in measured if package in own}:
-                yield tool, seconds
+                yield instance.name, seconds

@@ -126,7 +126,6 @@ def _run(path: str, arguments: list[str]) -> None:
 
 
 def _excepthook(kind: Any, error: Any, trace: Any) -> None:
-    """Show an exception of the program without the frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
@@ -150,7 +149,6 @@ def _serve(number: str) -> None:
 
 
 def _preload(names: list[str]) -> dict[str, float]:
-    """Import modules; return the seconds that each package took."""
     seconds: dict[str, float] = {}
     for name in names:
         begin, package = time.perf_counter(), name.partition(".")[0]

@@ -56,7 +56,6 @@ class LastStates:
         return tuple(self._states)
 
     def remember(self, tool: str, **changes: Any) -> None:
-        """Change what is known of a tool, and write it down."""
         state = self.of(tool)
         for name, value in changes.items():
             setattr(state, name, value)
@@ -65,7 +64,6 @@ class LastStates:
         self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
 
     def write_used(self) -> None:
-        """Write down what was used since."""
         for tool, state in self._states.items():
             if state.last_used != self._written.get(tool):
                 self.remember(tool)

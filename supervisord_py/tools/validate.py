@@ -16,7 +16,6 @@ import asyncio
 import json
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
@@ -150,7 +149,6 @@ def check_pyproject(spec: ToolSpec) -> ToolCheck:
 
 
 def _check_start(spec: ToolSpec, settings_python: str | None) -> ToolCheck:
-    """Check 5: what the tool is started with is there."""
     if not spec.command:
         try:
             return ToolCheck(PASS, f"runs with {find_interpreter(spec, settings_python)}")
@@ -177,7 +175,6 @@ class _Answer(NamedTuple):
         return ToolCheck(status, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
-        """What the body says as JSON; None where it is none."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -247,16 +244,13 @@ class _Trial:
         return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
 
     async def tool_spawns(self) -> ToolCheck:
-        begun = time.monotonic()
         await self._tools.supervisor.start(self._tools.driver, self._instance)
-        milliseconds = (time.monotonic() - begun) * 1000
         health = await self._ask(self._seconds, "GET", "/healthz")
-        if health.status != 200:
-            return health.refused("GET /healthz does not answer 200 but")
         said = health.value()
-        if not (isinstance(said, dict) and said.get("ok") is True):
-            return health.refused('GET /healthz does not answer {"ok": true} but', WARN)
-        return ToolCheck(PASS, f"ready after {milliseconds:.0f} ms")
+        if health.status != 200 or not isinstance(said, dict) or said.get("ok") is not True:
+            what = 'GET /healthz does not answer 200 and {"ok": true} but'
+            return health.refused(what, FAIL if health.status != 200 else WARN)
+        return ToolCheck(PASS, f"ready after {self._instance.cold_start_ms} ms")
 
     async def schema_matches_disk(self) -> ToolCheck:
         assert self._instance.upstream is not None
@@ -277,7 +271,7 @@ class _Trial:
         return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def output_conforms(self) -> ToolCheck:
-        schema = self._spec.output_schema
+        schema = self._spec.output
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
             return ToolCheck(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
@@ -323,18 +317,15 @@ class _Trial:
         return ToolCheck(PASS, f"{len(paths)} fixtures match")
 
     async def clean_shutdown(self) -> ToolCheck:
-        begun, driver = time.monotonic(), self._tools.driver
-        await self._tools.supervisor.stop(driver, self._instance, Reason.STOPPED)
-        report, seconds = self._instance.report, time.monotonic() - begun
-        self.stderr = await self._tools.supervisor.tail(self._instance)
-        await driver.trials.drop(self._spec.name)
-        if report.survivors:
-            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            return ToolCheck(FAIL, f"survived the stop: {names}")
-        if report.killed:
-            patience = f"{self._spec.stop_timeout_seconds:g} s of SIGTERM"
-            return ToolCheck(WARN, f"did not end within {patience} and was killed")
-        return ToolCheck(PASS, f"ended {seconds:.1f} s after SIGTERM")
+        spec, driver, instance = self._spec, self._tools.driver, self._instance
+        await self._tools.supervisor.stop(driver, instance, Reason.STOPPED)
+        self.stderr = await self._tools.supervisor.tail(instance)
+        await driver.trials.drop(spec.name)
+        if instance.report.survivors:
+            return ToolCheck(FAIL, failures.survived(spec.unit, instance.report).detail)
+        if instance.report.killed:
+            return ToolCheck(WARN, f"did not end within {spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
+        return ToolCheck(PASS, "ended at SIGTERM")
 
 
 def compare(fixture: Mapping[str, Any], answer: Any) -> list[str]:
@@ -388,7 +379,7 @@ def sample_input(spec: ToolSpec) -> Sample:
             return Sample({}, origin, f"{origin}{line}: {error.problem.message}")
     else:
         origin = "generated from the input's declaration"
-        value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie)
+        value = _plain(spec.input, spec.input) if spec.pixie is None else _pixie(spec.pixie)
     try:
         check_input(spec, value)
     except InvalidInputError as error:

@@ -13,7 +13,7 @@ import pytest
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.tools import catalog as catalog_module
-from supervisord_py.tools.catalog import Catalog, ToolsDiskError, add_tool, new_tool, placed, remove_tool
+from supervisord_py.tools.catalog import TEMPLATE, Catalog, ToolsDiskError, add_tool, remove_tool
 from supervisord_py.tools.environment import lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import ToolSpec
 from tool_folders import age, pixie_manifest, write_tool
@@ -107,19 +107,20 @@ def add(tmp_path: Path, source: Path | str, name: str | None = None) -> ToolSpec
     return add_tool(str(source), tmp_path / "tools", name=name)
 
 
-def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+def test_what_is_there_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").symlink_to("/nowhere")
     with pytest.raises(ConflictError):
-        new_tool(tmp_path, "x")
+        add_tool(TEMPLATE, tmp_path, name="x")
     with pytest.raises(BadRequestError):
-        new_tool(tmp_path, "../x")
-    with pytest.raises(ConflictError), placed(tmp_path / "y") as draft:
-        draft.mkdir()
-        (tmp_path / "y" / "z").mkdir(parents=True)
+        add_tool(TEMPLATE, tmp_path, name="../x")
+    monkeypatch.setattr(Path, "chmod", lambda draft, _mode: (draft.parent / "y" / "z").mkdir(parents=True))
+    with pytest.raises(ConflictError):
+        add_tool(TEMPLATE, tmp_path, name="y")
+    monkeypatch.undo()
     assert left_in(tmp_path) == ["x", "y"]
     (tmp_path / "file").touch()
     with pytest.raises(ToolsDiskError, match="cannot write"):
-        new_tool(tmp_path / "file" / "tools", "x")
+        add_tool(TEMPLATE, tmp_path / "file" / "tools", name="x")
 
 
 def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools import proxy, sockets
+from supervisord_py.tools import driver, proxy
 from supervisord_py.tools import upstream as upstream_module
-from supervisord_py.tools.sockets import NotifySocket
+from supervisord_py.tools.driver import NotifySocket
 from supervisord_py.tools.upstream import Upstream, schema_drift
 from tools.tool_house import ToolHouse
 
@@ -55,12 +55,12 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            assert ("127.0.0.1", port) in sockets.listening_of(process.pid)
-            assert sockets.is_listener_of(process.pid, port)
-            assert not sockets.is_listener_of(process.pid, port + 1)
+            assert ("127.0.0.1", port) in driver.listening_of(process.pid)
+            assert driver.is_listener_of(process.pid, port)
+            assert not driver.is_listener_of(process.pid, port + 1)
         finally:
             os.killpg(process.pid, 9)
-    assert sockets.listening_of(process.pid) == []
+    assert driver.listening_of(process.pid) == []
 
 
 def say(path: Path, message: bytes) -> None:
