@@ -1,17 +1,23 @@
 """What all parts of the room of pipes work with: clocks, settings, the catalog, what is remembered of each pipe.
 
+From a trigger to a row: what is accepted is recorded, with everything that it will be run with; later edits of pipe,
+presets or settings change later executions. What cannot run (a preset that is not there, an agent that nobody knows) is
+a row all the same, failed at once, that names what is missing; it is never in line.
+
 Laws: decided from memory, written behind: a full disk never makes a pipe run twice. Of each instant that was noted in
 this life it is known when that was on the clock that nobody sets, however the wall clock is turned afterwards.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -19,18 +25,26 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Status
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Preset, Status, Trigger
 from supervisord_py.ledger.pipe_history import PIPE_STATES, PipeStateRow, forget, last_of_each
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.table import to_text
+from supervisord_py.pipes import outcome as outcomes
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.catalog import PipeCatalog
-from supervisord_py.pipes.due import Decision, Now, Progress, decide, stagger
+from supervisord_py.pipes.due import Decision, Now, Progress, decide, period, stagger
 from supervisord_py.pipes.models import PipeDefinition, PipesConfig
 from supervisord_py.pipes.preflight import AgentShelf
+from supervisord_py.pipes.presets import ResolvedPreset, resolve
 from supervisord_py.process import clock
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.supervisor import Driver, Supervisor
 
+TIMEOUT_SECONDS = 300.0  # of a pipe that names none
+MAX_TURNS = 200
+WINDOW_MAX_SECONDS = 8 * 3600.0  # longest time window of a prompt
+WINDOW_DEFAULT_SECONDS = 3600.0  # of a pipe that never succeeded and has no interval
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
 SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
@@ -207,22 +221,10 @@ class PipeStates:
 
 
 class PipesContext:
-    """What a run, the line, times and events need of the room: the room is one, with more.
+    """What a run, the line, times and events need of the room: the room is one, with more."""
 
-    Args:
-        environ: The daemon's environment, to pick from.
-        own: Harmless variables of ours that every agent gets.
-        clocks: Tests turn them.
-
-    Attributes:
-        driver: What the supervisor needs to run executions; the room sets it.
-        after: Does what follows from the end of a run whose row is final, and frees its slot.
-        task: Does something in the background until the room ends; what it raises is logged.
-        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
-    """
-
-    driver: Driver[Any]
-    after: Callable[[Any], Awaitable[None]]
+    driver: Driver[Any]  # what the supervisor needs to run executions; the room sets it
+    after: Callable[[Any], Awaitable[None]]  # what follows from the end of a run whose row is final; frees its slot
 
     def __init__(
         self,
@@ -231,8 +233,8 @@ class PipesContext:
         events: EventStream,
         config: PipesConfig,
         *,
-        environ: Mapping[str, str] = os.environ,
-        own: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = os.environ,  # the daemon's, to pick from
+        own: Mapping[str, str] | None = None,  # harmless variables of ours that every agent gets
         clocks: Clocks | None = None,
     ) -> None:
         self.placement, self.ledger, self.events, self.config = placement, ledger, events, config
@@ -262,6 +264,83 @@ class PipesContext:
         progress = self.states.progress(pipe.name)
         return decide(pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay)
 
+    async def choose(
+        self, definition: PipeDefinition, seconds: float | None = None
+    ) -> tuple[Execution, tuple[str, ...]]:
+        """Return an execution with all that it would be run with, as the files stand now, and warnings about presets.
+
+        One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
+        """
+        adapters, presets = await self.shelf.look()
+        found, config, known = ResolvedPreset(Preset(id=next(iter(definition.presets), None))), self.config, definition
+        failure: dict[str, Any] = {"status": Status.QUEUED}
+        try:
+            adapters.get(known.agent)
+            found = resolve(known, presets)
+        except CannotRunError as error:
+            failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}
+        plan = structs.replace(
+            known.plan,
+            timeout_seconds=min(seconds or known.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
+            max_turns=known.plan.max_turns or MAX_TURNS,
+            retries=config.retries if known.retries.max_retries is None else known.retries.max_retries,
+            fallbacks=found.fallbacks,
+        )
+        return Execution(id=0, pipe_name=known.name, plan=plan, preset=found.preset, **failure), found.warnings
+
+    def build(
+        self,
+        definition: PipeDefinition,
+        chosen: Execution,
+        number: int | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
+        **trigger: Any,
+    ) -> Execution:
+        """Return a chosen execution as one that is queued now, by hand unless a `trigger` says so; nothing is recorded.
+
+        Without a number it takes the next one for good.
+        """
+        number = self.ledger.next_number("pipe_executions") if number is None else number
+        now = self.clocks.moment()
+        # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
+        start = self.states.get(definition.name).last_context_end
+        if start is None:
+            seconds = period(definition.schedule, self.states.progress(definition.name), self.now())
+            start = now - (seconds or WINDOW_DEFAULT_SECONDS)
+        plan = chosen.plan if context is None else structs.replace(chosen.plan, context=context)
+        row = structs.replace(
+            chosen,
+            id=number,
+            queued_at=now,
+            agent=plan.agent,
+            model=chosen.preset.model,
+            provider=chosen.preset.provider,
+            preset_id=chosen.preset.id,
+            timeout_seconds=plan.timeout_seconds,
+            plan=plan,
+            context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
+            context_end=now,
+            api_port=self.config.api_port,
+            output_dir=str(definition.folder / "output" / str(number)),
+            finished_at=now if chosen.status.is_final else None,
+            **trigger,
+        )
+        prompt = render_prompt(row, definition.body, zone=self.zone_name(definition), api=self.config.api)
+        return structs.replace(row, rendered_prompt=prompt)
+
+    def next_try(self, it: Execution, definition: PipeDefinition, outcome: Outcome) -> Execution | None:
+        """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
+        chance = random.random()  # noqa: S311 - spreads tries, hides nothing
+        first, rules = self.config.retry_initial_seconds, definition.retries
+        found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)
+        if found is None:
+            return None
+        plan, preset, delay = found
+        at = None if delay is None else whole_ms(self.clocks.moment() + delay)
+        chosen = Execution(id=0, pipe_name=it.pipe_name, status=Status.QUEUED, plan=plan, preset=preset, not_before=at)
+        return self.build(definition, chosen, **again(it))
+
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
         """Return the time zone of a pipe, else the one of those that name none."""
         return (definition and definition.timezone) or self.config.timezone or self.machine_zone
@@ -271,3 +350,38 @@ class PipesContext:
             return ZoneInfo(self.zone_name())
         except (ZoneInfoNotFoundError, ValueError, OSError):
             return UTC
+
+
+def again(before: Execution) -> dict[str, Any]:
+    return {
+        "trigger": Trigger.RETRY,
+        "group": before.group,
+        "context": before.plan.context,
+        "trigger_event": before.trigger_event,
+        "trigger_key": before.trigger_key,
+        "retry_of": before.id,
+        "retry_count": before.retry_count + 1,
+    }
+
+
+def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
+    """Return the whole prompt: five facts, the preset's words where it has some, and the body as it was written.
+
+    Published pipes were written for these facts. The date is that of the window's end in the `zone`; the output
+    directory is relative to the working directory. `{{…}}` in a body passes through untouched.
+    """
+    start, end, context = it.context_start or it.queued_at, it.context_end or it.queued_at, it.plan.context
+    local = datetime.fromtimestamp(end, UTC).astimezone(ZoneInfo(zone))
+    minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
+    offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    lines = [
+        f"Time range: {to_text(start)} to {to_text(end)}",
+        f"Date: {local.date().isoformat()}",
+        f"Timezone: {zone} (UTC{offset})",
+        f"Output directory: ./output/{it.id}/",
+        f"API: {api}",
+    ]
+    if context is not None:
+        lines.append(f"Trigger: {json.dumps(context, ensure_ascii=False, sort_keys=True)}")
+    words = (it.preset.prompt or "").strip("\n")
+    return "\n\n".join(["\n".join(lines), *([words] if words.strip() else []), body])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import structlog
@@ -21,7 +20,6 @@ from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import FEW, PipesContext
-from supervisord_py.pipes.intake import build
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
@@ -36,27 +34,20 @@ _log = structlog.get_logger(__name__)
 
 
 class Executions(PipesContext):
-    """All executions: those at work or in line in memory, which is ahead of the ledger, and the others in the ledger.
+    """All executions: what is at work or in line in memory, which is ahead of the ledger, and the others in that."""
 
-    Attributes:
-        announce: Tells other pipes of an end; the room sets it.
-        is_ending, is_gate_open: Nothing new is taken in; who waits may be started.
-        runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
-        listening: The pipes that wait for events.
-        due_bell: Rung when who is due may be another: a pipe or the clock changed, a run of a pipe with times ended.
-        listener_bell: Rung when who waits for which events may be another.
-    """
-
-    announce: Callable[[Run], Awaitable[None]]
+    announce: Callable[[Run], Awaitable[None]]  # tells other pipes of an end; the room sets it
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.is_ending = self.is_gate_open = False
-        self.runs: dict[int, Run] = {}
-        self.of_pipes: dict[str, dict[int, Run]] = {}
+        self.is_ending = False  # nothing new is taken in
+        self.is_gate_open = False  # who waits may be started
+        self.runs: dict[int, Run] = {}  # each that is not final, or of which the end has still to be told
+        self.of_pipes: dict[str, dict[int, Run]] = {}  # the same, by pipe
         self.line = Queue()
-        self.listening: tuple[PipeDefinition, ...] = ()
-        self.due_bell, self.listener_bell = asyncio.Event(), asyncio.Event()
+        self.listening: tuple[PipeDefinition, ...] = ()  # the pipes that wait for events
+        self.due_bell = asyncio.Event()  # who is due may be another: a pipe, a clock changed, a pipe with times is free
+        self.listener_bell = asyncio.Event()  # who waits for which events may be another
 
     def refuse_at_the_end(self) -> None:
         if self.is_ending:
@@ -110,8 +101,7 @@ class Executions(PipesContext):
         With a `claim` on an event: in its transaction, where it is free, else none. Without one, nobody has a turn.
         Raises LedgerDegradedError: the disk takes nothing, and nobody can know whether it is claimed.
         """
-        number, is_refused = partial(self.ledger.next_number, "pipe_executions"), chosen.status.is_final
-        rows = [build(self, definition, chosen, number(), **each) for each in triggers]
+        rows, is_refused = [self.build(definition, chosen, **each) for each in triggers], chosen.status.is_final
         operations = [EXECUTIONS.insert(row) for row in rows]
         for row in rows if is_refused else ():  # what it means for its pipe is of one piece with it
             refusal = Outcome(row.status, row.error_type)

@@ -17,10 +17,10 @@ import structlog
 from supervisord_py.errors import BadRequestError, ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Execution, Trigger
+from supervisord_py.pipes.context import again
 from supervisord_py.pipes.definition import EVENT_NAME, PUBLISHED
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.files import PipeFiles
-from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.schedule import shown
@@ -135,8 +135,8 @@ class Pipes(PipeViews):
         """Return the prompt that a pipe would be run with now."""
         definition = usable(self.definition(name))
         newest = (await pipe_history.page(self.ledger, pipe_history.ExecutionFilter(limit=1))).executions
-        chosen, _warnings = await choose(self, definition)
-        return build(self, definition, chosen, newest[0].id + 1 if newest else 1).rendered_prompt or ""
+        chosen, _warnings = await self.choose(definition)
+        return self.build(definition, chosen, newest[0].id + 1 if newest else 1).rendered_prompt or ""
 
     async def enable(self, name: str, *, enabled: bool = True) -> PipeView:
         """Have a pipe run by itself or not, on this machine; if not, what waits of it by itself is cancelled."""
@@ -167,7 +167,7 @@ class Pipes(PipeViews):
         """
         self.refuse_at_the_end()
         definition = usable(await self.files.afresh(name))
-        chosen, warnings = await choose(self, definition, seconds)
+        chosen, warnings = await self.choose(definition, seconds)
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
         self._check_by_hand(name, len(triggers), seconds, queue=queue)
         rows = tuple(map(self.view, await self.enqueue(definition, chosen, triggers, warnings=warnings)))

@@ -41,7 +41,6 @@ from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import PipesContext, whole_ms
-from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
@@ -326,7 +325,7 @@ class Run(Instance):
         began = it.started_at is not None and not isinstance(self.error, ConflictError)
         outcome, facts = await asyncio.to_thread(self._close, copier, began=began)
         if outcome.status in {Status.FAILED, Status.TIMED_OUT} and self.definition is not None:
-            self.following = next_try(self.room, it, self.definition, outcome)
+            self.following = self.room.next_try(it, self.definition, outcome)
         self.goes_on = self.following is not None
         change = states.change_by(it, outcome, facts["finished_at"], goes_on=self.goes_on)
         if began and self.child is None:

@@ -18,7 +18,6 @@ from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, placeholders_of, sentence
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable
 from supervisord_py.pipes.presets import resolve
 from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, span_text, time_text, zone_of
@@ -170,14 +169,14 @@ class PipeViews(Executions):
         """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
         if isinstance(declared, models.BrokenPipe):
             return [_failed(declared.problem)]
-        chosen, odd_presets = await choose(self, declared)
+        chosen, odd_presets = await self.choose(declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
         checks += _of_folder(declared)
         if not chosen.status.is_final:
             try:
-                ready = await check(self.shelf, build(self, declared, chosen, 0), declared.folder)
+                ready = await check(self.shelf, self.build(declared, chosen, 0), declared.folder)
                 checks += [models.Check("agent", "warn", each) for each in ready.warnings]
             except CannotRunError as error:
                 if not any(each.verdict == "fail" for each in checks):

@@ -37,7 +37,6 @@ from supervisord_py.ledger.pipe_history import Claim
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.due import Due, Now, Progress, Wait
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.intake import choose
 from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At
@@ -132,7 +131,7 @@ class Timetable:
         One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
         """
         room, states = self._room, self._room.states
-        chosen, warnings = await choose(room, pipe)
+        chosen, warnings = await room.choose(pipe)
         if at_work := room.of_pipe(pipe.name):
             states.change(pipe.name, last_due=due.at)
             word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
@@ -240,7 +239,7 @@ class Triggers:
             "trigger_key": key,
             "context": {**context, "chain": event.chain} if event.chain else context,
         }
-        chosen, warnings = await choose(room, definition)
+        chosen, warnings = await room.choose(definition)
         claim = Claim(name, event.text, key, room.clocks.moment())
         for run in await room.enqueue(definition, chosen, [trigger], claim=claim, cause=cause, warnings=warnings):
             room.states.decided(name, f"started by the event {event.text}: execution {run.id}")

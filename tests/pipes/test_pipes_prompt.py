@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from pipe_texts import pipes_config
 from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
-from supervisord_py.pipes.context import machine_zone
-from supervisord_py.pipes.intake import render_prompt
+from supervisord_py.pipes.context import machine_zone, render_prompt
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
 

@@ -23,8 +23,8 @@ from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions, output, room
 from supervisord_py.pipes.adapters import load_adapters
+from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.due import Due, Now, Progress, decide
-from supervisord_py.pipes.intake import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.launch import provider_doubt
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
