@@ -92,7 +92,7 @@ class Invocation:
         self.print(*(f"       {output.clean(line)}" for line in str(cure or "").splitlines()))
 
     def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
-        width = output.screen(self.env)[0] if self.out_is_terminal else None
+        width = output.screen().columns if self.out_is_terminal else None
         return output.table(columns, rows, width, colour=self.has_colour)
 
     def print_rows(

@@ -26,15 +26,7 @@ from pxctl.client import Failure, usage
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
 
 _BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-_NAMES = {
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-    str: "string",
-    dict: "object",
-    list: "array",
-}
+_NAMES = {int: "integer", float: "number", bool: "boolean", str: "string", dict: "object", list: "array"}  # else null
 
 
 def read_argument(given: str) -> bytes:
@@ -69,7 +61,8 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
     if not isinstance(base, dict):
         raise usage("KEY=VALUE can only be put over an object, and --input is none")
     root: Schema = schema if isinstance(schema, dict) else {}
-    values: dict[tuple[str, ...], Any] = {}
+    result: dict[str, Any] = deepcopy(base)
+    given = set[tuple[str, ...]]()
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals:
@@ -78,22 +71,20 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
             raise usage(f"{argument!r} has no key before the '=', or an empty part between its dots")
-        if path in values:
+        if path in given:
             raise usage(f"{name} is given twice; an array is {name}=1,2 or {name}:='[1, 2]'")
-        if key != name:
-            values[path] = read_json(text, f"the value of {name}")
-        elif text.startswith("@"):
-            values[path] = _file(name, text[1:], _schema_at(root, path), root)
-        else:
-            values[path] = coerce(text, _schema_at(root, path), root)
-    result: dict[str, Any] = deepcopy(base)
-    for path, value in values.items():
+        given.add(path)
         target = result
-        for at, name in enumerate(path[:-1]):
-            target = target.setdefault(name, {})
+        for at, part in enumerate(path[:-1]):
+            target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise usage(f"{'.'.join(path)} cannot be set: {'.'.join(path[: at + 1])} is not an object")
-        target[path[-1]] = value
+                raise usage(f"{name} cannot be set: {'.'.join(path[: at + 1])} is not an object")
+        if key != name:
+            target[path[-1]] = read_json(text, f"the value of {name}")
+        elif text.startswith("@"):
+            target[path[-1]] = _file(name, text[1:], _schema_at(root, path), root)
+        else:
+            target[path[-1]] = coerce(text, _schema_at(root, path), root)
     return result
 
 

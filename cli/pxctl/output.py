@@ -22,12 +22,10 @@ STDOUT, STDERR = 1, 2
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def screen(env: Mapping[str, str]) -> tuple[int, int]:
-    """Return columns and lines of stdout's terminal, else 80 x 24; COLUMNS comes first. (shutil costs a start 2 ms.)"""
-    wanted, (columns, lines) = env.get("COLUMNS", ""), (0, 0)
-    with contextlib.suppress(OSError):
-        columns, lines = os.get_terminal_size(STDOUT)
-    return (int(wanted) if wanted.isdigit() else 0) or columns or 80, lines or 24
+def screen() -> os.terminal_size:
+    import shutil  # two milliseconds, which a pipe need not wait for
+
+    return shutil.get_terminal_size()
 
 
 def write(piece: str | bytes, fd: int = STDOUT) -> None:
@@ -239,13 +237,10 @@ def table(
 
     Columns that are empty in every row are left out, the first excepted.
     """
-    heading: list[Cell] = [(column.title, "bold") for column in columns]
-    lines = [heading, *([column.cell(row) for column in columns] for row in rows)]
-    widths = {
-        at: max(width_of(line[at][0]) for line in lines)
-        for at in range(len(columns))
-        if at == 0 or any(line[at][0] for line in lines[1:])
-    }
+    lines: list[list[Cell]] = [[(column.title, "bold") for column in columns]]
+    lines += [[column.cell(row) for column in columns] for row in rows]
+    shown_at = [at for at in range(len(columns)) if at == 0 or any(line[at][0] for line in lines[1:])]
+    widths = {at: max(width_of(line[at][0]) for line in lines) for at in shown_at}
     if width is not None:
         _fit(columns, widths, width)
 

@@ -47,7 +47,7 @@ def find_data(env: Env, *, system: bool) -> list[str]:
 
 
 def shipped_files() -> list[str]:
-    """Return the files that this very package has installed: manual pages lie in other places than man(1) looks at."""
+    """Return the files that this very package has installed."""
     from importlib import metadata
 
     return [os.path.realpath(file.locate()) for file in metadata.files("supervisord-py") or ()]

@@ -78,7 +78,14 @@ def test_waiting_survives_a_new_control_plane_and_starts_nothing(px: Px, daemon:
 
 
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
-    began = {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "pid": 5, "digest": "ab12"}
+    began = {
+        "id": 1,
+        "time": "2026-11-21T10:00:00Z",
+        "unit": "tool:a",
+        "event": "started",
+        "reason": None,
+        "pid": 5,
+    } | {"digest": "ab12"}
     ended = began | {"id": 2, "event": "exited", "reason": "memory_limit", "cause": 1, "pid": None, "warnings": []}
     value = {
         "unit": "tool:a", "state": "failed", "reason": "memory_limit", "summary": "tool:a is failed: it was too big.",

@@ -20,9 +20,14 @@ _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT
 _SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
+def _pages() -> list[Path]:
+    """Return the manual pages of this installation: they lie in other places than man(1) looks at."""
+    return sorted(path for path in map(Path, shipped_files()) if path.parent.parent.name == "man" and path.is_file())
+
+
 def _topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    pages = (Path(path).stem for path in shipped_files() if "/man/man" in path)
-    return [name for name in (*pages, *root.list_commands(context)) if name.startswith(incomplete)]
+    names = [*(path.stem for path in _pages()), *root.list_commands(context)]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 @declare(root, "help", "open the manual")
@@ -36,13 +41,10 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
     $ pxctl help pipe run
     """
     pages: list[Document] = []
-    for path in map(Path, shipped_files()):
-        if path.parent.parent.name == "man" and path.is_file():
-            name, _, section = path.name.rpartition(".")
-            about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
-            facts = {"name": name, "section": int(section), "about": about[1] if about else None}
-            pages.append({**facts, "path": str(path)})
-    pages.sort(key=lambda page: (page["section"], page["name"]))
+    for path in _pages():
+        about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
+        facts = {"name": path.stem, "section": int(path.suffix[1:]), "about": about and about[1]}
+        pages.append({**facts, "path": str(path)})
     found = [page for page in pages if page["name"] == " ".join(topic)]
     if topic and not found:
         if topic[0] not in root.list_commands(click.get_current_context()):

@@ -92,9 +92,9 @@ def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: i
 def _event_line(invocation: Invocation, event: Document) -> str:
     known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
     facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
-    reason = f"({event['reason']})" if event.get("reason") else None
-    pieces = [invocation.moment(event.get("time")), event.get("unit") or "pxd", event.get("event"), reason, *facts]
-    return output.clean("  ".join(str(piece) for piece in pieces if piece))
+    reason = [f"({event['reason']})"] if event["reason"] else []
+    words = [invocation.moment(event["time"]), event["unit"] or "pxd", event["event"], *reason, *facts]
+    return output.clean("  ".join(words))
 
 
 @declare(root, "why", "explain {unit}")

@@ -103,8 +103,14 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
     client = waking_client(invocation)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
-        if not invocation.print_result(answer, ()):
-            _explain(invocation, answer)
+        if invocation.print_result(answer, ()):
+            return
+        for one in answer["candidates"]:
+            words = f"{one['source']}: {one['path']} ({one['version'] or '?'}) {one['detail']}"
+            remedy = one["remedy"] and f"remedy: {one['remedy']}"
+            invocation.print_check("taken" if one["taken"] else "no", words, remedy)
+        dropped = [f"{one['name']} ({one['why']})" for one in answer["environment"]["dropped"]]
+        invocation.print_members(answer, passed=answer["environment"]["passed"], dropped=dropped)
         return
     found: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
@@ -120,17 +126,6 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
         pid = f" (pid {found['pid']})" if found.get("pid") else ""
         invocation.print(f"{found.get('unit')} {found.get('state')}{pid}")
         screen.conclude(found)
-
-
-def _explain(invocation: Invocation, document: Document) -> None:
-    for one in document["candidates"]:
-        version = f" ({one['version']})" if one.get("version") else ""
-        words = f"{one['source']}: {one['path']}{version} {one.get('detail') or one['reason']}"
-        remedy = one.get("remedy") and f"remedy: {one['remedy']}"
-        invocation.print_check("taken" if one["taken"] else "no", words, remedy)
-    environment = document["environment"]
-    dropped = [f"{one['name']} ({one['why']})" for one in environment["dropped"]]
-    invocation.print_members(document, passed=environment["passed"], dropped=dropped)
 
 
 @declare(kernel, "stop", "stop {units}")
@@ -173,10 +168,11 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
         return document
 
     def words(unit: str, document: Document) -> str:
-        taken = document.get("steps") or []
-        if not document.get("running"):
-            return f"{unit} no cell is running" + "".join(f": {step['detail']}" for step in taken if step.get("detail"))
-        steps = ", ".join(str(step.get("action")) for step in taken)
+        if not document["running"]:
+            return ": ".join(
+                [f"{unit} no cell is running", *(one["detail"] for one in document["steps"] if one["detail"])]
+            )
+        steps = ", ".join(step["action"] for step in document["steps"])
         return f"{unit} cell {document['running']}: {steps or 'asked to end'}"
 
     return change_each(invocation, "interrupt", _units(client, units), interrupt, words)

@@ -61,16 +61,11 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     is_execution = name.isdecimal()
     target = f"/api/executions/{name}" if is_execution else query(route("pipe", name), [("rendered", rendered or None)])
     document = invocation.client().get(target)
-    if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
-        raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue")
     if rendered and not invocation.json:
         prompt = str(document.get("rendered_prompt" if is_execution else "rendered") or "")
         output.write(harmless(prompt) if invocation.out_is_terminal else prompt)
     elif not invocation.print_result(document, [document.get("id" if is_execution else "name")]):
-        decision = document.get("last_decision") or {}
-        last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
-        (shown,) = with_broken([document])
-        invocation.print_members(shown, last_decision=last, cost=executions.cost_of(document))
+        invocation.print_members(*with_broken([document]), cost=executions.cost_of(document))
 
 
 @declare(pipe, "validate", "validate {names}")
@@ -89,10 +84,10 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
     is_told = invocation.print_result(result, (one.get("pipe") for one in found))
     for one in [] if is_told else found:
-        invocation.print(f"pipe:{one.get('pipe')}: {'pass' if one.get('ok') else 'fail'}")
-        for check in one.get("checks") or []:
+        invocation.print(f"pipe:{one['pipe']}: {'pass' if one['ok'] else 'fail'}")
+        for check in one["checks"]:
             where = f"pipe.md:{check['line']}: " if check.get("line") else ""
-            cure = f"cure: {check['hint']}" if check.get("hint") and check["verdict"] not in {"pass", "skip"} else None
+            cure = check["verdict"] in {"warn", "fail"} and check.get("hint") and f"cure: {check['hint']}"
             invocation.print_check(check["verdict"], f"{check['name']}: {where}{check['detail']}", cure)
     return Exit.OK if is_ok else Exit.FAILED
 
@@ -168,8 +163,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         if verb == "disable":
             return f"{unit} disabled"
         invocation.print_warnings(pipe)
-        when = ago(pipe.get("next_run"))
-        return f"{unit} enabled" + ("; it runs now" if when.endswith("ago") else f"; next run {when}" * (when != "-"))
+        return f"{unit} enabled" + (f"; next run {ago(pipe['next_run'])}" if pipe.get("next_run") else "")
 
     return change_each(invocation, verb, units_of(client, "pipe", names), change, words)
 

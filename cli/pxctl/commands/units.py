@@ -85,7 +85,7 @@ def _watch(invocation: Invocation, target: str) -> int:
                 invocation.notice(f"pxd is away: {failure.detail}")
             else:
                 lines = invocation.table(_COLUMNS, output.with_broken(found.get("units", [])))
-                room = output.screen(invocation.env)[1] - 2
+                room = output.screen().lines - 2
                 if invocation.json:
                     invocation.print(json.dumps(found, ensure_ascii=False))
                 elif redraws:

@@ -1,6 +1,6 @@
 """A tool in nothing but the standard library.
 
-    python main.py --port 8000
+python main.py --port 8000
 """
 
 import json

@@ -66,6 +66,8 @@ class Requests(BaseHTTPRequestHandler):
                 self.reply(200, answer(deposit))
         except (TypeError, ValueError, KeyError) as error:
             self.reply(422, {"detail": f"the input does not fit: {error}"})
+        except ConnectionError:
+            self.close_connection = True  # who asked has gone
 
     def reply(self, status, body):
         content = json.dumps(body).encode() + b"\n"
@@ -88,13 +90,6 @@ class Requests(BaseHTTPRequestHandler):
         """Say nothing of requests that went well: the daemon asks often."""
 
 
-class Server(ThreadingHTTPServer):
-    def handle_error(self, request, client_address):
-        """Print a traceback, but not for clients that hang up before they have read everything."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Requests).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Requests).serve_forever()
