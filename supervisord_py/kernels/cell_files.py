@@ -71,12 +71,10 @@ class Record(Struct, frozen=True):
 
     @property
     def raised(self) -> CellError:
-        """What a record of the kind `error` tells."""
         return CellError(self.name, self.value, self.traceback)
 
     @property
     def capped_words(self) -> str:
-        """What a record of the kind `capped` tells, for people."""
         if self.disk:
             return f"some output of this cell was not kept: {self.disk}"
         return f"the complete output is cut at its cap of {self.cap} bytes"
@@ -124,7 +122,6 @@ class CellLog:
         return self.records_path.is_file()
 
     def size(self, stream: str) -> int:
-        """Return how many bytes of a stream there are; 0 where nothing was printed."""
         try:
             return self.paths[stream].stat().st_size
         except FileNotFoundError:
@@ -184,7 +181,6 @@ class CellLog:
         return None
 
     def seal(self, error: Mapping[str, object] | None, duration: float) -> None:
-        """Write the end of a cell that began and has none."""
         with suppress(UnknownUnitError, OSError):
             if self.ended() is None:
                 with self.records_path.open("ab", buffering=0) as file:
@@ -193,7 +189,6 @@ class CellLog:
                 writer.end("error", execution_count=None, duration=duration, error=error)
 
     def reply(self) -> Reply | None:
-        """Return what the end says as a kernel's reply, None where there is no end."""
         with suppress(OutputGoneError, OSError):
             if (end := self.ended()) is not None:
                 return Reply(end.status, end.error, end.execution_count, end.ask_exit)

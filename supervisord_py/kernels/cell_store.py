@@ -24,12 +24,10 @@ from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import CellOutcome
 from supervisord_py.kernels.render import CellOutput, show
 from supervisord_py.kernels.session import BackendName, CellError, CellResult, CellStatus, Variables
-from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
-from supervisord_py.process.model import Reason
 
 SWEEP_SECONDS = 300.0
 FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes
@@ -40,8 +38,6 @@ _log = structlog.get_logger(__name__)
 
 
 class CellStore:
-    """Rows and files of cells."""
-
     def __init__(self, ledger: Ledger, config: Callable[[], KernelsConfig]) -> None:
         self._ledger = ledger
         self._config = config
@@ -130,29 +126,21 @@ class CellStore:
     # -- what an earlier control plane left --------------------------------------------------------------------------
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
-        """Return the last cell whose end is not recorded, of one kernel or of any."""
         found = await kernel_rows.open_cells(self._ledger, session_id)
         return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
     async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
-        """Close the rows that an earlier control plane left open and nobody follows, by what is left of the cells.
+        """Close the rows that an earlier control plane left open, by what is left of the cells.
 
-        `followed`: ids of cells that are gone on with; `ends`: how kernels ended that were found dead or are
-        being stopped, by instance.
+        `followed`: ids of cells that are gone on with; `ends`: of kernels found dead or being stopped, by instance.
         """
         for row in await kernel_rows.open_cells(self._ledger):
             if row.id in followed:
                 continue
-            kernel_end = ends.get(row.instance or "")
-            if kernel_end is None and row.instance is not None:
-                life = await instances.INSTANCES.get(self._ledger, row.instance)
-                if life is not None and life.ended_at is not None:
-                    kernel_end = messages.end_in_row(life.reason, life.code, life.signal, life.ended_at)
-            session = await kernel_rows.SESSIONS.get(self._ledger, row.session)
+            session, known = await kernel_rows.SESSIONS.get(self._ledger, row.session), ends.get(row.instance or "")
             is_shell = session is not None and session.backend == BackendName.BASH
-            known = kernel_end or End(Reason.INTERRUPTED)
             outcome = await asyncio.to_thread(_outcome, self.log(row.session, row.id), known, is_shell=is_shell)
-            at = max(row.started_at, known.record.ended_at if known.record else time.time())
+            at = max(row.started_at, known.record.ended_at if known and known.record else time.time())
             await self.finish(row, outcome, None, kernel_is_over=True, ended_at=at)
 
     async def keep_small(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
@@ -189,8 +177,7 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
     )
 
 
-def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
-    """Say how a cell ended of which only its traces are left: its files, and the end of its kernel. Blocking."""
+def _outcome(log: CellLog, kernel_end: End | None, *, is_shell: bool) -> CellOutcome:
     reply = log.reply()
     if reply is not None:
         is_sealed = reply.status is CellStatus.ERROR and reply.execution_count is None  # no kernel told of this end
@@ -198,7 +185,7 @@ def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
         return messages.judge(CellOutcome(reply, variables=left), None)
     if not log.exists():
         return CellOutcome(status=CellStatus.ABORTED, variables=Variables.LOST)
-    gone = KernelGoneError("The kernel is gone.")
+    gone = KernelGoneError("The control plane was cut off while the cell ran, and its kernel is gone.")
     return messages.judge(CellOutcome(gone=gone, variables=Variables.LOST, is_stateless=is_shell), kernel_end)
 
 

@@ -49,8 +49,7 @@ class Connection(Struct, frozen=True):
 
 
 def folder_of(run_dir: Path, session_id: str) -> Path:
-    """Return the folder of a session: a digest, for a socket's path must be short."""
-    return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]
+    return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]  # short: a socket's path must be
 
 
 def make(run_dir: Path, session_id: str, instance: str) -> Connection:
@@ -98,13 +97,11 @@ def give_back(folder: Path, instance: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(run_dir: Path, alive_instances: Collection[str]) -> int:
-    """Remove the folders of instances that do not live; return how many there were."""
-    folders = [each for each in (run_dir / FOLDER).glob("*") if each.is_dir() and not each.is_symlink()]
-    stale = [folder for folder in folders if _owner(folder) not in alive_instances]
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
-    return len(stale)
+def sweep(run_dir: Path, alive_instances: Collection[str]) -> None:
+    """Remove the folders of instances that do not live."""
+    for folder in (run_dir / FOLDER).glob("*"):
+        if _owner(folder) not in alive_instances:
+            shutil.rmtree(folder, ignore_errors=True)  # which leaves files and links alone
 
 
 def _owner(folder: Path) -> str:

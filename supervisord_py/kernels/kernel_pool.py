@@ -116,7 +116,6 @@ class KernelPool(Driver[KernelInstance]):
                 session.foreign_busy, session.is_fresh, session.used_at = busy, False, clock.now()
 
     def running(self) -> set[tuple[str, str]]:
-        """Return session and id of the cells that run."""
         return {(it.session.id, it.run.cell_id) for it in self.kernels if it.run is not None}
 
     # -- who asks ----------------------------------------------------------------------------------------------------
@@ -229,7 +228,6 @@ class KernelPool(Driver[KernelInstance]):
             session.adopt(await self._resolver().resolve(session.request(), self.config, deadline=give_up_at))
 
     async def ready(self, instance: KernelInstance) -> None:
-        """Return when it answers. Raises PxError: why it does not, with evidence."""
         assert instance.launch is not None
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.config.start_seconds
@@ -285,7 +283,6 @@ class KernelPool(Driver[KernelInstance]):
             instance.explain(instance.end)
 
     async def release(self, instance: KernelInstance) -> None:
-        """Close the connections to it, and remove its folder unless a replacement has it by now."""
         if instance.handle is not None:
             await instance.handle.close()
         if instance.is_ours:
@@ -293,7 +290,6 @@ class KernelPool(Driver[KernelInstance]):
             await asyncio.to_thread(connection_file.give_back, folder, instance.key)
 
     def gone(self, instance: KernelInstance) -> None:
-        """Nothing of it is left, or nothing more can be done about it."""
         self.kernels.pop(instance, None)
         session, end = instance.session, instance.end
         if isinstance(instance.error, KeeperLostError) and not self.set.is_closed:
@@ -358,7 +354,6 @@ class KernelPool(Driver[KernelInstance]):
         return own is not None and newest is instance and await self._take_over(instance, own)
 
     async def _take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
-        """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
         session, child = instance.session, instance.child
         session.interrupt_mode, instance.is_ours = own.interrupt_mode, session.key.backend is BackendName.DIRECT
         try:

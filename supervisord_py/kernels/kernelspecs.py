@@ -143,8 +143,8 @@ def _read(name: str, folder: str) -> Kernelspec:
         spec = msgspec.json.decode(Path(folder, "kernel.json").read_bytes(), type=Kernelspec)
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise _broken(name, folder, f"cannot be read: {error}") from error
-    known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
-    argv = tuple(re.sub("|".join(map(re.escape, known)), lambda found: known[found[0]], word) for word in spec.argv)
+    # The connection file is put in by the start.
+    argv = tuple(word.replace("{resource_dir}", folder).replace("{prefix}", sys.prefix) for word in spec.argv)
     title = spec.display_name or name
     return msgspec.structs.replace(spec, argv=argv, display_name=title, name=name, resource_dir=folder)
 

@@ -94,7 +94,6 @@ class LiveSession(KernelSlot):
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing of a kernel is there, and nobody waits for one."""
         return self.kernel is None and self.phase is Phase.COLD and not self.line
 
     def adopt(self, choice: Choice) -> None:
@@ -115,7 +114,6 @@ class LiveSession(KernelSlot):
             raise InvalidInputError(message, hint=hint, unit=self.unit, errors=errors)
 
     def request(self) -> StartRequest:
-        """Return what its next kernel is to be chosen for."""
         key, is_bash = self.key, not self.keeps_variables
         has_spec = key.interpreter.startswith(SPEC_PREFIX)
         return StartRequest(
@@ -152,7 +150,6 @@ class KernelNote(msgspec.Struct, frozen=True):
 
 
 def own_of(note: Note | None) -> KernelNote | None:
-    """Return what a note says of a kernel; None when it is none of ours, or of another version."""
     try:
         return None if note is None else msgspec.convert(note.own, KernelNote)
     except msgspec.ValidationError:
@@ -176,7 +173,6 @@ class KernelInstance(Instance):
 
     @property
     def died(self) -> bool:
-        """Whether it ended unasked: not by a stop, not by exit() in a cell."""
         return super().died and not self.exiting
 
     @property
@@ -204,7 +200,6 @@ class KernelInstance(Instance):
                 )
 
     def plan(self, config: KernelsConfig) -> Launch:
-        """Return its launch; makes its folder of cells. Blocking."""
         session, choice, key = self.session, self.session.choice, self.session.key
         python = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
         chosen: dict[str, Any] = {"interpreter": python, "env": {}, "kernelspec": session.kernelspec}
@@ -355,7 +350,6 @@ class SessionRegister:
         kernel_rows.remember(self._ledger, session.view())
 
     def write_used(self) -> None:
-        """Write down what living sessions are now that were used since they were last written."""
         for session in self.sessions.values():
             if session.kernel is not None and session.last_used != session.written_use:
                 self.write(session)

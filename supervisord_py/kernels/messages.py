@@ -16,7 +16,7 @@ from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase, signal_name
-from supervisord_py.process.model import ExitRecord, Identity, Reason
+from supervisord_py.process.model import Reason
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -37,13 +37,6 @@ _LIMITS = {
     Reason.OOM_KILL: "was killed by the kernel: out of memory",
     Reason.CPU_LIMIT: "was killed: its limit of CPU seconds was reached",
 }
-
-
-def end_in_row(reason: str | None, code: int | None, signal: int | None, ended_at: float = 0.0) -> End | None:
-    if reason is None or reason not in set(Reason):
-        return None
-    record = ExitRecord("", "", Identity(0, 0, ""), 0.0, ended_at, code, signal, 0.0, 0.0, 0, 0, 0)
-    return End(Reason(reason), None if code is None and signal is None else record)
 
 
 def how_it_ended(end: End) -> str:
@@ -85,7 +78,6 @@ def early_exit(launch: Launch, end: End) -> PxError:
 
 
 def not_ready(launch: Launch, seconds: float) -> PxError:
-    """Return the error of a start that lives but did not answer in time."""
     return errors.ReadinessTimeoutError(
         f"{launch.unit} was not ready within {seconds:.1f} s: it does not answer",
         hint=f"give the call more time (`--timeout`), or see `pxctl logs {launch.unit}`",
@@ -140,7 +132,6 @@ def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) 
 
 
 def hard_failure(deaths: int, last: Mapping[str, object], unit: str) -> PxError:
-    """Return the error of a call to a session whose kernel died again and again, with evidence of the last death."""
     told = f" Last: {last['detail']}" if last.get("detail") else ""
     return errors.StartFailedError(
         f"The kernel of {unit} died {deaths} times with no cell that succeeded in between; "
@@ -236,7 +227,6 @@ class CellPlace(Struct, frozen=True):
 
     @property
     def left_out(self) -> str:
-        """Say which cells after it were not run, as a sentence; empty when none."""
         first, last = self.index + 2, self.count
         if first > last:
             return ""

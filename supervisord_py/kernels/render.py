@@ -228,8 +228,7 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 def joined(value: Any) -> str:
-    """Return a value as one text; notebooks may hold it as a list of lines."""
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):  # as notebooks may have a text
         return "".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -335,7 +334,6 @@ def export(
     language: str = "python",
     kernelspec: str | None = None,
 ) -> dict[str, Any]:
-    """Return a session's history as a notebook, nbformat 4.5; cells never run are left out."""
     v4 = importlib.import_module("nbformat.v4")
     name = kernelspec or {"python": "python3"}.get(language, language)
     spec = {"name": name, "display_name": kernelspec or language.capitalize(), "language": language}
@@ -400,7 +398,6 @@ def _error_output(error: CellError) -> Output:
 
 
 def _read(text: str) -> Any:
-    """Return a notebook of major version 4, older ones upgraded, with cell ids where its version wants them."""
     nbformat = importlib.import_module("nbformat")
     try:
         plain = json.loads(text)

@@ -136,17 +136,14 @@ class Kernels:
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
-        """As SessionRegister.find."""
         return self.register.find(name_or_id, cwd and os.path.realpath(cwd)).view()
 
     def handle(self, session_id: str) -> KernelHandle | None:
-        """Return the handle of a session's kernel while that may take work."""
         session = self.register.sessions.get(session_id)
         kernel = session and session.kernel
         return kernel.handle if kernel and kernel.ready_at is not None and not kernel.ending else None
 
     def touch(self, session_id: str) -> None:
-        """Note that a front end of it is there."""
         session = self.register.known(session_id)
         session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
 
@@ -192,7 +189,6 @@ class Kernels:
     async def _acquire(
         self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> bool:
-        """Have a kernel up, or a fresh one; return whether it was waited for."""
         waiter = KernelWaiter(session=session, want=want, tell=tell)
         await self.pool.acquire(waiter, asyncio.get_running_loop().time() + patience)
         return waiter.is_cold
@@ -287,7 +283,6 @@ class Kernels:
     async def _session_of(
         self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> LiveSession:
-        """Return the session that is meant, with the choice for its next start; made where there is none."""
         known, is_own = self.register.sessions.get(request.name), request.owner is Owner.PER_CALL
         if known is not None and not is_own:
             if known.kernel is None:

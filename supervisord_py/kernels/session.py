@@ -108,8 +108,6 @@ class SessionKey(Struct, frozen=True):
 
 
 class StartRequest(Struct, frozen=True):
-    """A session that is to have a living kernel."""
-
     name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
     cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
     interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
@@ -158,8 +156,6 @@ class CandidateVerdict(StrEnum):
 
 
 class Attempt(Struct, frozen=True):
-    """One candidate and what came of it."""
-
     source: Source
     path: str  # of the interpreter, or where it would be
     verdict: CandidateVerdict = field(default=CandidateVerdict.NOT_NEEDED, name="reason")
@@ -238,11 +234,9 @@ class Cell(Struct, frozen=True):
 
 
 class CellError(Struct, frozen=True):
-    """What a cell raised. `traceback` is as the kernel gave it, with its colours."""
-
     name: str
     value: str
-    traceback: tuple[str, ...] = ()
+    traceback: tuple[str, ...] = ()  # as the kernel gave it, with its colours
 
 
 class Step(Struct, frozen=True):
@@ -284,8 +278,6 @@ class CallRequest(StartRequest, frozen=True, kw_only=True):
 
 
 class CallResult(Struct, frozen=True):
-    """What came of a call: one result for each cell that was asked for."""
-
     session_id: str  # of the session that it ran in
     cwd: str
     interpreter: str

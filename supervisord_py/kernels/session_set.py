@@ -82,7 +82,6 @@ class KernelSlot:
 
     @property
     def is_idle(self) -> bool:
-        """Stopping its kernel would disturb nobody."""
         return self.phase in LIVE and self.running is None and not self.line and not self.foreign_busy
 
     @property
@@ -172,7 +171,6 @@ class SessionSet:
         return self.settle(now)
 
     def stop(self, slot: KernelSlot, reason: Reason, now: float, why: WhyRefused = WhyRefused.STOPPED) -> list[Action]:
-        """Have a session's kernel stopped now, busy or not; who waits for it is refused."""
         self._refuse_all(slot, why)
         slot.comes_back = False
         if slot.phase in LIVE:
@@ -193,7 +191,6 @@ class SessionSet:
         return self.settle(now)
 
     def start_failed(self, slot: KernelSlot, now: float, *, no_descriptors: bool = False) -> list[Action]:
-        """Note that it never became ready. What is left of it is still to be stopped."""
         if slot.phase is Phase.STARTING:
             self._refuse_all(slot, WhyRefused.START_FAILED)
             self._stop(slot, None)
@@ -220,7 +217,6 @@ class SessionSet:
         return self.settle(now)
 
     def gone(self, slot: KernelSlot, now: float) -> list[Action]:
-        """Note that nothing of it is left, or that nothing more can be done about it."""
         if slot.phase is Phase.STOPPING:
             slot.phase = Phase.COLD
         return self.settle(now)

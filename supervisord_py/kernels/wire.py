@@ -71,8 +71,7 @@ def load(text: bytes) -> dict[str, Any]:
 
 
 def dump(value: Mapping[str, Any]) -> bytes:
-    """Return JSON in ASCII: half of a surrogate pair leaves as its escape."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":")).encode()  # in ASCII: half of a surrogate pair leaves as its escape
 
 
 def make(

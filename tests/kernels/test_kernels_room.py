@@ -19,20 +19,15 @@ from structlog.testing import capture_logs
 from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
-from supervisord_py.errors import (
-    StartFailedError,
-    UnknownUnitError,
-)
+from supervisord_py.errors import StartFailedError, UnknownUnitError
 from supervisord_py.kernels import cell_store, live_session
 from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.session import CellError, CellStatus, Owner, SessionState, StartRequest
-from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.process.instance import End
-from supervisord_py.process.model import Reason
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 
 @pytest.fixture
@@ -235,9 +230,6 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
 
 async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(house: RoomHouse) -> None:
     ledger, cells = house.ledger, house.config.cells_dir
-    await ledger.write(INSTANCES.insert(InstanceRow("k1", "kernel:s-1", 50.0)))
-    await ledger.write(instances.ended("k1", 104.0, "signal", signal=11))
-    await ledger.write(INSTANCES.insert(InstanceRow("k2", "kernel:s-1", 50.0)))
     kernel_rows.remember(ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy"))
 
     async def sent(cell: str, instance: str | None, session: str = "s-1") -> Any:
@@ -250,14 +242,15 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
 
     finish(await sent("told", "k1"), count=4)
     (await sent("left", "k1")).end("error", execution_count=5, duration=1.0, ask_exit=True)
-    held = {"sealed": "k1", "followed": "k1", "recorded": "k1", "found": "k2", "unknown": None, "away": "k2"}
+    held = {"sealed": "k1", "followed": "k1", "dead": "k1", "found": "k2", "unknown": None, "away": "k2"}
     for name, instance in held.items():
         await sent(name, instance)
     log_of(cells / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 3.0)
     await sent("shell", "life", "sh-1")
     (cells / "s-1/away.jsonl").unlink()
     await ledger.flush()
-    await house.room.cell_store.close_cut_off({"followed"}, {"k2": End(Reason.REPLACED)})
+    segv = End(Reason.SIGNAL, ExitRecord("k1", "", Identity(1, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0))
+    await house.room.cell_store.close_cut_off({"followed"}, {"k1": segv, "k2": End(Reason.REPLACED)})
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
     assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {
@@ -265,16 +258,16 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
         "left": ("error", "lost"),
         "sealed": ("error", "lost"),
         "followed": ("running", None),
-        "recorded": ("error", "lost"),
+        "dead": ("error", "lost"),
         "found": ("cancelled", "lost"),
         "unknown": ("error", "lost"),
         "away": ("aborted", "lost"),
     }
-    told, recorded = rows["told"], rows["recorded"]
+    told, dead = rows["told"], rows["dead"]
     assert (told.execution_count, told.total_bytes, told.duration_seconds) == (4, 5, 0.5)
     assert rows["sealed"].error == {"name": "E", "value": "no", "traceback": ["line"]}
-    assert "SIGSEGV" in (recorded.error or {})["value"]
-    assert (recorded.ended_at, recorded.duration_seconds, recorded.total_bytes) == (104.0, 4.0, 5)
+    assert "SIGSEGV" in (dead.error or {})["value"]
+    assert (dead.ended_at, dead.duration_seconds, dead.total_bytes) == (104.0, 4.0, 5)
     (shell,) = await kernel_rows.of_session(ledger, "sh-1")
     assert (shell.status, shell.variables) == ("error", "lost")
     assert "variables" not in (shell.error or {})["value"]
