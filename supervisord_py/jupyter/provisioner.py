@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
-from traitlets import Unicode
 
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.kernels.kernelspecs import Kernelspec
@@ -54,13 +53,6 @@ _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGUR
 class SupervisedProvisioner(KernelProvisionerBase):
     """One kernel of one front end, held by the daemon."""
 
-    socket = Unicode("", help="control socket of pxd; by default what PX_SOCKET, PX_HOME or the platform mean").tag(
-        config=True
-    )
-    interpreter = Unicode("", help="Python of the kernel; by default the kernelspec's, or what pxd chooses").tag(
-        config=True
-    )
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._session: str | None = None
@@ -71,7 +63,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         """Ask the daemon about our kernel; None where it is not known any more. Raises DaemonError."""
         session = quote(self._session or "", safe="")
         try:
-            return await ControlSocket(self.socket).ask("POST", f"/api/kernels/{session}{verb}")
+            return await ControlSocket().ask("POST", f"/api/kernels/{session}{verb}")
         except DaemonError as error:
             if error.is_gone or error.status == 404:
                 return None
@@ -98,10 +90,9 @@ class SupervisedProvisioner(KernelProvisionerBase):
             spec,
             cwd=os.path.realpath(kwargs.get("cwd") or "."),  # noqa: ASYNC240 - a local path, once
             env=kwargs.get("env") or {},
-            interpreter=self.interpreter,
             arguments=self._arguments,
         )
-        daemon = ControlSocket(self.socket)
+        daemon = ControlSocket()
         try:
             await daemon.ensure_running()
             kernel = await daemon.ask("POST", "/api/kernels", order, _START_SECONDS)
@@ -196,7 +187,6 @@ def order_of(
     *,
     cwd: str,
     env: Mapping[str, str],
-    interpreter: str = "",
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the body of `POST /api/kernels`.
@@ -204,11 +194,11 @@ def order_of(
     A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
     gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's: the same gives the same
     session, on the same sockets, after a restart. `env` is what a kernel of Jupyter's own would get: the front end's
-    environment and what was added. `interpreter` takes the place of the kernelspec's; "" for none.
+    environment and what was added.
     """
-    program = {"interpreter": interpreter or spec.python or ""}
-    if not spec.native and not (spec.python or "").startswith("/"):
-        program = {"kernelspec": spec.name}
+    program = {} if spec.native else {"kernelspec": spec.name}
+    if spec.python is not None and spec.python.startswith("/"):
+        program = {"interpreter": spec.python}
     # the session is called by the beginning of a UUID, by which people know the kernel, else by a digest
     name = kernel_id.lower()
     if not _UUID.fullmatch(name):
@@ -221,7 +211,7 @@ def order_of(
         "backend": "direct",  # the only one whose channels a front end of this machine can join
         "arguments": list(arguments),
         "env": {name: value for name, value in env.items() if not lone.search(name + value)},
-        **{key: value for key, value in program.items() if value},
+        **program,
     }
 
 

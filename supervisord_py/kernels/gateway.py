@@ -44,12 +44,9 @@ def remaining(deadline: float) -> float:
 
 
 class RemoteKernels:
-    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these.
+    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
 
-    `writes_files`: its Python kernels write the files of their cells by themselves.
-    """
-
-    writes_files = False
+    writes_files = False  # its Python kernels write the files of their cells by themselves
 
     def __init__(self, supervisor: Supervisor, config: KernelsConfig, backend: str) -> None:
         self.config = config
@@ -88,10 +85,10 @@ class RemoteKernels:
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
-            await self._note(kernel.held)
+            await self._note(held)
             created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
             if created != wanted:
-                kernel.held = msgspec.structs.replace(kernel.held, kernel=created)
+                kernel.held = msgspec.structs.replace(held, kernel=created)
                 await self._note(kernel.held)
             await kernel.connect(remaining(deadline))
             if await kernel.is_python(remaining(deadline)):
@@ -120,8 +117,7 @@ class RemoteKernels:
         if held is None or client is None:
             return None
         kernel, is_same = self._kernel(client, held, launch), False
-        kernel.is_settled = True
-        kernel.early = deque(maxlen=EARLY_MESSAGES)
+        kernel.is_settled, kernel.early = True, deque(maxlen=EARLY_MESSAGES)
         try:
             await kernel.connect(ATTACH_SECONDS)
             mark = repr(held.instance)
@@ -181,12 +177,9 @@ class RemoteKernels:
                 await self._save()
 
     async def _save(self) -> None:
-        def write() -> None:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(self._file, msgspec.json.encode(self._notes))
-
         async with self._writing:
-            await asyncio.to_thread(write)
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(write_private, self._file, msgspec.json.encode(self._notes))
 
     async def close(self, *, stop: bool) -> None:
         while self._open:
@@ -247,10 +240,8 @@ class GatewayExternal(RemoteKernels):
     def _client(self) -> GatewayClient:
         config = self.config
         if config.gateway_url is None:
-            raise ConfigError(
-                "The backend gateway-external needs the address of a server, and kernels.gateway_url is not set.",
-                hint="Set kernels.gateway_url, or PX_KERNELS__GATEWAY_URL, to http://host:port",
-            )
+            detail, hint = "The backend gateway-external needs kernels.gateway_url.", "Set it to http://host:port."
+            raise ConfigError(detail, hint=hint)
         key = (config.gateway_url, config.gateway_token)
         if key not in self._clients:
             self._clients[key] = GatewayClient(*key, config.token_setting)
