@@ -21,21 +21,20 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "jupyter_server", raising=False)
 
 
-async def test_a_kernel_is_the_daemons_and_is_shown_by_it(front: Front) -> None:
+async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_restart_a_new_one(front: Front) -> None:
     async with kernel(cwd=str(front.folder)) as (km, kc):
-        reply, printed = await run(kc, "x = 41\nprint(x + 1)")
-        assert (reply["status"], printed) == ("ok", "42\n")
+
+        async def answer(message: dict[str, Any]) -> None:
+            assert message["content"]["prompt"] == "name? "
+            kc.input("Ada")
+
+        _, printed = await run(kc, "x = 1; print('hello', input('name? '))", allow_stdin=True, stdin_hook=answer)
+        assert printed == "hello Ada\n"
         shown = front.session_of(km)
-        assert (shown["owner"], shown["cwd"]) == ("jupyter", str(front.folder))
-        assert shown["name"] == f"jupyter-{km.kernel_id[:8]}"
-        assert shown["pid"] == await value(kc, "__import__('os').getpid()")
+        assert (shown["owner"], shown["name"]) == ("jupyter", f"jupyter-{km.kernel_id[:8]}")
+        here = await value(kc, "(__import__('os').getpid(), __import__('os').getcwd())")
+        assert here == [shown["pid"], shown["cwd"]] == [shown["pid"], str(front.folder)]
         assert shown["unit"] in front.house.pxctl("status").stdout
-        assert await value(kc, "__import__('os').getcwd()") == str(front.folder)
-
-
-async def test_a_crash_is_the_end_of_that_life_for_its_front_end_and_a_restart_makes_a_new_one(front: Front) -> None:
-    async with kernel() as (km, kc):
-        await run(kc, "x = 1")
         kc.execute("import os; os.kill(os.getpid(), 9)")
         until(lambda: front.session_of(km)["instance"] != km.provisioner._instance, "the daemon sees the crash")
         assert not await km.is_alive()
@@ -46,17 +45,6 @@ async def test_a_crash_is_the_end_of_that_life_for_its_front_end_and_a_restart_m
         assert await km.is_alive()
         assert (await run(kc, "x"))[0]["ename"] == "NameError"
         assert len(front.living()) == 1
-
-
-async def test_input_is_asked_of_a_front_end_that_has_a_keyboard(front: Front) -> None:
-    async with kernel() as (_, kc):
-
-        async def answer(message: dict[str, Any]) -> None:
-            assert message["content"]["prompt"] == "name? "
-            kc.input("Ada")
-
-        _, printed = await run(kc, "print('hello', input('name? '))", allow_stdin=True, stdin_hook=answer)
-        assert printed == "hello Ada\n"
 
 
 async def test_a_kernel_has_its_front_ends_environment_without_what_is_ours_or_denied(

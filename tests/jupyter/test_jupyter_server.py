@@ -7,8 +7,6 @@ import json
 import signal
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import pytest
@@ -129,21 +127,6 @@ async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) 
 # -- a server with our kernelspec -------------------------------------------------------------------------------------
 
 
-@pytest_asyncio.fixture
-async def server(front: Front) -> AsyncIterator[Lab]:
-    async with lab(front) as made:
-        yield made
-
-
-@asynccontextmanager
-async def opened(server: Lab, **body: Any) -> AsyncIterator[tuple[str, Page]]:
-    """Start a kernel, and open a page of it; yields its path, too."""
-    model = await ask(server.http, "POST", "/api/kernels", {"name": "pxd", **body}, 201)
-    path = f"/api/kernels/{model['id']}"
-    async with server.http.ws_connect(f"{path}/channels?session_id=page") as socket:
-        yield path, Page(socket)
-
-
 async def settled(server: Lab, path: str) -> None:
     """Wait until the server has restarted a kernel, after which it can interrupt it.
 
@@ -158,40 +141,40 @@ async def settled(server: Lab, path: str) -> None:
 
 
 @pytest.mark.deep
-async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front, server: Lab) -> None:
+async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front) -> None:
     (front.folder / "sub").mkdir(exist_ok=True)
-    assert "pxd" in (await ask(server.http, "GET", "/api/kernelspecs"))["kernelspecs"]
-    async with opened(server, path="sub/a.ipynb") as (path, page):
-        session = front.only()
-        assert session["name"] == f"jupyter-{path.rpartition('/')[2][:8]}"
-        assert session["cwd"] == str(front.folder / "sub")
-        assert printed((await page.run("print(6 * 7)"))[1]) == "42\n"
-        asked = await page.begin("print('begun')\nwhile True: pass")
-        await page.hear(lambda it: it.type == "stream")
-        await ask(server.http, "POST", f"{path}/interrupt", status=204)
-        heard = await page.hear(is_reply(asked))
-        assert next(filter(is_reply(asked), heard)).content["ename"] == "KeyboardInterrupt"
-        await ask(server.http, "POST", f"{path}/restart")
-        assert (await page.run("asked"))[0]["ename"] == "NameError"
-        after = front.only()
-        assert (after["id"], after["pid"] != session["pid"]) == (session["id"], True)
-    await settled(server, path)
-    await ask(server.http, "DELETE", path, status=204)
-    assert (alive(after["pid"]), front.living()) == (False, {})
-
-
-@pytest.mark.deep
-async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Lab) -> None:
     front.spec("dead", ["/nowhere/python", *LAUNCHED])
-    refused = await ask(server.http, "POST", "/api/kernels", {"name": "dead"}, 422)
-    assert "/nowhere/python" in refused["message"]
+    async with lab(front) as server:
+        http = server.http
+        assert "pxd" in (await ask(http, "GET", "/api/kernelspecs"))["kernelspecs"]
+        refused = await ask(http, "POST", "/api/kernels", {"name": "dead"}, 422)
+        assert "/nowhere/python" in refused["message"], "the daemon's words"
+        model = await ask(http, "POST", "/api/kernels", {"name": "pxd", "path": "sub/a.ipynb"}, 201)
+        path, session = f"/api/kernels/{model['id']}", front.only()
+        assert (session["name"], session["cwd"]) == (f"jupyter-{model['id'][:8]}", str(front.folder / "sub"))
+        async with http.ws_connect(f"{path}/channels?session_id=page") as ws:
+            page = Page(ws)
+            assert printed((await page.run("print(6 * 7)"))[1]) == "42\n"
+            asked = await page.begin("print('begun')\nwhile True: pass")
+            await page.hear(lambda it: it.type == "stream")
+            await ask(http, "POST", f"{path}/interrupt", status=204)
+            heard = await page.hear(is_reply(asked))
+            assert next(filter(is_reply(asked), heard)).content["ename"] == "KeyboardInterrupt"
+            await ask(http, "POST", f"{path}/restart")
+            assert (await page.run("asked"))[0]["ename"] == "NameError"
+            after = front.only()
+            assert (after["id"], after["pid"] != session["pid"]) == (session["id"], True)
+        await settled(server, path)
+        await ask(http, "DELETE", path, status=204)
+        assert (alive(after["pid"]), front.living()) == (False, {})
 
 
 @pytest.mark.deep
-async def test_kernels_end_with_a_server_that_ends_in_order(front: Front, server: Lab) -> None:
-    await ask(server.http, "POST", "/api/kernels", {"name": "pxd"}, 201)
-    session = front.only()
-    server.process.send_signal(signal.SIGTERM)
-    await asyncio.to_thread(server.process.wait, PATIENCE)
+async def test_kernels_end_with_a_server_that_ends_in_order(front: Front) -> None:
+    async with lab(front) as server:
+        await ask(server.http, "POST", "/api/kernels", {"name": "pxd"}, 201)
+        session = front.only()
+        server.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(server.process.wait, PATIENCE)
     gone(session["pid"])
     until(lambda: front.living() == {}, "the daemon has it down")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -61,55 +60,48 @@ class Peer:
         """Start it, and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._argv(), env=self._env(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.process = subprocess.Popen(self._argv(), env=self._env(), cwd=self.folder, **streams)
         client, deadline = GatewayClient(self.url, TOKEN, "a test's"), time.monotonic() + PATIENCE
         while True:
             with suppress(PxError):
                 await client.preflight()
                 break
-            assert self.process.poll() is None, f"{self.kind} ended:\n{self.log[-2000:]}"
-            assert time.monotonic() < deadline, f"{self.kind} does not answer:\n{self.log[-2000:]}"
+            assert (self.process.poll(), time.monotonic() < deadline) == (None, True), self.log[-2000:]
             await asyncio.sleep(0.05)
         await client.close()
 
     async def end(self) -> None:
         """End it and its kernels."""
         process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, PATIENCE)
-        if process.poll() is None:
-            process.kill()
-            await asyncio.to_thread(process.wait)
+        if process is not None:
+            process.terminate()
+            try:
+                await asyncio.to_thread(process.wait, PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
 
     def _argv(self) -> list[str]:
-        match self.kind:
-            case "kernel_gateway":
-                argv = [*lean_module(sys.executable, "kernel_gateway"), "--KernelGatewayApp.port_retries=0"]
-                argv += ["--JupyterWebsocketPersonality.list_kernels=True", f"--KernelGatewayApp.port={self.port}"]
-            case "jupyter_server":
-                argv = [*lean_module(sys.executable, "jupyter_server"), "--ServerApp.open_browser=False"]
-                argv += ["--allow-root", "--ServerApp.ip=127.0.0.1"]
-                argv += [f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
-            case _:
-                argv = [str(ENTERPRISE), "-m", "enterprise_gateway", f"--EnterpriseGatewayApp.port={self.port}"]
-                argv += ["--EnterpriseGatewayApp.port_retries=0", "--EnterpriseGatewayApp.ip=127.0.0.1"]
-                argv += ["--EnterpriseGatewayApp.list_kernels=True"]
-        return [*argv, *self.options]
+        app, more = {
+            "kernel_gateway": ("KernelGatewayApp", ["--JupyterWebsocketPersonality.list_kernels=True"]),
+            "jupyter_server": ("ServerApp", ["--ServerApp.open_browser=False", "--allow-root"]),
+            "enterprise_gateway": ("EnterpriseGatewayApp", ["--EnterpriseGatewayApp.list_kernels=True"]),
+        }[self.kind]
+        is_ours = self.kind != "enterprise_gateway"
+        argv = lean_module(sys.executable, self.kind) if is_ours else [str(ENTERPRISE), "-m", self.kind]
+        places = [f"--{app}.ip=127.0.0.1", f"--{app}.port={self.port}", f"--{app}.port_retries=0"]
+        return [*argv, *places, *more, *self.options]
 
     def _env(self) -> dict[str, str]:
-        names = dict.fromkeys(("KG_AUTH_TOKEN", "EG_AUTH_TOKEN", "JUPYTER_TOKEN"), TOKEN)
         home = str(self.folder)
-        places = {"HOME": home, "JUPYTER_RUNTIME_DIR": f"{home}/run", "JUPYTER_CONFIG_DIR": f"{home}/etc"}
         kept = {name: os.environ[name] for name in ("PATH", "TEST_SESSION_OF_PX", "LANG") if name in os.environ}
+        kept |= dict.fromkeys(("KG_AUTH_TOKEN", "EG_AUTH_TOKEN", "JUPYTER_TOKEN"), TOKEN)
+        kept |= {"HOME": home, "JUPYTER_RUNTIME_DIR": f"{home}/run", "JUPYTER_CONFIG_DIR": f"{home}/etc"}
+        kept |= {"PYTHONWARNINGS": "ignore", "JUPYTER_PLATFORM_DIRS": "1", "EG_ENABLE_DEPRECATED": "0"}
         if self.kind == "enterprise_gateway":
             kept["PATH"] = f"{ENTERPRISE.parent}:{kept['PATH']}"
-        quiet = {"PYTHONWARNINGS": "ignore", "JUPYTER_PLATFORM_DIRS": "1"}
-        return {**kept, **names, **places, **quiet, "EG_ENABLE_DEPRECATED": "0"}
+        return kept
 
 
 class House(Running):

@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import stat
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,12 @@ from msgspec.structs import replace
 from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, House, house_of
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
-from supervisord_py.keeper import procfs
 from supervisord_py.kernels import gateway, gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.kernels.session import CellStatus
-from supervisord_py.process.model import Child, ChildSpec
+from supervisord_py.process.model import Child
 
 Require = Callable[[object, str], None]
 
@@ -60,11 +58,6 @@ CELLS = [  # code, the record that it makes besides begin and end, what that say
     (f"import sys\nfor each in range({BIG} // 50000):\n    sys.stdout.write('x' * 50000)", None, "", "x" * BIG),
 ]
 TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
-
-
-def lives(pid: int) -> bool:
-    row = procfs.look(pid)
-    return row is not None and row.alive
 
 
 # -- the same results --------------------------------------------------------------------------------------------------
@@ -212,18 +205,6 @@ async def test_variables_and_running_cells_survive_the_control_plane(
         assert await house.backend.held() == ()
 
 
-@pytest.mark.parametrize("kind", ["local", "kernel_gateway"])
-async def test_d7_kernels_that_nobody_takes_over_are_deleted(kind: str, short_tmp: Path, require: Require) -> None:
-    async with house_of(kind, short_tmp, require) as house:
-        await house.open()
-        pid = int((await house.run("import os; print(os.getpid())")).out)
-        await house.replace()
-        await held(house)
-        assert await house.backend.sweep() == 1
-        assert await house.backend.held() == ()
-        await eventually(lambda: not lives(pid), "its end")
-
-
 async def test_what_was_restarted_meanwhile_or_lost_its_server_is_not_taken_for_the_old_one(
     short_tmp: Path, require: Require, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,49 +239,28 @@ async def gateways_of(rig: KernelRig) -> list[int]:
     return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
 
 
-@pytest.fixture
-async def local(short_tmp: Path, require: Require) -> AsyncIterator[House]:
-    async with house_of("local", short_tmp, require) as house:
-        yield house
-
-
-async def test_d10_no_other_user_can_listen_to_a_kernel(local: House) -> None:
-    """Kernels talk over sockets in a private directory.
-
-    The one TCP port that ipykernel opens takes the output of forked processes, by a secret, and gives nothing.
-    """
-    await local.open()
-    runtime = local.rig.config.run_dir / "gw"
-    assert stat.S_IMODE(runtime.stat().st_mode) & 0o777 == 0o700
-    (file,) = runtime.glob("kernel-*.json")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert json.loads(file.read_text())["transport"] == "ipc"
-    sockets = "kernel-*-ipc-*"  # that of the heartbeat is bound on a thread of its own
-    await eventually(lambda: len([each for each in runtime.glob(sockets) if each.is_socket()]) == 5)
-
-
-async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(local: House) -> None:
-    spec = ChildSpec(UNIT, (sys.executable, "-c", "import time; time.sleep(600)"), "/", {"PATH": "/bin"})
-    stray = await local.rig.placement.spawn(local.rig.placement.new_key(), spec)
-    await local.open()
-    assert len(await gateways_of(local.rig)) == 1
-    assert not lives(stray.identity.pid)
-
-
-async def test_a_gateway_that_does_not_answer_is_replaced_at_the_next_start(
-    local: House, monkeypatch: pytest.MonkeyPatch
+async def test_the_shared_gateway_is_private_and_replaced_where_it_does_not_answer(
+    short_tmp: Path, require: Require, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await local.open()
-    (pid,) = await gateways_of(local.rig)
-    local.backend.gateway.stop_seconds = 0.2
-    os.kill(pid, signal.SIGSTOP)
-    with monkeypatch.context() as patch:
-        patch.setattr(gateway_local, "ANSWER_SECONDS", 0.2)
-        await local.backend._gateway_for(local.rig.launch("t-000000"))
-    await asyncio.wait_for(asyncio.shield(first.died), 60)
-    await local.open("t-000000")
-    assert (await local.run("1")).reply.status is CellStatus.OK
-    assert await gateways_of(local.rig) != [pid]
+    """D10: no other user can listen to a kernel: they talk over sockets in a private directory."""
+    async with house_of("local", short_tmp, require) as local:
+        first = await local.open()
+        runtime = local.rig.config.run_dir / "gw"
+        (file,) = runtime.glob("kernel-*.json")
+        assert (stat.S_IMODE(runtime.stat().st_mode) & 0o777, stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
+        assert json.loads(file.read_text())["transport"] == "ipc"
+        (pid,) = await gateways_of(local.rig)
+        local.backend.gateway.stop_seconds = 0.2
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_local, "ANSWER_SECONDS", 0.2)
+            await local.backend._gateway_for(local.rig.launch("t-000000"))
+        await asyncio.wait_for(asyncio.shield(first.died), 60)
+        with pytest.raises(StartFailedError, match="expected one argument"):  # what the kernel's launcher said
+            await local.open("u-000000", arguments=("--px-modules",))
+        await local.open("t-000000")
+        assert (await local.run("1")).reply.status is CellStatus.OK
+        assert await gateways_of(local.rig) != [pid]
 
 
 @pytest.mark.parametrize(
@@ -332,17 +292,3 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
             assert "no good" in caught.value.extra["stderr_tail"]
         await backend.close(stop=True)
         assert await rig.placement.list("") == ()
-
-
-async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(local: House) -> None:
-    with pytest.raises(StartFailedError, match="expected one argument"):
-        await local.open(arguments=("--px-modules",))
-    await eventually(lambda: not local.backend._notes, "nothing is left of it")
-    await local.open("t-000000")
-
-
-async def test_a_stock_kernel_in_the_shared_gateway_is_recorded_by_us(local: House) -> None:
-    local.launch = local.rig.stock()
-    local.handle = await local.rig.start(local.backend, local.launch)
-    ran = await local.run("print('hello'); 5")
-    assert (ran.out, ran.kinds(), ran.reply.lossy) == (b"hello\n", ["begin", "result", "end"], False)
