@@ -100,33 +100,24 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key.
-
-    Attributes:
-        url, api: Base address of a custom or local provider, and the wire protocol there.
-        input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
-    """
+    """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key."""
 
     id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
     provider: _Word | None = None
     model: _Word | None = None  # as the provider calls it; None lets the agent choose
-    url: _Word | None = None
-    api: _Word | None = None
+    url: _Word | None = None  # base address of a custom or local provider
+    api: _Word | None = None  # the wire protocol there
     api_key: _Word | None = None
     prompt: _Word | None = None  # stands before the pipe's own body
     effort: str | None = None
-    input_cost: _Cost | None = None
+    input_cost: _Cost | None = None  # US dollars for a million tokens, for agents that cannot know them
     output_cost: _Cost | None = None
     context_window: _Count | None = None
     max_tokens: _Count | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling.
-
-    Attributes:
-        context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
-    """
+    """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling."""
 
     agent: str = "pi"
     command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
@@ -139,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True):
     allow_empty: bool = False  # no text is no failure
     history: bool = False  # keep the agent's session between executions
     memory_bytes: int | None = None  # resident limit of the tree
-    context: Mapping[str, Any] | None = None
+    context: Mapping[str, Any] | None = None  # of the trigger (`{event, key, data}`) or the caller, shown to the agent
     processes: int | None = None
     cpu_percent: int | None = None  # of one processor
 
@@ -147,14 +138,7 @@ class Plan(msgspec.Struct, frozen=True):
 class Execution(
     msgspec.Struct, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}
 ):
-    """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
-
-    Attributes:
-        pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
-        context_start, context_end: The time window that the prompt names.
-        output_dir, session_path: Where the agent was told to write, and where it left its session, if it keeps one.
-        stdout, stderr: Text up to the cap (head and tail around a marker).
-    """
+    """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None."""
 
     id: int  # grows; never given twice
     pipe_name: str
@@ -173,14 +157,14 @@ class Execution(
     queue_wait_ms: int | None = None
     duration_ms: int | None = None
     timeout_seconds: float | None = None
-    pid: int | None = None
+    pid: int | None = None  # who runs it: identity, and the key of its process
     start_time: int | None = None
     boot_id: str | None = None
     instance: str | None = None
     trigger_event: str | None = None
     trigger_key: str | None = None
     api_port: int | None = None
-    context_start: float | None = None
+    context_start: float | None = None  # the time window that the prompt names
     context_end: float | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -195,8 +179,8 @@ class Execution(
     total_tokens: int = 0
     cost: float = 0.0
     turns: int = 0
-    output_dir: str | None = None
-    session_path: str | None = None
+    output_dir: str | None = None  # where the agent was told to write
+    session_path: str | None = None  # where it left its session, if it keeps one
     agent_version: str | None = None
     incomplete: bool = False  # it was cut off: what it wrote may be half-done
     stdout_bytes: int = 0
@@ -207,7 +191,7 @@ class Execution(
     preset: Preset = Preset()
     rendered_prompt: str | None = None
     progress: str | None = None  # what whoever takes it over must know while it runs; gone at its end
-    stdout: str | None = None
+    stdout: str | None = None  # text up to the cap (head and tail around a marker), as is the next
     stderr: str | None = None
 
     @property
@@ -263,10 +247,8 @@ def mark_running(number: int, **facts: Any) -> Operation:
                 execution=holder,
                 pid=pid,
             ) from None
-        found = connection.execute("SELECT status FROM pipe_executions WHERE id = ?", (number,)).fetchone()
-        state = found[0] if found else "not in the ledger"
-        message = f"execution {number} is not queued any more: it is {state}"
-        raise ConflictError(message, hint="see `pxctl pipe runs`", execution=number, state=state)
+        said = f"execution {number} is not queued any more"
+        raise ConflictError(said, hint="see `pxctl pipe runs`", execution=number)
 
     return run
 

@@ -11,7 +11,6 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -135,12 +134,6 @@ Seconds = Annotated[float, Meta(ge=0)]
 ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
 
 
-class PromptBy(StrEnum):
-    STDIN = "stdin"
-    FILE = "file"
-    ARG = "arg"
-
-
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An environment variable; set only where every placeholder in `value` and in `when` has a value."""
 
@@ -186,7 +179,7 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     argv: Arguments = ()  # empty for `command`, whose argv is the pipe's own
     name: str = ""
-    prompt: PromptBy = PromptBy.STDIN
+    prompt: Literal["stdin", "file", "arg"] = "stdin"
     parser: ParserName = "text"
     fresh_argv: Arguments = ()
     session_argv: Arguments = ()
@@ -255,7 +248,7 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     """Yield what no type can say is wrong with an adapter: path, message, hint."""
     if not spec.argv and spec.name != COMMAND:
         yield (), "the key 'argv' is missing", 'write the command line: argv = ["my-agent", "--json"]'
-    wanted = {PromptBy.FILE: "prompt_file", PromptBy.ARG: "prompt"}.get(spec.prompt)
+    wanted = {"file": "prompt_file", "arg": "prompt"}.get(spec.prompt)
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
         yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint

@@ -17,11 +17,10 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows
 from supervisord_py.ledger.pipe_history import usage_since
-from supervisord_py.pipes.adapters import CannotRunError, PromptBy
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.launch import check, stdin_of, write_files
+from supervisord_py.pipes.launch import check, write_files
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import BOTH, open_for_child
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Note, Phase, read_note
@@ -45,56 +44,48 @@ class RunDriver:
 
         Raises CannotRunError: with the error type of the row.
         """
-
-        def write() -> None:
-            write_files(found, run.folder, prompt)
-            run.fds += [open_for_child(run.folder, stream, copied=run.terms.copied) for stream in BOTH]
-            if takes_stdin:
-                run.fds.append(stdin_of(prompt))
-
-        room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
-        it = run.definition
-        redact, tokens_max, cost_max = (it.redact, it.daily_tokens, it.daily_cost) if it else ((), None, None)
-        cost_max = cost_max or room.config.daily_cost
-        if tokens_max is not None or cost_max is not None:
-            await self._check_budget(run, tokens_max, cost_max)
-        run.launch = found = await check(room.shelf, run.execution, run.home, redact)
+        room, it, redact = self._room, run.execution, run.definition.redact if run.definition else ()
+        await self._check_budget(run)
+        run.launch = found = await check(room.shelf, it, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
-        takes_stdin = found.adapter.prompt is PromptBy.STDIN
         try:
-            await asyncio.to_thread(write)
+            await asyncio.to_thread(write_files, found, run.folder, it.rendered_prompt or "", run.fds)
         except OSError as error:
-            is_full = error.errno in _FULL
-            kind = ErrorType.DISK_FULL if is_full else ErrorType.CONFIG_ERROR
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
-            hint = "free some space" if is_full else "look at its owner and mode"
-            raise CannotRunError(kind, message, hint=hint) from error
+            if error.errno in _FULL:
+                raise CannotRunError(ErrorType.DISK_FULL, message, hint="free some space") from error
+            raise CannotRunError(ErrorType.CONFIG_ERROR, message, hint="look at its owner and mode") from error
         if room.config.preflight_seconds and found.values["url"] is not None:
             await check_provider(found.values, seconds=room.config.preflight_seconds)
-        run.deadline = room.clocks.awake() + plan.timeout_seconds  # for who must adopt it before it is ready
+        run.deadline = room.clocks.awake() + it.plan.timeout_seconds  # for who must adopt it before it is ready
+        stdout, stderr, *stdin = run.fds
         return ChildSpec(
             unit=run.unit,
             argv=found.argv,
             cwd=str(run.home),
             env={**found.env, **room.own},
-            limits=tree_limits(plan.processes, plan.cpu_percent),
-            max_rss_bytes=plan.memory_bytes,
-            stdin_fd=run.fds[2] if takes_stdin else None,
-            stdout_fd=run.fds[0],
-            stderr_fd=run.fds[1],
+            limits=tree_limits(it.plan.processes, it.plan.cpu_percent),
+            max_rss_bytes=it.plan.memory_bytes,
+            stdin_fd=stdin[0] if stdin else None,
+            stdout_fd=stdout,
+            stderr_fd=stderr,
         )
 
-    async def _check_budget(self, run: Run, tokens_max: int | None, cost_max: float | None) -> None:
-        room, why = self._room, None
+    async def _check_budget(self, run: Run) -> None:
+        room, pipe = self._room, run.definition
+        tokens_max, cost_max = pipe.daily_tokens if pipe else None, (pipe and pipe.daily_cost) or room.config.daily_cost
+        if tokens_max is None and cost_max is None:
+            return
         now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
         today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
         tokens, cost = await usage_since(room.ledger, today, run.name)
         if tokens_max is not None and tokens >= tokens_max:
-            why = f"{tokens} tokens today of {tokens_max}"
+            used = f"{tokens} tokens today of {tokens_max}"
         elif cost_max is not None and cost >= cost_max:
-            why = f"{cost:.4f} USD today of {cost_max:g}"
-        if why is not None:
-            raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {why}")
+            used = f"{cost:.4f} USD today of {cost_max:g}"
+        else:
+            return
+        raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {used}")
 
     async def ready(self, run: Run) -> None:
         """Tell that it runs: an agent is ready once it is there."""

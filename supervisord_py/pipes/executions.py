@@ -208,7 +208,7 @@ class Executions(PipesContext):
                 self.due_bell.set()
             if self.line.next_deadline is not None and self.line.next_deadline <= self.clocks.wall():
                 self.admit()
-            at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not (it.is_left or it.defect)]
+            at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not it.is_left]
             if at_work:
                 stamps = measured(at_work) if len(at_work) <= FEW else await asyncio.to_thread(measured, at_work)
                 for run, stamp in zip(at_work, stamps, strict=True):

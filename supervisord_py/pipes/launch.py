@@ -29,10 +29,10 @@ import msgspec
 from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
-from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
+from supervisord_py.pipes.adapters import COMMAND, CannotRunError, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
-from supervisord_py.pipes.output import make_folder
+from supervisord_py.pipes.output import BOTH, make_folder, open_for_child
 from supervisord_py.pipes.presets import CUSTOM
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -96,9 +96,6 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     """
     plan, config = it.plan, shelf.config
     spec = shelf.adapters_now().get(plan.agent)
-    if not spec.argv and not plan.command:
-        detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
-        raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
     reference = it.preset.api_key
     key = None if reference is None else await resolve_key(shelf, reference, dotenv)
@@ -260,7 +257,7 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
 
     Raises CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
     """
-    if spec.prompt is PromptBy.ARG:
+    if spec.prompt == "arg":
         guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
         is_long = len(prompt.encode("utf-8", "surrogatepass")) > ARGUMENT_BYTES
         if is_long or "\0" in prompt or (not guarded and prompt.startswith(("-", "@"))):
@@ -373,11 +370,12 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
     return texts
 
 
-def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
+def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -> None:
     """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
 
     Below the execution's folder: `prompt.md` where the agent is told of it, and `agent/` with what the program reads as
-    its own configuration. Nothing of a user's own configuration is ever opened.
+    its own configuration. Nothing of a user's own configuration is ever opened. `fds` get its stdout, its stderr, and
+    its stdin where it reads the prompt there, one by one: who calls closes them, also of what raises.
     """
     spec = found.adapter
     texts, folders = file_texts(spec, found.values), [(Path(str(found.values["output_dir"])), 0o777)]
@@ -397,6 +395,9 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
         target = run_dir / AGENT_DIR / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_private(target, text)
+    fds.extend(open_for_child(run_dir, stream, copied=found.terms.copied) for stream in BOTH)
+    if spec.prompt == "stdin":
+        fds.append(stdin_of(prompt))
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal as signals
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import structs
@@ -29,12 +29,6 @@ MESSAGE_CHARS = 2000
 _FLAGS = re.MULTILINE | re.IGNORECASE
 
 
-class Requirement(StrEnum):
-    NOTHING = "nothing"
-    TEXT = "text"  # something other than white space on stdout
-    FINAL_TEXT = "final_text"  # a last answer with text that ended normally
-
-
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A regular expression of an adapter, searched without regard to case, and what it means."""
 
@@ -43,10 +37,13 @@ class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SuccessRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When an agent has succeeded. `scan_output`: look for the adapter's error patterns also after a good exit."""
+    """When an agent has succeeded. `scan_output`: look for the adapter's error patterns also after a good exit.
+
+    `require`: something other than white space on stdout, or a last answer with text that ended normally.
+    """
 
     exit: tuple[int, ...] = (0,)
-    require: Requirement = Requirement.FINAL_TEXT
+    require: Literal["nothing", "text", "final_text"] = "final_text"
     scan_output: bool = False
 
 
@@ -62,6 +59,7 @@ class Cause(StrEnum):
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
     OUTPUT = "output"
+    BROKE = "broke"  # by a defect of ours
 
 
 _ENDED_BY_US: dict[Cause, tuple[Reason, Status, ErrorType, str]] = {
@@ -72,6 +70,7 @@ _ENDED_BY_US: dict[Cause, tuple[Reason, Status, ErrorType, str]] = {
     Cause.INTERRUPTED: (Reason.INTERRUPTED, Status.FAILED, ErrorType.INTERRUPTED, "interrupted by system restart"),
     Cause.BUDGET: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
     Cause.OUTPUT: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.RESOURCE_LIMIT, "wrote more than it may"),
+    Cause.BROKE: (Reason.STOPPED, Status.FAILED, ErrorType.UNKNOWN, "pxd failed"),
 }
 REASONS = {Cause.SETTLED: Reason.EXIT, **{cause: row[0] for cause, row in _ENDED_BY_US.items()}}
 """The words of CONTRACT §7 for the ends of processes that we ended."""
@@ -242,11 +241,11 @@ def _hidden_failure(ended: ExitInfo, errors: Sequence[ErrorPattern]) -> Outcome 
 
 
 def _missing_output(summary: Summary, rule: SuccessRule, *, allow_empty: bool) -> str | None:
-    wants_final = rule.require is Requirement.FINAL_TEXT
+    wants_final = rule.require == "final_text"
     if wants_final and summary.stop_reason in _UNFINISHED:
         return _UNFINISHED[summary.stop_reason]
     has_text = summary.final_text.strip() if wants_final else summary.has_text
-    if rule.require is not Requirement.NOTHING and not has_text and not allow_empty:
+    if rule.require != "nothing" and not has_text and not allow_empty:
         if summary.garbage_lines and not summary.records:
             return f"the agent wrote {summary.garbage_lines} lines that are not its format, and no answer"
         return "the agent ended well but gave no answer; the provider may have refused the request in silence"

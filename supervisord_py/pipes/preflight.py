@@ -63,16 +63,12 @@ def read_again(read: Callable[[Path], T], file: Path) -> Callable[[], T]:
 
 
 class AgentShelf:
-    """What is needed to start agents; `environ` is the daemon's environment, to pick from.
-
-    Attributes:
-        adapters_now, presets_now: Return the agents that are known, and the presets; their file is read (7 ms) only
-            where it has changed. Blocking.
-    """
+    """What is needed to start agents; `environ` is the daemon's environment, to pick from."""
 
     def __init__(self, config: PipesConfig, placement: KeeperClient, environ: Mapping[str, str]) -> None:
         self.config = config  # the room's, also after a reload
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
+        # The agents that are known, and the presets; their file is read (7 ms) only where it has changed. Blocking.
         self.adapters_now = read_again(load_adapters, config.agents_file)
         self.presets_now = read_again(load_presets, config.presets_file)
         self.run: Callable[..., Awaitable[Completed]] = partial(program.run, placement)  # runs small programs

@@ -92,7 +92,6 @@ class Run(Instance):
         self.trouble: str | None = None  # why its output is not stored at present
         self.is_short = False  # the disk took no output for a while: not all of it may be there
         self.is_left = False  # this control plane goes; the run goes on without it
-        self.defect: Exception | None = None  # what of ours broke, which ends it
         self.final: dict[str, Any] = {}  # what its row says of its end, once that is decided
         self.goes_on = False  # another try follows, whose row is the next one
         self.following: Execution | None = None
@@ -131,8 +130,7 @@ class Run(Instance):
 
     def broke(self, defect: Exception) -> None:
         _log.error("pipe_run_broke", unit=self.unit, execution=self.id, exc_info=defect)
-        self.defect = defect
-        self.tell()
+        self.want_end(Cause.BROKE, f"{type(defect).__name__}: {defect}")
 
     def leave(self) -> None:
         self.is_left = True
@@ -229,7 +227,7 @@ class Run(Instance):
         room, clocks, copied = self.room, self.room.clocks, self.terms.copied
         try:
             exited = room.placement.ending(self.key) if self.child and self.error is None else None
-            while exited and not exited.done() and self.cause is Cause.NOBODY and self.defect is None:
+            while exited and not exited.done() and self.cause is Cause.NOBODY:
                 left = max(0.0, min(self.deadline, self.settles_at) - clocks.awake())
                 if copied and (self.followers or self.trouble):  # else the look at all runs tells of more
                     left = min(left, DISK_PAUSE_SECONDS if self.trouble else POLL_SECONDS)
@@ -361,11 +359,12 @@ class Run(Instance):
         incomplete = began and outcome.error_type in CUT_OFF
         if began and self.execution.output_dir is not None:
             _leave_output(Path(self.execution.output_dir), message or outcome.status.value, incomplete=incomplete)
-        now = self.room.clocks.moment()
+        now = last = self.room.clocks.moment()
         if record is not None:  # as the keeper saw it
-            now = whole_ms(min(now, max(record.ended_at, started)))
+            last = record.ended_at
         elif self.cause is Cause.INTERRUPTED:  # when it last wrote
-            now = whole_ms(min(now, max(*(stamp / 1e9 for _, stamp in measured([self])[0]), started)))
+            last = max(stamp / 1e9 for _, stamp in measured([self])[0])
+        now = whole_ms(min(now, max(last, started)))
         facts |= {
             "status": outcome.status,
             "error_type": outcome.error_type,
@@ -380,11 +379,9 @@ class Run(Instance):
 
     def _judged(self, summary: Summary, facts: Mapping[str, Any]) -> Outcome:
         """Judge by what was to end it, by its start that failed, else by how its process ended."""
-        record, terms, error = self.record, self.terms, self.error
-        if self.defect is not None:
-            return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(self.defect).__name__}: {self.defect}")
+        record, terms = self.record, self.terms
         if self.child is None and self.cause is Cause.NOBODY:
-            return self._not_started(error)
+            return self._not_started(self.error)
         verdict = record.verdict if record else None
         # A limit that the keeper enforced is the reason, whatever else was wanted.
         if record and verdict and verdict.reason in LIMITS:

@@ -16,7 +16,6 @@ from supervisord_py.pipes.adapters import (
     Adapters,
     AgentSpec,
     CannotRunError,
-    PromptBy,
     Variable,
     fill,
     fill_json,
@@ -25,7 +24,7 @@ from supervisord_py.pipes.adapters import (
     load_adapters,
     parse_version,
 )
-from supervisord_py.pipes.outcome import ErrorPattern, Requirement, SuccessRule
+from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.presets import PresetTable
 from supervisord_py.pipes.streams import PARSERS
 
@@ -70,9 +69,9 @@ json = [1]
     assert found.problems == []
     spec, mine, ours = found.get("mine"), found.get("pi"), load_adapters(None).get("pi")
     assert spec.argv == ("my-agent", ("--model", "{model}"))
-    assert (spec.prompt, spec.env["B"]) == (PromptBy.ARG, Variable("{model}", ("url",)))
+    assert (spec.prompt, spec.env["B"]) == ("arg", Variable("{model}", ("url",)))
     assert spec.errors == (ErrorPattern(ErrorType.RATE_LIMITED, "slow down"),)
-    assert spec.success == SuccessRule((3,), Requirement.TEXT, scan_output=True)
+    assert spec.success == SuccessRule((3,), "text", scan_output=True)
     assert (spec.stop.grace_seconds, spec.session_argv) == (1.5, ())
     assert [spec.keys_of(each) for each in ("acme", "nobody", None)] == [("ACME_KEY",), (), ("ACME_KEY", "A", "B")]
     assert (mine.extra_argv, mine.env["PI_TELEMETRY"], len(mine.env)) == (("--tools", "read"), "1", len(ours.env))

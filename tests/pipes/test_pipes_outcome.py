@@ -17,7 +17,6 @@ from supervisord_py.pipes.outcome import (
     Cause,
     ErrorPattern,
     ExitInfo,
-    Requirement,
     SuccessRule,
     ceiling_exceeded,
     classify,
@@ -127,8 +126,8 @@ def test_no_text_can_raise(text: str) -> None:
 GOOD = Summary(final_text="42", has_text=True, stop_reason="stop", settled=True, records=9)
 NONE = Summary()
 JSON_RULE = SuccessRule()
-EXIT_RULE = SuccessRule(require=Requirement.NOTHING)
-TEXT_RULE = SuccessRule(require=Requirement.TEXT)
+EXIT_RULE = SuccessRule(require="nothing")
+TEXT_RULE = SuccessRule(require="text")
 ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 0), GOOD, JSON_RULE, None),
     (ExitInfo(Cause.NOBODY, 0), NONE, EXIT_RULE, None),
@@ -168,7 +167,7 @@ def test_each_end_has_one_outcome(
 
 def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_patterns() -> None:
     errors = (ErrorPattern(E.AUTH_FAILED, "AuthenticationError"),)
-    scanning = SuccessRule(require=Requirement.TEXT, scan_output=True)
+    scanning = SuccessRule(require="text", scan_output=True)
     ended = ExitInfo(Cause.NOBODY, 0, stdout_tail="one\nlitellm.AuthenticationError: no\ntwo")
     said = Summary(has_text=True)
     assert judge(ended, said, TEXT_RULE, errors, allow_empty=False).status is Status.COMPLETED
