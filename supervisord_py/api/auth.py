@@ -23,13 +23,19 @@ TOKEN_LETTERS = 16  # a shorter token is no secret
 
 
 class TcpAccess(msgspec.Struct, frozen=True):
-    """The loopback listener: its bearer token (never in repr) and the port it listens on."""
+    """The loopback listener: its bearer token (never in repr), where that lies, and where it listens."""
 
     token: str
     port: int
+    host: str = "127.0.0.1"
+    token_file: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        return f"TcpAccess(port={self.port})"
+        return f"TcpAccess({self.address})"
 
 
 def peer_of(connection: socket.socket) -> tuple[int | None, int]:
@@ -114,7 +120,7 @@ def open_tcp(listen: str, token_file: Path) -> tuple[socket.socket, TcpAccess]:
         listening.close()
         hint = "choose another port in [api] listen, then `pxctl daemon restart`"
         raise ConflictError(f"cannot listen on {listen}: {error.strerror}", hint=hint) from error
-    return listening, TcpAccess(token, listening.getsockname()[1])
+    return listening, TcpAccess(token, listening.getsockname()[1], host, str(token_file))
 
 
 def read_or_make_token(path: Path) -> str:
@@ -134,8 +140,8 @@ def read_or_make_token(path: Path) -> str:
         seen, token = path.lstat(), read_bounded(path, 4096).decode("utf-8", "replace").strip()
         if stat.S_ISLNK(seen.st_mode) or seen.st_uid not in {os.geteuid(), 0} or seen.st_mode & 0o077:
             why = f"may be read by others (mode {stat.S_IMODE(seen.st_mode):04o}, uid {seen.st_uid})"
-        elif len(token) < TOKEN_LETTERS or not token.isascii() or not token.isprintable():
-            why = f"holds no token of at least {TOKEN_LETTERS} printable ASCII letters"
+        elif len(token) < TOKEN_LETTERS:
+            why = f"holds no token of at least {TOKEN_LETTERS} letters"
     except OSError as error:
         why = f"cannot be read or made: {error.strerror}"
     if why:

@@ -1,10 +1,7 @@
 """What a route is given: the rooms, one request, and what lives while the API runs: counts, work, followed calls.
 
-The rooms below are used directly, by their doors; only what the composition root itself must do (reload, restart, stop)
-comes through a protocol, because nothing here may import the daemon. Nothing here reads a setting.
-
-Law: work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the
-client goes.
+Work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the client
+goes.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -40,36 +37,16 @@ _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: t
 _log = structlog.get_logger(__name__)
 
 
-class DaemonFacts(msgspec.Struct):
-    """What only the composition root knows."""
-
-    daemon_id: str
-    socket: str
-    control_started_at: float  # Unix seconds
-    system: bool = False  # run for the whole machine
-    tcp_address: str | None = None  # of the TCP listener, as is the next
-    token_file: str | None = None
-
-
-class DaemonControl(Protocol):
-    """The composition root, as far as the API may steer it. Calls return once the wish is accepted."""
-
-    facts: DaemonFacts
-    stopping: bool  # from the moment an orderly stop or a restart of everything began
-
-    def settings(self) -> Sequence[Document]: ...  # `{key, value, origin}`: dotted, secrets hidden
-    def degradations(self) -> Sequence[dict[str, str]]: ...  # what works only in part: `{part, detail, repair}`
-    async def reload(self) -> Document: ...  # `{changed, needs_restart, warnings}`, or raises ConfigError
-    async def restart(self, *, everything: bool) -> None: ...
-    def stop(self) -> None: ...
-
-
 class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plain values out of the settings, and the places that routes read and write."""
 
+    daemon_id: str
+    socket: str
     state_dir: Path
     cells_dir: Path
     tools_dir: Path
+    started_at: float  # of the control plane, Unix seconds
+    system: bool = False  # run for the whole machine
     max_body_bytes: int = 16 * 1024 * 1024  # largest request body
     stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
     drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced
@@ -85,7 +62,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     events: EventStream
     placement: KeeperClient
-    control: DaemonControl
+    control: Any  # daemon/control_plane.py's ControlPlane, which nothing here may import
     config: ApiConfig
     interrupted: Sequence[Document] = ()  # process lives cut off before this start: `{instance, unit, pid}`
 

@@ -32,15 +32,16 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 def daemon_document(call: ApiCall) -> dict[str, Any]:
     """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
-    control, caps = call.context.control, call.context.placement.caps
-    facts = control.facts
+    config, caps = call.context.config, call.context.placement.caps
     return {
         "version": __version__,
-        **pick(facts, "daemon_id", "socket", "system", "tcp_address", "token_file"),
-        "stopping": control.stopping,
+        **pick(config, "daemon_id", "socket", "system"),
+        "tcp_address": None if config.tcp is None else config.tcp.address,
+        "token_file": None if config.tcp is None else config.tcp.token_file,
+        "stopping": call.context.control.stopping,
         "keeper": _process(caps.keeper_version, caps.keeper_pid, caps.keeper_started_at),
         "control": {
-            **_process(__version__, os.getpid(), facts.control_started_at),
+            **_process(__version__, os.getpid(), config.started_at),
             "restarts": caps.control_restarts,
         },
         **pick(caps, "kill_rung", "memory_rung", "controllers"),
@@ -64,7 +65,7 @@ def _resident_bytes(pid: int) -> int | None:
 
 def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     """Return what works only in part: `{part, detail, repair}` each."""
-    found = [*context.control.degradations()]
+    found = [*context.control.degraded.values()]
     for unit, why in context.pipes.refused_output().items():
         detail = f"the disk refuses it, and its agent waits: {why}"
         found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
@@ -73,7 +74,7 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
 
 async def health(call: ApiCall) -> dict[str, Any]:
     """Answer that the API serves, and what works only in part."""
-    name, pipes_health = call.context.control.facts.daemon_id, call.context.pipes.health()
+    name, pipes_health = call.context.config.daemon_id, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
     if pipes_health["scheduler_error"] is not None:
         degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health['scheduler_error']}"})
@@ -106,7 +107,7 @@ async def stop(call: ApiCall) -> dict[str, Any]:
 
 async def show_config(call: ApiCall) -> dict[str, Any]:
     """Answer with every effective setting and where it came from."""
-    return {"settings": call.context.control.settings()}
+    return {"settings": call.context.control.loaded.rows()}
 
 
 async def metrics(call: ApiCall) -> web.StreamResponse:

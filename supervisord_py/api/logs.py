@@ -1,7 +1,7 @@
 """`GET /api/units/{u}/logs` and `GET /api/events`: what was said and what happened, and then as it goes on.
 
-Bytes are kept as they came; text is made of them here, when someone looks. Every item carries the position by which
-a client can come back: `next_position` or the event's `id`, which are `Last-Event-ID` on SSE.
+Every item carries the position by which a client can come back: `next_position` or the event's `id`, which are
+`Last-Event-ID` on SSE.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The one table of routes. What is not here does not exist; what is here is described by `/api/openapi.json`.
 
-A row is method and path, handler, answers, and what else holds. The handler is `module.function` of this package: its
-docstring says what the route does, its keyword parameters are those of the query, and `body` is what is sent (a `Body`
-must say nothing; without it, it is not looked at). It returns a document, whose schema and status are those of the
-first answer; a status and a document; or a response. Its module is imported by the first request, for starting is what
-users wait for.
-An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with 200 where no status stands: `-` is JSON of no schema; `ndjson`,
-`sse`, `raw`, `ipynb`, `text` are media; `nothing` and `websocket` have no body.
+A row is method and path, handler, answers, and what else holds. The handler is `module.function` of this package, whose
+module is imported by the first request (D66): its docstring says what the route does, its keyword parameters are those
+of the query, `body` is what is sent (a `Body` must say nothing; without it, it is not looked at). It returns a
+document, whose schema and status are those of the first answer; a status and a document; or a response. An answer is
+`[STATUS ]SCHEMA` or `[STATUS ]MEDIA`: `-` is JSON of no schema, `nothing` and `websocket` have no body.
 
 What else holds are words: `outlives`: the work goes on when the client goes away before the answer. `streams`: the
 answer to a POST is a stream, not kept for replay under an Idempotency-Key. `resumes`: a POST with Last-Event-ID does
@@ -19,7 +17,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, get_type_hints
@@ -173,17 +171,13 @@ _TEXT = {"type": "string"}
 _PROBLEM_MEMBERS = ("type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id")
 
 
-async def openapi(call: ApiCall) -> dict[str, Any]:
+async def openapi(_: ApiCall) -> dict[str, Any]:
     """Answer with the description of the table of routes."""
-    return openapi_document(ROUTES, __version__)
-
-
-def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    bodies = list(dict.fromkeys(body for it in routes if (body := handler_of(it.handler).body) is not None))
+    bodies = list(dict.fromkeys(body for it in ROUTES if (body := handler_of(it.handler).body) is not None))
     references, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     body_schemas = dict(zip(bodies, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
+    for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
     problem = {"type": "object", "required": _PROBLEM_MEMBERS}
     described = {
@@ -192,7 +186,11 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "pxd", "version": version, "description": "Errors are problem documents; see pxd-api(7)."},
+        "info": {
+            "title": "pxd",
+            "version": __version__,
+            "description": "Errors are problem documents; see pxd-api(7).",
+        },
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {"schemas": schemas, "responses": {"Problem": described}},
@@ -210,7 +208,6 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
         "summary": (handler.answer.__doc__ or "").partition("\n")[0],
-        "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": [
             {"name": name, "in": place, "required": place == "path", "schema": schema}
             for place, name, schema in parameters

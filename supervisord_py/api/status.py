@@ -12,7 +12,7 @@ from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import pick, until_closing
-from supervisord_py.api.units import PipeUnit, UnitView, change_unit, measured, unit_named, units_named, view_of, within
+from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 from supervisord_py.ledger import events, instances
 from supervisord_py.process.logs import LogReader, Stream
@@ -119,7 +119,7 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
     then its start has failed. A pipe is done with the good end of its last execution.
     """
     word = view.state
-    if isinstance(view, PipeUnit):
+    if view.kind == "pipe":
         if goal == "ready":
             return word in {"running", "queued", "idle"}
         if word in {"running", "queued"}:
@@ -195,9 +195,9 @@ async def why(call: ApiCall) -> dict[str, Any]:
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
     reason = view.reason
     if reason is None and view.state not in _UP:
-        own = None if isinstance(view, PipeUnit) or instance is None else instance.reason
+        own = None if view.kind == "pipe" or instance is None else instance.reason
         reason = own or (None if pivot is None else pivot.reason)
-    summary, step = _of_pipe(call, view) if isinstance(view, PipeUnit) else _of_process(view, reason, instance, pivot)
+    summary, step = _of_pipe(call, view) if view.kind == "pipe" else _of_process(view, reason, instance, pivot)
     lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
              "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
     return {
@@ -216,7 +216,7 @@ def _pivot(view: UnitView, rows: Sequence[events.Event]) -> events.Event | None:
 
     A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
     """
-    if isinstance(view, PipeUnit):
+    if view.kind == "pipe":
         told = [row for row in rows if "execution" in row.facts and view.running in {None, row.facts["execution"]}]
     elif view.state in _UP:
         own = [row for row in rows if row.instance == view.instance and row.event != "run"]  # which led to nothing
@@ -226,7 +226,7 @@ def _pivot(view: UnitView, rows: Sequence[events.Event]) -> events.Event | None:
     return next(reversed(told or list(rows)), None)
 
 
-def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
+def _of_pipe(call: ApiCall, unit: UnitView) -> tuple[str, str]:
     view, name = call.context.pipes.get(unit.name), unit.name
     if view.config_error is not None:
         return f"{unit.unit} cannot run: {view.config_error}", f"pxctl pipe validate {name}"

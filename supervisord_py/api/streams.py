@@ -1,8 +1,7 @@
 """What goes out: JSON, frames of SSE and NDJSON, times, and answers that go on without outliving anyone.
 
-A slow reader stalls only its own task: what it misses meanwhile is dropped where it was buffered (the event stream's
-subscription, the output segments), and a gap marker takes its place. A stream ends when the client goes, when its
-source ends, or when the daemon closes.
+A slow reader stalls only its own task: what it misses is dropped where it was buffered (the subscription to events, the
+segments of output), and a gap marker takes its place.
 """
 
 from __future__ import annotations

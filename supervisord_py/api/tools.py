@@ -157,10 +157,8 @@ async def new(call: ApiCall, body: s.New) -> dict[str, Any]:
 async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
-        raise BadRequestError(
-            f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME.",
-            hint="the daemon has another working directory: send the absolute path",
-        )
+        detail = f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME."
+        raise BadRequestError(detail, hint="the daemon has another working directory: send the absolute path")
     tools_dir, settings = call.context.config.tools_dir, call.context.launcher.config.settings
     spec = await asyncio.to_thread(add_tool, body.source, tools_dir, name=body.name, settings=settings)
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
@@ -176,11 +174,8 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
     (state,) = launcher.snapshot(name)
     if state.pid is not None:
         if not force:
-            raise ConflictError(
-                f"tool:{name} is {state.state}; a tool that runs is not removed.",
-                hint=f"pxctl stop {name} first, or pxctl tools remove --force {name}",
-                unit=f"tool:{name}",
-            )
+            hint = f"pxctl stop {name} first, or pxctl tools remove --force {name}"
+            raise ConflictError(f"{state.unit} is {state.state}: it runs.", hint=hint, unit=state.unit)
         await launcher.stop(name, Reason.STOPPED)
     folder = await asyncio.to_thread(remove_tool, launcher.catalog, name, tools_dir, anywhere=force)
     await launcher.refresh()

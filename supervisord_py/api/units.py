@@ -1,8 +1,7 @@
 """Tools, kernels and pipes as units: one view of each, derived when asked; and the units that names and globs mean.
 
-A unit may have a second name that is not its own alone: a kernel is `kernel:default-3fa9c1`, and `default` as long as
-no other kernel is called so. An exact name always wins over its reading as a glob, so that a folder with a bracket in
-its name can be addressed.
+A kernel has a second name that is not its own alone: `kernel:default-3fa9c1` is `default` as long as no other is called
+so. An exact name wins over its reading as a glob: there are folders with a bracket in their name.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from supervisord_py.process.model import Reason, TreeStat
 from supervisord_py.tools.status import ToolState
 
 T = TypeVar("T")
-U = TypeVar("U", bound="UnitView")
 
 
 class UnitView(msgspec.Struct, kw_only=True):
-    """One unit as `status` shows it: the members of CONTRACT §3, then our own. Times are RFC 3339."""
+    """One unit as `status` shows it: members of CONTRACT §3, our own, those of kernels, of pipes. Times: RFC 3339."""
 
     unit: str
     kind: str
@@ -61,24 +59,15 @@ class UnitView(msgspec.Struct, kw_only=True):
     survivors: Sequence[Any] = ()
     warnings: Sequence[str] = ()
     config_problem: Mapping[str, Any] | None = None
-
-
-class KernelUnit(UnitView, kw_only=True):
-    """A session of kernels; `session` is its name, which others may have."""
-
-    session: str
-    cwd: str
-    interpreter: str
-    backend: str
-    running: str | None
-
-
-class PipeUnit(UnitView, kw_only=True):
-    enabled: bool
-    schedule: str | None
-    running: int | None
-    last_status: Status | None
-    consecutive_failures: int
+    running: str | int | None = None  # cell or execution
+    session: str | None = None  # its name, which others may have
+    cwd: str | None = None
+    interpreter: str | None = None
+    backend: str | None = None
+    enabled: bool | None = None
+    schedule: str | None = None
+    last_status: Status | None = None
+    consecutive_failures: int | None = None
 
 
 def all_units(context: ApiContext) -> dict[str, UnitView]:
@@ -95,41 +84,40 @@ def view_of(context: ApiContext, unit: str) -> UnitView:
     return all_units(context).get(unit) or UnitView(unit=unit, kind=kind, name=name)
 
 
-def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
+def _unit(seen: Any, /, **known: Any) -> UnitView:
     """Return a unit: what is known, and all that its room's own view says by the same name."""
-    same = [name for name in kind.__struct_fields__ if name not in known and hasattr(seen, name)]
+    same = [name for name in UnitView.__struct_fields__ if name not in known and hasattr(seen, name)]
     if seen.started_at is not None:
         known["uptime_seconds"] = uptime_seconds(seen.started_at)
-    return kind(**pick(seen, *same), **known)
+    return UnitView(**pick(seen, *same), **known)
 
 
 def _tool_unit(state: ToolState) -> UnitView:
     error = state.config_error
     known = {"config_error": error and error.detail, "config_problem": error and error.problem()}
-    return _unit(UnitView, state, kind="tool", **known)
+    return _unit(state, kind="tool", **known)
 
 
-def _kernel_unit(view: SessionView) -> KernelUnit:
+def _kernel_unit(view: SessionView) -> UnitView:
     calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
-    return _unit(KernelUnit, view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls)
+    return _unit(view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls)
 
 
-def pipe_unit(view: PipeView) -> PipeUnit:
+def pipe_unit(view: PipeView) -> UnitView:
     hint = f"pxctl pipe validate {view.name}"
     failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
     known = {"unit": f"pipe:{view.name}", "kind": "pipe", "last_used": rfc3339(view.last_run)}
     calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
-    return _unit(PipeUnit, view, failure=failure or None, config_problem=failure or None, **known, **calls)
+    return _unit(view, failure=failure or None, config_problem=failure or None, **known, **calls)
 
 
 def second_names(units: Collection[UnitView]) -> dict[str, str]:
     """Return the sessions' names by unit: a remembered one gives its name up to a living one, a shell to a Python."""
-    sessions = [unit for unit in units if isinstance(unit, KernelUnit)]
-    living = {each.session for each in sessions if each.state != "stopped"}
-    known = [each for each in sessions if each.state != "stopped" or each.session not in living]
-    pythons = {(each.session, each.cwd) for each in known if each.backend != "bash"}
-    shells = {each.unit for each in known if each.backend == "bash" and (each.session, each.cwd) in pythons}
-    return {each.unit: each.session for each in known if each.unit not in shells}
+    sessions = [(unit.session, unit) for unit in units if unit.session is not None]
+    living = {name for name, unit in sessions if unit.state != "stopped"}
+    known = [(name, unit) for name, unit in sessions if unit.state != "stopped" or name not in living]
+    pythons = {(name, unit.cwd) for name, unit in known if unit.backend != "bash"}
+    return {unit.unit: name for name, unit in known if unit.backend != "bash" or (name, unit.cwd) not in pythons}
 
 
 def unit_named(call: ApiCall, name: str | None = None) -> UnitView:

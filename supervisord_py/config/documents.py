@@ -204,19 +204,13 @@ def parse_json(text: str, file: str = "") -> Document:
 
 
 def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
-    """Parse JSON that a client has sent. Raises BadRequestError: it is none; `line` and `column` say where."""
+    """Parse JSON that a client has sent. Raises BadRequestError: it is none; it says where."""
     try:
         return parse_json(decode(raw, ""), "")
     except DocumentError as error:
-        found = error.problem
-    where = "" if found.line is None else f" at line {found.line}, column {found.column}"
-    raise BadRequestError(
-        f"{what} is no JSON: {found.message}{where}.",
-        hint="check the quotes and commas there" if where else "send UTF-8 JSON (RFC 8259)",
-        unit=unit,
-        line=found.line,
-        column=found.column,
-    )
+        place = error.problem.where()
+        detail = f"{what} is no JSON: {error.problem.message}{place and f' at {place}'}."
+    raise BadRequestError(detail, hint="send UTF-8 JSON (RFC 8259)", unit=unit)
 
 
 def parse_toml(text: str, file: str = "") -> Document:

@@ -88,7 +88,6 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     # means that we must be killed.
     guard = os.dup(channel_fd)
     channel, listening = socket.socket(fileno=channel_fd), adopt_socket(listen_fd)
-    options = control_plane.Options(order.flags, paths, loaded, channel, listening, started_at)
 
     def trouble(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         error = context.get("exception")
@@ -97,7 +96,7 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     async def live() -> control_plane.Shutdown:
         asyncio.get_running_loop().set_exception_handler(trouble)
         try:
-            return await control_plane.run(options)
+            return await control_plane.run(order.flags, loaded, channel, listening, started_at)
         finally:
             # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
             poll = select.poll()

@@ -1,9 +1,8 @@
 """The composition root: starts one control plane, and ends it in the order that its end demands.
 
-Start: keeper, ledger, events, catalog, launcher, kernels, pipes, API, listeners, schedules; only then does the keeper
-hear that we are ready. End: no new work, the children (unless they stay), answers under way, the ledger; only then the
-last word to the keeper. When the keeper is lost there is no last word: whoever ran us cleans up, and the next start
-says what was interrupted.
+The keeper hears that we are ready once all rooms, the API, its listeners and the schedules are there. End: no new work,
+the children (unless they stay), answers under way, the ledger, the last word to the keeper. When that is lost there is
+no last word: whoever ran us cleans up, and the next start says what was interrupted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ import structlog
 from aiohttp import web
 
 from supervisord_py.api.app import serve
-from supervisord_py.api.auth import open_tcp
-from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
+from supervisord_py.api.auth import TcpAccess, open_tcp
+from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.api.streams import first_of
 from supervisord_py.config.settings import KEYS, value_of
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.paths import Paths
 from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
@@ -65,30 +63,20 @@ class Shutdown(IntEnum):
     KEEPER_LOST = 4  # the keeper is dead: write down what was interrupted, then kill what it left
 
 
-class Options(msgspec.Struct, frozen=True):
-    """What a control plane is made of before it lives; it owns our end of the keeper's channel, and the socket."""
-
-    flags: Flags
-    paths: Paths
-    loaded: Loaded
-    channel: socket.socket
-    listening: socket.socket
-    started_at: float  # as the keeper's, not the kernel's record, which counts from a boot time in whole seconds
-
-
-async def run(options: Options) -> Shutdown:
+async def run(
+    flags: Flags, loaded: Loaded, channel: socket.socket, listening: socket.socket, started_at: float
+) -> Shutdown:
     """Put everything together, serve until somebody asks for an end, and end so; return the wish that was fulfilled.
 
-    The channel stays open until the process ends: to the keeper, its end means that we must be killed. Raises PxError:
-    the keeper is gone, or the ledger cannot be opened.
+    It owns our end of the keeper's channel, and the control socket. `started_at` is in Unix seconds, by the keeper's
+    clock. Raises PxError: the keeper is gone, or the ledger cannot be opened.
     """
-    paths, loop = options.paths, asyncio.get_running_loop()
-    placement = await KeeperClient.connect(
-        options.channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir)
-    )
+    paths, loop = flags.paths(), asyncio.get_running_loop()
+    placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))
     ledger = await Ledger.open(paths.ledger_file)
     try:
-        plane = ControlPlane(options, placement, ledger, await EventStream.open(EventJournal(ledger)))
+        events = await EventStream.open(EventJournal(ledger))
+        plane = ControlPlane(flags, loaded, listening, started_at, placement, ledger, events)
         await plane.open()
         # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
         loop.add_signal_handler(signal.SIGTERM, plane.end, Shutdown.REPLACE)
@@ -103,25 +91,35 @@ async def run(options: Options) -> Shutdown:
 
 
 class ControlPlane:
-    """One living control plane; also what the API may ask of the daemon itself (api's DaemonControl)."""
+    """One living control plane; also what the API may ask of the daemon itself."""
 
-    def __init__(self, options: Options, placement: KeeperClient, ledger: Ledger, events: EventStream) -> None:
+    def __init__(
+        self,
+        flags: Flags,
+        loaded: Loaded,
+        listening: socket.socket,
+        started_at: float,
+        placement: KeeperClient,
+        ledger: Ledger,
+        events: EventStream,
+    ) -> None:
         self.placement = placement
         self.ledger = ledger
         self.events = events
-        self.loaded = options.loaded
+        self.loaded = loaded
         self.wish = Shutdown.NONE  # the strongest so far: signals, the API and the keeper all have some
         self.stopping = False
         self.reload_wanted = asyncio.Event()
         self._ending = asyncio.Event()
         self._keeper_lost = asyncio.Event()
-        self._options = options
-        self._degraded: dict[str, dict[str, str]] = {}
-        self._tcp: tuple[str, int, str] | None = None
+        self._started_at = started_at
+        self._flags = flags
+        self._paths = flags.paths()
+        self._listening = listening
+        self.degraded: dict[str, dict[str, str]] = {}  # what works only in part: `{part, detail, repair}` by part
+        self._tcp: TcpAccess | None = None
         self._runner: web.AppRunner | None = None
-        self._socket = str(options.listening.getsockname())
-        name = daemon_id(options.paths.state_dir)
-        self.facts = DaemonFacts(name, self._socket, options.started_at, options.flags.system)
+        self._socket = str(listening.getsockname())
         own = {"PX_SOCKET": self._socket}
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
@@ -130,7 +128,7 @@ class ControlPlane:
 
     async def open(self) -> None:
         """Look at what was interrupted, adopt, listen; the keeper hears `ready`."""
-        placement, options = self.placement, self._options
+        placement = self.placement
         placement.listen(self._told_by_keeper)
         self.ledger.on_change(self._ledger_changed)
         if self.ledger.degraded:
@@ -158,7 +156,7 @@ class ControlPlane:
             kill_rung=placement.caps.kill_rung,
             memory_rung=placement.caps.memory_rung,
         )
-        if options.flags.stamp() != self.loaded.stamp:
+        if self._flags.stamp() != self.loaded.stamp:
             self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
@@ -191,16 +189,10 @@ class ControlPlane:
                 self.kernels.register.write(session)
 
     async def _listen(self, lost: Sequence[instances.InstanceRow]) -> None:
-        settings, paths = self.loaded.settings, self._options.paths
-        tcp, access = None, None
+        settings, paths, tcp = self.loaded.settings, self._paths, None
         try:
             if settings.api.listen is not None:
-                token_file = paths.state_dir / "api.token"
-                tcp, access = open_tcp(settings.api.listen, token_file)
-                host, port = tcp.getsockname()[:2]
-                self._tcp = (host, port, str(token_file))
-                address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                self.facts.tcp_address, self.facts.token_file = address, str(token_file)
+                tcp, self._tcp = open_tcp(settings.api.listen, paths.state_dir / "api.token")
         except PxError as error:
             self.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
         context = ApiContext(
@@ -212,32 +204,36 @@ class ControlPlane:
             placement=self.placement,
             control=self,
             config=ApiConfig(
+                daemon_id=daemon_id(paths.state_dir),
+                socket=self._socket,
+                started_at=self._started_at,
+                system=self._flags.system,
                 state_dir=paths.state_dir,
                 cells_dir=paths.cells_dir,
                 tools_dir=paths.tools_dir,
                 max_body_bytes=settings.tools.max_body_bytes,
                 stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
                 drain_seconds=settings.api.drain_seconds,
-                tcp=access,
+                tcp=self._tcp,
             ),
             interrupted=[{"instance": row.key, "unit": row.unit, "pid": row.pid} for row in lost],
         )
-        self._runner = await serve(context, self._options.listening, tcp)
+        self._runner = await serve(context, self._listening, tcp)
 
     # -- what each room is told: its settings, and the places it works in -------------------------------------------
 
     def _tools_config(self) -> ToolsConfig:
-        settings, paths = self.loaded.settings, self._options.paths
+        settings, paths = self.loaded.settings, self._paths
         return ToolsConfig(paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes)
 
     def _tool_folders(self) -> tuple[Path, ...]:
         """Return the folders of tools, the first one first; relative ones are beside the settings file."""
-        paths = self._options.paths
+        paths = self._paths
         more = (paths.config_dir / Path(text).expanduser() for text in self.loaded.settings.tools.paths)
         return tuple(dict.fromkeys((paths.tools_dir, *more)))
 
     def _kernels_config(self) -> KernelsConfig:
-        kernels, paths = self.loaded.settings.kernels, self._options.paths
+        kernels, paths = self.loaded.settings.kernels, self._paths
         setting, origin = "kernels.gateway_token", self.loaded.origin("kernels.gateway_token")
         return KernelsConfig(
             **msgspec.structs.asdict(kernels),
@@ -252,8 +248,7 @@ class ControlPlane:
         )
 
     def _pipes_config(self) -> PipesConfig:
-        paths = self._options.paths
-        host, port, token_file = self._tcp or ("127.0.0.1", None, None)
+        paths, tcp = self._paths, self._tcp
         return PipesConfig(
             **msgspec.structs.asdict(self.loaded.settings.pipes),
             pipes_dir=paths.pipes_dir,
@@ -262,9 +257,9 @@ class ControlPlane:
             agents_file=paths.config_dir / "agents.toml",
             executions_dir=paths.executions_dir,
             socket=self._socket,
-            api_host=host,
-            api_port=port,
-            api_token_file=token_file,
+            api_host="127.0.0.1" if tcp is None else tcp.host,
+            api_port=None if tcp is None else tcp.port,
+            api_token_file=None if tcp is None else tcp.token_file,
         )
 
     # -- serving ---------------------------------------------------------------------------------------------------
@@ -335,25 +330,19 @@ class ControlPlane:
             "state",
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
-            degraded=list(self._degraded),
+            degraded=list(self.degraded),
             wish=self.wish.name,
         )
 
     # -- what the API may ask of the daemon ------------------------------------------------------------------------
 
-    def settings(self) -> Sequence[dict[str, Any]]:
-        return self.loaded.rows()
-
-    def degradations(self) -> Sequence[dict[str, str]]:
-        return tuple(self._degraded.values())
-
     def degrade(self, part: str, detail: str, repair: str) -> None:
         """Note that `part` works only in part; a later word about the same part replaces an earlier one."""
-        self._degraded[part] = {"part": part, "detail": detail, "repair": repair}
+        self.degraded[part] = {"part": part, "detail": detail, "repair": repair}
         _log.error("degraded", part=part, detail=detail)
 
     def recover(self, part: str) -> None:
-        if self._degraded.pop(part, None) is not None:
+        if self.degraded.pop(part, None) is not None:
             _log.info("recovered", part=part)
 
     async def reload(self) -> dict[str, Any]:
@@ -403,7 +392,7 @@ class ControlPlane:
 
         Raises SettingsError: they are broken; PxError: they cannot be kept for the next control plane.
         """
-        folder, flags = self._options.paths.run_dir, self._options.flags
+        folder, flags = self._paths.run_dir, self._flags
 
         def validated() -> Loaded:
             from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second

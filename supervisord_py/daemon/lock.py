@@ -1,9 +1,8 @@
 """One daemon a directory: the lock that lives exactly as long as the daemon does, across exec, and its control socket.
 
-The lock file says who holds it (pid and kernel start time), for the one who is refused. A lock that is held though its
-holder is dead belongs to the clean-up after a killed keeper, which ends by itself: then we wait. The socket is private
-from its first instant. A socket file that somebody answers on is never unlinked: connect decides, and only the holder
-of the lock asks.
+The lock file says who holds it (pid, kernel start time). A lock that is held though its holder is dead belongs to the
+clean-up after a killed keeper, which ends by itself: then we wait. A socket file that somebody answers on is never
+unlinked: connect decides, and only the holder of the lock asks.
 """
 
 from __future__ import annotations

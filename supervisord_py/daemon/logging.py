@@ -1,8 +1,7 @@
 """The control plane's own log: human lines on a terminal, JSON otherwise, native fields to journald when there.
 
-An event is a snake_case fact with bound facts beside it, by structlog over the standard library's logging, so that what
-libraries log goes the same way. The log may lose lines (a full disk, a closed terminal), but it never stops the daemon.
-Values under names that smell of secrets are hidden; environments are never logged.
+By structlog over the standard library's logging, so that what libraries log goes the same way. The log may lose lines
+(a full disk, a closed terminal), but it never stops the daemon. Values under names that smell of secrets are hidden.
 """
 
 from __future__ import annotations
@@ -40,15 +39,10 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
         handler = _JournalHandler(stream)
     renderer: Processor = _json
     if stream.isatty():
-        renderer = structlog.dev.ConsoleRenderer(
-            colors="NO_COLOR" not in os.environ,
-            timestamp_key="time",
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-    first: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-    ]
+        plain, colors = structlog.dev.plain_traceback, "NO_COLOR" not in os.environ
+        renderer = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", exception_formatter=plain)
+    stamped = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
+    first: list[Processor] = [structlog.stdlib.add_log_level, stamped]
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *first, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,

@@ -1,9 +1,8 @@
 """Where everything lies (CONTRACT §1), decided once from the environment and two flags; and the directories made.
 
 What the service manager grants (RUNTIME_DIRECTORY and its like) beats everything; then PX_HOME or `--system`; then the
-platform's own places. The socket alone may be moved by PX_SOCKET or `--socket`. Directories are private from their
-first instant, under any umask. One that holds the socket, the lock or the ledger must be a real directory of ours: a
-symbolic link or somebody else's is refused, never followed and never repaired: its owner could swap what we put there.
+platform's own places. A directory that holds the socket, the lock or the ledger must be a real one of ours: a symbolic
+link or somebody else's is refused, never followed and never repaired: its owner could swap what we put there.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 `pxd` reads and validates them (settings_reader.py, which needs pydantic) and leaves them in the runtime directory, with
 a stamp of everything they were read from. The control plane takes that file: its start costs no validation, and a
-pxd.toml that is broken meanwhile ends no children. The keeper loads no settings and no third-party module: whatever it
-must know is in one JSON document in an inherited descriptor.
+pxd.toml that is broken meanwhile ends no children. The keeper is told what it must know, as JSON.
 """
 
 from __future__ import annotations

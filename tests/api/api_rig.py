@@ -22,7 +22,7 @@ from multidict import CIMultiDict
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
 from supervisord_py.api.app import serve
-from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
+from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
@@ -138,20 +138,21 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     path = root / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
-    api = ApiConfig(state_dir=state, cells_dir=cells, tools_dir=tools, **config)
+    places: dict[str, Any] = {"socket": str(path), "state_dir": state, "cells_dir": cells, "tools_dir": tools}
+    api = ApiConfig(**{"daemon_id": "0a1b2c3d", "started_at": STARTED, **places, **config})
     of_tools = ToolsConfig(root, root, ToolsSettings(max_body_bytes=api.max_body_bytes))
     stats: dict[str, TreeStat] = {}
 
     async def stat(keys: Sequence[str]) -> dict[str, TreeStat]:
         return {key: stats[key] for key in keys if key in stats}
 
-    caps, facts = Caps(os.getpid(), STARTED, "boot", "subreaper", "sampled", 2), DaemonFacts("0a1b", str(path), STARTED)
+    caps = Caps(os.getpid(), STARTED, "boot", "subreaper", "sampled", 2)
     rooms: dict[str, Any] = {
         "launcher": FakeLauncher(Catalog([tools]), of_tools),
         "kernels": FakeKernels(cells),
         "pipes": FakePipes(),
         "placement": SimpleNamespace(log_dir=str(logs), caps=caps, stats=stats, stat=stat),
-        "control": SimpleNamespace(facts=facts, stopping=False, settings=tuple, degradations=tuple, stop=lambda: None),
+        "control": SimpleNamespace(stopping=False, degraded={}, stop=lambda: None),
     }
     context = ApiContext(ledger=ledger, events=events, config=api, **rooms)
     with socket.socket(socket.AF_UNIX) as listener:
