@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
 from supervisord_py.ledger.events import EventJournal
-from supervisord_py.ledger.pipe_executions import Execution
-from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.ledger.pipes import Execution, ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import Clocks

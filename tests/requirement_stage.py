@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipe_rig import PipeRig, eventually
-from supervisord_py.ledger.pipe_executions import Execution
+from supervisord_py.ledger.pipes import Execution
 from waiting import PATIENCE
 
 in_one_room = pytest.mark.asyncio(loop_scope="module")

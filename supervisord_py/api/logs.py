@@ -21,7 +21,7 @@ from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, feed, frame, rf
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.events import Event
-from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.ledger.pipes import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventGap

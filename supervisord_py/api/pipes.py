@@ -21,8 +21,7 @@ from supervisord_py.api import streams
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
-from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
+from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, Execution, ExecutionFilter, Status, Usage
 from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 

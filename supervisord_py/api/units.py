@@ -21,7 +21,7 @@ from supervisord_py.config.documents import nearest
 from supervisord_py.errors import AmbiguousNameError, PxError, SurvivorsError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
-from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
 from supervisord_py.tools.status import ToolState

@@ -318,7 +318,7 @@ class Ledger:
 
         In small batches, so that nobody waits for a long transaction. What is still open stays, and so does the newest
         row of a table: its id is where numbering goes on. Executions of pipes have files beside their rows
-        (`pipe_history.prune`).
+        (`pipes.prune`).
 
         Raises LedgerDegradedError: the disk takes nothing; what was removed before that stays removed.
         """

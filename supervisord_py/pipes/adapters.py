@@ -27,7 +27,7 @@ from supervisord_py.config.documents import (
     read_document,
 )
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 

@@ -25,8 +25,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Preset, Status, Trigger
-from supervisord_py.ledger.pipe_history import PIPE_STATES, PipeStateRow, forget, last_of_each
+from supervisord_py.ledger.pipes import (
+    PIPE_STATES,
+    ErrorType,
+    Execution,
+    Outcome,
+    PipeStateRow,
+    Preset,
+    Status,
+    Trigger,
+    forget,
+    last_of_each,
+)
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import outcome as outcomes

@@ -27,7 +27,7 @@ from supervisord_py.config.documents import (
     nearest,
 )
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import Plan
+from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.front_matter import parse
 from supervisord_py.pipes.schedule import Calendar, Schedule, calendar, checked_zone, parse_schedule, shown, span_of

@@ -15,8 +15,7 @@ from msgspec import structs
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows
-from supervisord_py.ledger.pipe_history import usage_since
+from supervisord_py.ledger.pipes import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows, usage_since
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import check, write_files

@@ -14,9 +14,8 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.errors import ShuttingDownError, UnknownUnitError
-from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Outcome, Status, Trigger
-from supervisord_py.ledger.pipe_history import PIPE_STATES, Claim, claimed
+from supervisord_py.ledger import pipes as ledger_pipes
+from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Claim, Execution, Outcome, Status, Trigger, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import FEW, PipesContext
@@ -237,9 +236,9 @@ class Executions(PipesContext):
             raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
         return found
 
-    async def executions(self, wanted: pipe_history.ExecutionFilter) -> pipe_history.ExecutionPage:
+    async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> ledger_pipes.ExecutionPage:
         """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
-        found = await pipe_history.page(self.ledger, wanted)
+        found = await ledger_pipes.page(self.ledger, wanted)
         rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
         return found._replace(executions=tuple(rows))
 

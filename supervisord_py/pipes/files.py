@@ -23,7 +23,7 @@ from msgspec import structs
 
 from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, config_error, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Trigger
+from supervisord_py.ledger.pipes import Trigger
 from supervisord_py.pipes import models
 from supervisord_py.pipes.adapters import sentence
 from supervisord_py.pipes.catalog import Change, DiskError, write_pipe

@@ -28,7 +28,7 @@ import msgspec
 
 from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
@@ -39,7 +39,7 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.ledger.pipes import Execution
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.models import PipesConfig
     from supervisord_py.pipes.preflight import AgentShelf

@@ -13,7 +13,7 @@ import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
 from supervisord_py.config.settings import PipesSettings
-from supervisord_py.ledger.pipe_executions import Plan, Status
+from supervisord_py.ledger.pipes import Plan, Status
 from supervisord_py.pipes.schedule import Schedule
 
 COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It needs no model.

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Preset, Status
+from supervisord_py.ledger.pipes import ErrorType, Outcome, Preset, Status
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisord_py.ledger.pipe_executions import Plan, Usage
+    from supervisord_py.ledger.pipes import Plan, Usage
     from supervisord_py.pipes.models import RetryRules
     from supervisord_py.pipes.streams import Summary
 

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from supervisord_py.ledger.pipe_executions import Execution
+from supervisord_py.ledger.pipes import Execution
 from supervisord_py.pipes.streams import PARSERS, Summary, TextStream
 from supervisord_py.process.supervisor import decode_tail
 

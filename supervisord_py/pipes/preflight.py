@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes.adapters import (
     Adapters,
     AgentSpec,

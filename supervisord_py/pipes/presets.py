@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from supervisord_py.config.documents import Document, Problem, convert, did_you_mean
-from supervisord_py.ledger.pipe_executions import ErrorType, Preset
+from supervisord_py.ledger.pipes import ErrorType, Preset
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, UserTables, finding, read_tables, sentence
 from supervisord_py.pipes.models import PipeDefinition
 

@@ -12,11 +12,11 @@ from bisect import insort
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from supervisord_py.ledger.pipe_executions import Group
+from supervisord_py.ledger.pipes import Group
 
 if TYPE_CHECKING:
     from supervisord_py.config.settings import PipesSettings
-    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.ledger.pipes import Execution
 
 
 class Queue:

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import structlog
 
 from supervisord_py.errors import BadRequestError, ConflictError, InvalidInputError, OverloadedError, PxError
-from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Execution, Trigger
+from supervisord_py.ledger import pipes as ledger_pipes
+from supervisord_py.ledger.pipes import Execution, Trigger
 from supervisord_py.pipes.context import again
 from supervisord_py.pipes.definition import EVENT_NAME, PUBLISHED
 from supervisord_py.pipes.driver import RunDriver
@@ -119,7 +119,7 @@ class Pipes(PipeViews):
         """
         before, total = self.clocks.wall() - self.config.keep_days * 86400.0, 0
         most = {"rows_of_each": KEEP_EXECUTIONS, "bytes_of_all": KEEP_BYTES}
-        while gone := await pipe_history.prune(self.ledger, before=before, **most):
+        while gone := await ledger_pipes.prune(self.ledger, before=before, **most):
             for number in gone:
                 await asyncio.to_thread(shutil.rmtree, self.folder(number), ignore_errors=True)
             total += len(gone)
@@ -134,7 +134,7 @@ class Pipes(PipeViews):
     async def rendered(self, name: str) -> str:
         """Return the prompt that a pipe would be run with now."""
         definition = usable(self.definition(name))
-        newest = (await pipe_history.page(self.ledger, pipe_history.ExecutionFilter(limit=1))).executions
+        newest = (await ledger_pipes.page(self.ledger, ledger_pipes.ExecutionFilter(limit=1))).executions
         chosen, _warnings = await self.choose(definition)
         return self.build(definition, chosen, newest[0].id + 1 if newest else 1).rendered_prompt or ""
 

@@ -26,17 +26,18 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, KeeperLostError, PxError
-from supervisord_py.ledger.pipe_executions import (
+from supervisord_py.ledger.pipes import (
     EXECUTIONS,
     OPEN,
+    PIPE_STATES,
     ErrorType,
     Execution,
     Outcome,
     Status,
     finish,
     mark_running,
+    release_claim,
 )
-from supervisord_py.ledger.pipe_history import PIPE_STATES, release_claim
 from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from supervisord_py.config.documents import Problem
-from supervisord_py.ledger.pipe_executions import Execution, Group
+from supervisord_py.ledger.pipes import Execution, Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, placeholders_of, sentence

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import Usage
+from supervisord_py.ledger.pipes import Usage
 
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024

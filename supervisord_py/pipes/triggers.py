@@ -32,8 +32,7 @@ import structlog
 
 from supervisord_py.errors import ConflictError, PxError
 from supervisord_py.ledger.events import Event
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Status, Trigger
-from supervisord_py.ledger.pipe_history import Claim
+from supervisord_py.ledger.pipes import Claim, ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.due import Due, Now, Progress, Wait
 from supervisord_py.pipes.executions import Executions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.api_rig import Rig
-from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipes import Status
 from supervisord_py.process.model import TreeStat
 
 

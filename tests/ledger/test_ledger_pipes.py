@@ -15,28 +15,26 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger import pipe_executions, pipe_history, table
+from supervisord_py.ledger import pipes, table
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.pipe_executions import (
+from supervisord_py.ledger.pipes import (
     EXECUTIONS,
     OPEN,
+    PIPE_STATES,
+    Claim,
     ErrorType,
     Execution,
+    ExecutionFilter,
     Group,
+    PipeStateRow,
     Plan,
     Preset,
     Status,
     Trigger,
-    finish,
-    mark_running,
-)
-from supervisord_py.ledger.pipe_history import (
-    PIPE_STATES,
-    Claim,
-    ExecutionFilter,
-    PipeStateRow,
     claimed,
+    finish,
     forget,
+    mark_running,
     release_claim,
 )
 from supervisord_py.ledger.schema import TableLimit
@@ -110,12 +108,12 @@ async def test_a_row_that_is_damaged_or_newer_is_read_as_far_as_it_goes(ledger: 
 
 async def test_the_story_of_an_execution(ledger: Ledger) -> None:
     number = await add(ledger)
-    assert [it.id for it in await pipe_executions.open_rows(ledger)] == [number]
+    assert [it.id for it in await pipes.open_rows(ledger)] == [number]
     change = PIPE_STATES.merge("report", last_run_at=NOW + 1)
     await ledger.write(together(mark_running(number, started_at=NOW + 1, instance="0badc0de.1"), change))
     await ledger.write(EXECUTIONS.update(number, OPEN, pid=41, boot_id="boot", progress="{}"))
     await ledger.write(EXECUTIONS.update(number, OPEN, stdout="hel", stdout_bytes=3, total_tokens=10))
-    [row] = await pipe_executions.open_rows(ledger)
+    [row] = await pipes.open_rows(ledger)
     assert (row.status, row.instance, row.pid, row.progress) == (Status.RUNNING, "0badc0de.1", 41, "{}")
     also = PIPE_STATES.merge("report", consecutive_failures=1)
     facts = {"error_type": ErrorType.CRASH, "error_message": "why", "finished_at": NOW + 9, "stderr": "oops"}
@@ -159,7 +157,7 @@ async def test_numbering_goes_on_after_a_restart(open_ledger: OpenLedger) -> Non
     ledger = await open_ledger()
     for _ in range(3):
         await ledger.write(finish(await add(ledger), status=Status.COMPLETED, finished_at=NOW))
-    assert await pipe_history.prune(ledger, before=NOW + 1, rows_of_each=1, bytes_of_all=0) == (1, 2)
+    assert await pipes.prune(ledger, before=NOW + 1, rows_of_each=1, bytes_of_all=0) == (1, 2)
     await ledger.close()
     assert await add(await open_ledger()) == 4
 
@@ -174,7 +172,7 @@ async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, op
         "completed", "scheduled", 90250, 1000, 0.0125,
     )  # fmt: skip
     assert (done.stdout, done.rendered_prompt, done.context_end) == ("hello world", "Time range: …", done.queued_at)
-    running, queued = sorted(await pipe_executions.open_rows(ledger), key=lambda it: it.id)
+    running, queued = sorted(await pipes.open_rows(ledger), key=lambda it: it.id)
     assert (running.id, running.pid, running.progress) == (2, 4712, '{"cursor":42}')
     assert (queued.id, queued.retry_of, queued.retry_count) == (3, 1, 1)
     states = {it.pipe_name: it for it in await PIPE_STATES.find(ledger)}
@@ -216,25 +214,25 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
         times = pick((None, 20.0, 50.0)), pick((None, 30.0, 90.0))
         wanted = ExecutionFilter(pick((None, "a", "nobody")), statuses, *times, pick((None, 150)), pick((1, 7, 500)))
         expected = [it.id for it in reversed(rows) if fits(it, wanted)]
-        got = await pipe_history.page(ledger, wanted)
+        got = await pipes.page(ledger, wanted)
         assert [it.id for it in got.executions] == expected[: wanted.limit], wanted
         assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
 
 
 async def test_the_last_of_each_pipe_and_what_was_used_since_a_moment(ledger: Ledger) -> None:
-    assert await pipe_history.last_of_each(ledger) == {}
+    assert await pipes.last_of_each(ledger) == {}
     used: dict[str, Any] = {"total_tokens": 100, "cost": 0.5}
     await put(ledger, *(row(number, "ab"[number % 2], "failed", **used) for number in range(1, 11)))
     await put(ledger, row(11, "b", "running", finished_at=None, **used), row(12, "c", "queued", started_at=None))
-    last = await pipe_history.last_of_each(ledger)
+    last = await pipes.last_of_each(ledger)
     assert {pipe: it.id for pipe, it in last.items()} == {"a": 10, "b": 11, "c": 12}
-    assert await pipe_history.usage_since(ledger, 6.0, "a") == (300, 1.5)
-    assert await pipe_history.usage_since(ledger, 99.0, "a") == (0, 0.0)
+    assert await pipes.usage_since(ledger, 6.0, "a") == (300, 1.5)
+    assert await pipes.usage_since(ledger, 99.0, "a") == (0, 0.0)
 
 
 async def prune_all(ledger: Ledger, before: float = -1.0, rows: int = 1000, size: int = 10**12) -> list[int]:
     gone: list[int] = []
-    while found := await pipe_history.prune(ledger, before=before, rows_of_each=rows, bytes_of_all=size, batch=3):
+    while found := await pipes.prune(ledger, before=before, rows_of_each=rows, bytes_of_all=size, batch=3):
         assert len(found) <= 3
         gone += found
     return gone
@@ -245,7 +243,7 @@ async def test_the_old_go_but_never_the_open_nor_the_newest(ledger: Ledger) -> N
     await put(ledger, row(9, "b", "running", finished_at=None), row(10, "c", "queued", finished_at=None), row(11))
     assert await prune_all(ledger, before=5.0) == [1, 2, 3, 4]
     assert await prune_all(ledger, before=1e9) == [5, 6, 7, 8]
-    assert await pipe_history.existing(ledger, (1, 8, 9, 10, 11, 12)) == {9, 10, 11}
+    assert [it.id for it in await EXECUTIONS.listed(ledger)] == [9, 10, 11]
 
 
 async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> None:

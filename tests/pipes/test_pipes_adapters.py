@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes import adapters as a
 from supervisord_py.pipes.adapters import (
     PLACEHOLDERS,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipe_texts import read
-from supervisord_py.ledger.pipe_executions import Plan
+from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes.front_matter import parse, set_keys
 from supervisord_py.pipes.models import EventPattern, PipeDefinition
 from supervisord_py.pipes.schedule import At, Every, Manual

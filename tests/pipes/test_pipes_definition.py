@@ -6,7 +6,7 @@ import pytest
 
 from pipe_texts import broken, read, usable
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import Plan
+from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.adapters import sentence
 from supervisord_py.pipes.definition import name_trouble

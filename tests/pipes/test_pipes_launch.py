@@ -14,7 +14,7 @@ import pytest
 
 from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
+from supervisord_py.ledger.pipes import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
 from supervisord_py.pipes.context import Clocks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Plan, Preset, Status, Usage
+from supervisord_py.ledger.pipes import ErrorType, Outcome, Plan, Preset, Status, Usage
 from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.outcome import (
     LONGEST_SECONDS,

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipe_rig import eventually, pipe_house
-from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes import output
 from supervisord_py.pipes.output import MARK, Copier, OutputStream, Redactor, redact
 

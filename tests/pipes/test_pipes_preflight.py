@@ -13,7 +13,7 @@ import pytest
 
 from ports import free_port
 from supervisord_py.errors import StartFailedError
-from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
 from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
+from supervisord_py.ledger.pipes import ErrorType, Plan, Preset
 from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.presets import Presets, load_presets, resolve

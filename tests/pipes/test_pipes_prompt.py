@@ -9,7 +9,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from pipe_texts import pipes_config
-from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
+from supervisord_py.ledger.pipes import Execution, Plan, Preset
 from supervisord_py.pipes.context import machine_zone, render_prompt
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisord_py.config.settings import PipesSettings
-from supervisord_py.ledger.pipe_executions import Execution, Group
+from supervisord_py.ledger.pipes import Execution, Group
 from supervisord_py.pipes.queue import Queue
 
 

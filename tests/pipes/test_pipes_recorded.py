@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Status
+from supervisord_py.ledger.pipes import ErrorType, Outcome, Status
 from supervisord_py.pipes.adapters import AgentSpec, in_range, load_adapters, parse_version
 from supervisord_py.pipes.launch import command_line
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge

@@ -9,7 +9,7 @@ import pytest
 
 from pipe_rig import PipeRig, eventually, pipe_house
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.ledger.pipe_executions import ErrorType, Status
+from supervisord_py.ledger.pipes import ErrorType, Status
 
 
 async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:

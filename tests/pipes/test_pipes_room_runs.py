@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from requirement_stage import begun, ended
 from supervisord_py.errors import BadRequestError, InterruptedRunError
-from supervisord_py.ledger.pipe_executions import (
+from supervisord_py.ledger.pipes import (
     EXECUTIONS,
     ErrorType,
     Execution,

@@ -20,7 +20,7 @@ from mock_provider import MockProvider
 from pipe_rig import PipeRig, eventually, pipe_house
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, preset, presets, settings
 from supervisord_py.api.pipes import execution_document
-from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions, output, room
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS

@@ -14,9 +14,8 @@ from pipe_rig import PipeRig, eventually, pipe_house
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room
 from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger import pipe_executions
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status, Trigger
-from supervisord_py.ledger.pipe_history import PIPE_STATES
+from supervisord_py.ledger import pipes as ledger_pipes
+from supervisord_py.ledger.pipes import PIPE_STATES, ErrorType, Execution, Status, Trigger
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
@@ -35,7 +34,7 @@ async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
     rig.shell("d1", "sleep 1000")
     number = await begun(rig, "d1")
     await rig.ledger.flush()
-    row = await pipe_executions.EXECUTIONS.get(rig.ledger, number)
+    row = await ledger_pipes.EXECUTIONS.get(rig.ledger, number)
     assert row is not None
     assert row.pid == rig.room.get("d1").pid == (await rig.room.execution(number)).pid
     assert row.pid is not None
@@ -130,11 +129,11 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig, tmp_path: Path) -
     other = await Ledger.open(rig.folder / "state" / "pxd.db")
     try:
         theirs = await _queued(other, "d6")
-        await other.write(pipe_executions.mark_running(theirs, started_at=2.0))
+        await other.write(ledger_pipes.mark_running(theirs, started_at=2.0))
         ours = await rig.run("d6")
         assert (ours.status, ours.pid, (folder / "started").exists()) == (Status.FAILED, None, False)
         assert str(theirs) in (ours.error_message or "")
-        await other.write(pipe_executions.finish(theirs, status=Status.COMPLETED, finished_at=3.0))
+        await other.write(ledger_pipes.finish(theirs, status=Status.COMPLETED, finished_at=3.0))
     finally:
         await other.close()
     assert (await rig.run("d6")).status is Status.COMPLETED
@@ -144,7 +143,7 @@ async def _queued(ledger: Ledger, pipe: str) -> int:
     """Add a row as another daemon would; return its id."""
     number = ledger.next_number("pipe_executions") + 100
     row = Execution(id=number, pipe_name=pipe, status=Status.QUEUED, queued_at=1.0)
-    await ledger.write(pipe_executions.EXECUTIONS.insert(row))
+    await ledger.write(ledger_pipes.EXECUTIONS.insert(row))
     return number
 
 
@@ -200,7 +199,7 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
     assert before is not None
     second, change = await _queued(rig.ledger, "e3"), PIPE_STATES.merge("e3", last_run_at=9e9)
     with pytest.raises(ConflictError):
-        await rig.ledger.write(together(pipe_executions.mark_running(second, started_at=9e9), change))
+        await rig.ledger.write(together(ledger_pipes.mark_running(second, started_at=9e9), change))
     after = await PIPE_STATES.get(rig.ledger, "e3")
     assert after is not None
     assert before.last_run_at == after.last_run_at is not None

@@ -16,7 +16,7 @@ from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import ConfigError, ShuttingDownError
-from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.preflight import AgentShelf
