@@ -80,20 +80,21 @@ def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[di
     """Return an answer that tells the first events, waits until it may go on, and tells the others."""
 
     def run(_: Request, connection: socket.socket) -> None:
-        whole, first = ndjson(*before, *after), ndjson(*before, whole=False)
+        first = ndjson(*before, whole=False)
         connection.sendall(first)
         assert go_on.wait(DEADLINE)
-        connection.sendall(whole[len(first) :])
+        connection.sendall(ndjson(*before, *after).removeprefix(first))
 
     return run
 
 
 @dataclass
 class FakeDaemon:
-    """Listens at `path`. `routes` maps "GET /api/x" to answers; the last of several is repeated."""
+    """Listens at `path`. `routes` maps "GET /api/x" to answers, the last of which is repeated; `default`: of others."""
 
     path: str
     routes: dict[str, list[Any]] = field(default_factory=dict)
+    default: Any = None
     seen: list[Request] = field(default_factory=list)
     connections: list[socket.socket] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -155,17 +156,16 @@ class FakeDaemon:
             assert self.changed.wait_for(lambda: len(self.asked(route)) >= count, DEADLINE), f"{route} was not asked"
 
     def answer_to(self, request: Request) -> Any:
+        route = f"{request.method} {request.path}"
         with self.changed:
             self.seen.append(request)
-            answers = self.routes.get(f"{request.method} {request.path}")
+            answers = self.routes.get(route) or [self.default or problem(404, "unknown_route", detail=f"no {route}")]
             self.changed.notify_all()
-            if not answers:
-                return problem(404, "unknown_route", detail=f"no {request.method} {request.path} here")
             return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def until_client_leaves(connection: socket.socket) -> None:
-    """Block until the client has closed its end."""
+def silent(_: Request, connection: socket.socket) -> None:
+    """Answer nothing until the client has closed its end."""
     connection.settimeout(DEADLINE)
     with contextlib.suppress(OSError):
         while connection.recv(65536):

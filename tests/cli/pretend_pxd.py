@@ -42,17 +42,15 @@ def main() -> int:
 
 def tell_settings() -> int:
     print("pxd: warning: odd", file=sys.stderr)
-    shown = "--show-config" in sys.argv and "--json" in sys.argv
-    print(json.dumps({"settings": [{"key": "a.b"}, {"key": "c"}]} if shown else sys.argv[1:]))
+    print(json.dumps(sys.argv[1:]))
     return 0
 
 
 def refuse() -> int:
     """Refuse broken settings as pxd does: a document for machines, words for people."""
-    if "--check-config" in sys.argv and "--json" in sys.argv:
-        place = {"origin": "/x/pxd.toml:2", "file": "/x/pxd.toml", "line": 2, "key": "tols.a", "nearest": "tools.a"}
-        problems = [place | {"message": "unknown setting tols.a"}]
-        print(json.dumps({"schema": "px.config_check/1", "ok": False, "problems": problems}))
+    if "--json" in sys.argv:
+        problem = {"origin": "/x/pxd.toml:2", "line": 2, "message": "unknown setting tols.a"}
+        print(json.dumps({"schema": "px.config_check/1", "ok": False, "problems": [problem]}))
     else:
         print("pxd: /x/pxd.toml:2: unknown setting tols.a; did you mean tools.a?", file=sys.stderr)
         print("pxd: env PX_B: nor this", file=sys.stderr)
@@ -79,8 +77,7 @@ def serve(how: str) -> None:
         ended.set()
 
     def restart(_: object, connection: Any) -> None:
-        if how != "no restart":
-            control[0] = max(control[0], 1 << 22) + 1  # nobody's pid (PID_MAX_LIMIT): a stop waits for it to be gone
+        control[0] = (1 << 22) + 1  # nobody's pid (PID_MAX_LIMIT): a stop waits for it to be gone
         if how != "abrupt":
             connection.sendall(document({"wish": "restart"}, status="202 Accepted"))
 

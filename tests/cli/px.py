@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from beside import beside
-from waiting import PATIENCE, until
+from waiting import PATIENCE as DEADLINE
 
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parents[1]
-__all__ = ["until"]
-DEADLINE = PATIENCE
 ARGV = [sys.executable, "-m", "pxctl"]
 
 
@@ -59,29 +57,15 @@ class Px:
         return {**kept, **places, **usual, **more}
 
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
-        done = subprocess.run(
-            [*(argv or ARGV), *arguments],
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            env=self.environment(**env),
-            timeout=DEADLINE,
-            cwd=self.folder,
-            check=False,
-        )
+        place: dict[str, Any] = {"env": self.environment(**env), "cwd": self.folder, "timeout": DEADLINE}
+        stdin = subprocess.DEVNULL if given is None else None
+        words = [*(argv or ARGV), *arguments]
+        done = subprocess.run(words, input=given, stdin=stdin, capture_output=True, check=False, **place)
         return Ended(done.returncode, done.stdout, done.stderr.decode())
 
-    def popen(
-        self, *arguments: str, argv: list[str] | None = None, stdin: int = subprocess.DEVNULL, **env: str
-    ) -> subprocess.Popen[bytes]:
-        return beside(
-            [*(argv or ARGV), *arguments],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment(**env),
-            cwd=self.folder,
-        )
+    def popen(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        place: dict[str, Any] = {"env": self.environment(), "cwd": self.folder, "stdin": stdin}
+        return beside([*ARGV, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **place)
 
     def terminal(self, *arguments: str, columns: int = 80, **env: str) -> Terminal:
         return Terminal(self, arguments, columns, env)
@@ -105,21 +89,9 @@ class House:
     def fake(self, name: str, text: str) -> None:
         self._script(name, f"#!/bin/sh\n{text}\n")
 
-    @property
-    def argv(self) -> list[str]:
-        return [sys.executable, str(self.bin / "pxctl")]
-
     def __call__(self, *arguments: str, **env: str) -> Ended:
-        return self.px(*arguments, argv=self.argv, **{"PATH": f"{self.bin}:/usr/bin:/bin", **env})
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        path = self.px.folder / "calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    @property
-    def log(self) -> Path:
-        return self.px.folder / "px" / "state" / "logs" / "pxd.log"
+        argv = [sys.executable, str(self.bin / "pxctl")]
+        return self.px(*arguments, argv=argv, **{"PATH": f"{self.bin}:/usr/bin:/bin", **env})
 
 
 class Terminal:
@@ -128,15 +100,9 @@ class Terminal:
     def __init__(self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [*ARGV, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=px.environment(**{"TERM": "xterm", **env}),
-            cwd=px.folder,
-            start_new_session=True,
-        )
+        place: dict[str, Any] = {"env": px.environment(**{"TERM": "xterm", **env}), "cwd": px.folder}
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
+        self.process = subprocess.Popen([*ARGV, *arguments], start_new_session=True, **streams, **place)
         os.close(slave)
         self.screen = b""
 

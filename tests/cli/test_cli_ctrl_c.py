@@ -5,15 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import termios
-from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, until_client_leaves
-from cli.px import DEADLINE, REPOSITORY, Px, until
+from cli.fake_daemon import FakeDaemon, silent
+from cli.px import DEADLINE, REPOSITORY, Px
+from waiting import until
 
 WAITING = {
     "tools sync a": 1, "logs a -f": 0, "run a": 1, "exec 1": 1, "exec 1 --json": 1, "wait 12": 1, "pipe tail -f 12": 1,
@@ -21,28 +20,19 @@ WAITING = {
 }  # fmt: skip
 
 
-class Everywhere(dict[str, Any]):
-    """No answer on any route."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        del key, default
-        return [silent]
-
-
-def silent(_: Request, connection: socket.socket) -> None:
-    until_client_leaves(connection)
+def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    process.send_signal(signal.SIGINT)
+    process.wait(DEADLINE)  # and only then is its input at an end
+    return process.returncode, b"Traceback" in process.communicate(timeout=DEADLINE)[1]
 
 
 @pytest.mark.parametrize("arguments", WAITING)
 def test_what_waits_for_an_answer_ends(px: Px, daemon: FakeDaemon, arguments: str) -> None:
-    daemon.routes = Everywhere()
+    daemon.default = silent
     process = px.popen(*arguments.split())
     with daemon.changed:
         assert daemon.changed.wait_for(lambda: daemon.seen, DEADLINE)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == WAITING[arguments], err
-    assert b"Traceback" not in err
+    assert interrupted(process) == (WAITING[arguments], False)
 
 
 @pytest.mark.parametrize("arguments", ["exec -", "run a --input -"])
@@ -52,11 +42,7 @@ def test_what_reads_its_input_ends_the_same_way(px: Px, arguments: str) -> None:
     assert stdin is not None
     os.write(stdin.fileno(), b"{")
     until(lambda: fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)) == bytes(4), "the first of it is read")
-    process.send_signal(signal.SIGINT)
-    process.wait(DEADLINE)  # and only then is its input at an end
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 1, err
-    assert b"Traceback" not in err
+    assert interrupted(process) == (1, False)
 
 
 def test_while_pxctl_is_still_being_imported_there_is_no_traceback(px: Px) -> None:

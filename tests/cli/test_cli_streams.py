@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import re
 import signal
 import socket
+import time
 from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, ndjson, problem, until_client_leaves
+from cli.fake_daemon import FakeDaemon, Request, ndjson, problem, silent
 from cli.px import Px
 from pxctl import streams
-from pxctl.client import Interrupted, Unreachable
+from pxctl.client import Failure, Interrupted, Unreachable
 
 LOGS, EVENTS = "GET /api/units/a/logs", "GET /api/events"
 
@@ -27,46 +27,43 @@ def piece(data: bytes, position: int) -> dict[str, Any]:
 def then_wait(raw: bytes) -> Any:
     def answer(request: Request, connection: socket.socket) -> None:
         connection.sendall(raw)
-        until_client_leaves(connection)
+        silent(request, connection)
 
     return answer
 
 
-def test_what_was_lost_is_told_on_stderr(px: Px, daemon: FakeDaemon) -> None:
-    gap = {"gap_bytes": 512, "position": 2, "next_position": 514}
-    daemon.on(LOGS, ndjson(piece(b"a\n", 0), gap, piece(b"b\n", 14)))
-    ended = px("logs", "a")
-    assert (ended.out, ended.err) == (b"a\nb\n", "pxctl: 512 bytes of output were lost here\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "pattern"),
-    [
-        ("1h30m", "1h30m"), ("2 hours ago", "2h"), ("3 days", "3d"), ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
-        ("2026-01-31 12:00", "2026-01-31T03:00:00Z"), ("today", r"20..-..-..T15:00:00Z"), ("0:00", r"20.*T15:00:00Z"),
-    ],
-)  # fmt: skip
-def test_since_is_understood_as_people_say_it(px: Px, daemon: FakeDaemon, words: str, pattern: str) -> None:
-    daemon.on(LOGS, ndjson())
-    assert px("logs", "a", "--since", words, TZ="Asia/Tokyo").code == 0
-    assert re.fullmatch(pattern, daemon.seen[0].arguments["since"])
-
-
-def test_today_began_at_midnight_and_nonsense_is_answered_with_all_forms(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson())
-    for words in ("today", "yesterday"):
-        px("logs", "a", "--since", words, TZ="Asia/Tokyo")
-    today, yesterday = (dt.datetime.fromisoformat(one.arguments["since"]) for one in daemon.seen)
-    assert (today - yesterday, dt.datetime.now(dt.UTC) - today < dt.timedelta(days=1)) == (dt.timedelta(days=1), True)
-    ended = px("logs", "a", "--since", "25:00")
-    assert (ended.code, "hint: it takes 10m, '2 hours ago', 16:00, today" in ended.err) == (2, True)
-
-
-def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson(piece(b"on", 0), piece(b"e\ntwo\rstill two\n", 2), piece(b"end", 20)))
-    assert px("logs", "a", "--timestamps").out.split(b"\n") == [
-        b"2026-11-21T10:00:00Z one", b"2026-11-21T10:00:02Z two\rstill two", b"2026-11-21T10:00:20Z end"
+def test_timestamps_begin_lines_not_pieces_and_what_was_lost_is_told_on_stderr(px: Px, daemon: FakeDaemon) -> None:
+    gap = {"gap_bytes": 512, "position": 20, "next_position": 532}
+    daemon.on(LOGS, ndjson(piece(b"on", 0), piece(b"e\ntwo\rstill two\n", 2), gap, piece(b"end", 32)))
+    ended = px("logs", "a", "--timestamps")
+    assert ended.out.split(b"\n") == [
+        b"2026-11-21T10:00:00Z one", b"2026-11-21T10:00:02Z two\rstill two", b"2026-11-21T10:00:32Z end"
     ]  # fmt: skip
+    assert ended.err == "pxctl: 512 bytes of output were lost here\n"
+
+
+SAID = {
+    "1h30m": "1h30m", "2 hours ago": "2h", "3 days": "3d", "2026-01-31T12:00:00Z": "2026-01-31T12:00:00Z",
+    "2026-01-31 12:00": "2026-01-31T03:00:00Z", "0:00": "today", "today": "today", "yesterday": "yesterday",
+}  # fmt: skip
+
+
+def test_since_is_understood_as_people_say_it_and_nonsense_is_answered_with_all_forms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    midnight = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=9)).replace(hour=0) - dt.timedelta(hours=9)
+    days = {"today": f"{midnight:%Y-%m-%d}T15:00:00Z", "yesterday": f"{midnight - dt.timedelta(1):%Y-%m-%d}T15:00:00Z"}
+    try:
+        found = {words: streams.since_when(words) for words in SAID}
+        with pytest.raises(Failure, match="25:00") as caught:
+            streams.since_when("25:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == {words: days.get(meant, meant) for words, meant in SAID.items()}
+    assert "it takes 10m, '2 hours ago', 16:00, today" in str(caught.value.hint)
 
 
 def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:
