@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from pipe_texts import broken, read, usable
+from pipe_texts import EXAMPLES, broken, read, usable
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.adapters import sentence
-from supervisord_py.pipes.definition import name_trouble
-from supervisord_py.pipes.models import BrokenPipe, EventPattern, RetryRules
-from supervisord_py.pipes.schedule import Calendar, Cron
+from supervisord_py.pipes.catalog import read_pipe
+from supervisord_py.pipes.definition import USED, name_trouble
+from supervisord_py.pipes.front_matter import parse, set_keys
+from supervisord_py.pipes.models import BrokenPipe, EventPattern, PipeDefinition, RetryRules
+from supervisord_py.pipes.schedule import Calendar, Cron, Every, Manual
 
 
 def test_every_field() -> None:
@@ -56,9 +61,7 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
     [
         ("name: Other", "title", "Other"),
         ("description: |\n  one\n  two", "description", "one\ntwo"),
-        ("preset: fast", "presets", ("fast",)),
         ("preset: [pi-agent, fast, fast]", "presets", ("auto", "fast")),
-        ("timeout: 600", "timeout_seconds", 600),
         ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
          Calendar("weeks", days_of_week=(1, 5), at_hour=9)),
         ("trigger: pipe_failed:x", "events", (EventPattern("pipe_failed", "x"),)),
@@ -128,27 +131,84 @@ def test_a_mistake_is_the_error_of_every_surface_and_a_file_that_is_no_text_is_o
     [
         ("scedule: every 5m", "line 2: 'scedule' has no effect; did you mean 'schedule'?"),
         ("permissions: reader", "permissions is not enforced"),
-        ("connections:\n  - slack", "connections is not"),
-        ("lookback: 1h", "lookback is not"),
         ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
         ("trigger: [workflow_event(a b)]", "'workflow_event(a b)' never happens here"),
         ("schedule: daily", "daily at"),
-        ("on_failure: ./tell.sh", "on_failure is not"),
+        *((header, "") for header in ("permissions:", "permissions: admin", "connections: []", "x-own: {a: 1}")),
     ],
 )
 def test_warnings(header: str, warning: str) -> None:
     found = usable(header).warnings
-    assert len(found) == 1
-    assert warning in found[0]
-
-
-def test_keys_of_other_programs_that_ask_for_nothing_are_kept_without_a_word() -> None:
-    for header in ("permissions:", "permissions: admin", "connections: []", "privacy_filter: false", "x-own: {a: 1}"):
-        assert usable(header).warnings == ()
+    assert len(found) == bool(warning)
+    assert warning in "".join(found)
 
 
 def test_names_that_no_pipe_can_have() -> None:
     for name in ("", "a b", "a/b", ".hidden", "-x", "queue", "x" * 101):
         assert name_trouble(name)
     assert name_trouble("A-pipe_1.x") is None
+
+
+# -- whole files -----------------------------------------------------------------------------------------------------
+
+FILES: dict[str, tuple[str, dict[str, Any], str]] = {  # as people and programs write them; the last: what is warned of
+    "windows": ("\ufeff---\r\nname: Fenêtre\r\nschedule: every 1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",
+        {"title": "Fenêtre", "schedule": Every(3600), "body": "Bonjour\r\n\r\n---\r\nSuite"}, ""),
+    "spaced": ("\n\n---   \n\n# made by a program\n\nschedule : every 4h\n\n---\t\n\n\n  Indented first.\n",
+        {"schedule": Every(14400), "body": "  Indented first."}, ""),
+    "presets-flush": ('---\nname: presets-flush\npreset:\n- fast\n- good\n- "*"\nmodel: 010\n---\nx\n',
+        {"presets": ("fast", "good", "*"), "model": "010", "title": None, "schedule": Manual()}, ""),
+    "older-words": (
+        "---\nname: older\nagent: pi\npreset: pi-agent\nmodel: auto\nlookback: 1h\nconfig:\n  vault_path: ~/notes\n"
+        "allow-apps: [Mail]\n---\nFrom {{start_time}} to {{end_time}} in {{vault_path}} cost $5\n",
+        {"presets": ("auto",), "model": None, "body": "From {{start_time}} to {{end_time}} in {{vault_path}} cost $5"},
+        "lookback config allow-apps"),
+    "rights": (
+        "---\nschedule: every 30m\npermissions:\n  allow:\n    - Api(GET /search)\n  deny: [App(a, b), Window(*x*)]\n"
+        "connections:\n  - slack\n  - mcp:notes\n---\nx\n", {}, "permissions connections"),
+    "chained": (
+        "---\nschedule: manual\ntrigger:\n  events:\n    - pipe_completed:often\n    - workflow_ready:x\n---\nx\n",
+        {"events": (EventPattern("pipe_completed", "often"), EventPattern("workflow_ready", "x"))}, ""),
+    "from-a-store": (
+        "---\nsource_slug: someone/thing\ninstalled_version: 3\nsource_hash: 12345678901234567890\nfeatured: true\n"
+        "icon: 🗒️\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n", {}, ""),
+    "hostile-body": (
+        "---\nschedule: every 60m\nenabled: true\n---\n# Set up\n\n```yaml\n---\nenabled: false\nschedule: never\n---\n"
+        "```\n\nenabled: false\n\n---\n\n$HOME `x` {{a}} %Y &amp; *b* @c\n",
+        {"enabled": True, "schedule": Every(3600)}, ""),
+    "a-script": ("---\nagent: command\ncommand: sh -c 'cat > \"$PX_OUTPUT_DIR/in\"'\n---\n",
+        {"plan": Plan("command", ("sh", "-c", 'cat > "$PX_OUTPUT_DIR/in"')), "body": ""}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_becomes_what_it_says_and_is_switched_by_one_line(name: str) -> None:
+    before, fields, warned = FILES[name]
+    found = read(before, name)
+    assert isinstance(found, PipeDefinition), found
+    assert {key: getattr(found, key) for key in fields} == fields
+    assert [each.split()[0] for each in found.warnings] == sorted(warned.split(), key=before.index)
+    for enabled in (True, False):
+        after = set_keys(before, {"enabled": enabled})
+        other = read(after, name)
+        assert isinstance(other, PipeDefinition)
+        assert (other.enabled, other.warnings, other.body) == (enabled, found.warnings, found.body)
+        assert after[parse(after, "").body_start :] == before[parse(before, "").body_start :]
+        differing = set(before.splitlines(keepends=True)) ^ set(after.splitlines(keepends=True))
+        assert all(each.startswith("enabled:") for each in differing)
+
+
+def test_an_example_is_a_pipe_without_a_warning_and_the_manual_page_has_every_key_and_real_schedules() -> None:
+    for folder in EXAMPLES.iterdir():
+        found = read_pipe(folder)
+        assert isinstance(found, PipeDefinition), found
+        assert (found.warnings, bool(found.description), bool(found.title)) == ((), True, True)
+    page = (EXAMPLES.parents[2] / "man" / "man5" / "pipe.md.5").read_text()
+    text = page.replace("\\-", "-").replace("\\ ", " ")
+    assert [key for key in USED if not re.search(rf"\b{key}\b", text)] == []
+    for schedule in ("manual", "every 30m", "every 2 hours", "1d", "hourly", "daily at 9:30am", "weekday at 18:00",
+                     "mon,thu at 8", "weekend at 12:00", "*/15 8-20 * * 1-5", "@daily", "at 2099-01-01T09:00:00Z",
+                     "2026-12-01 10:00"):  # fmt: skip
+        assert schedule in text
+        usable(f"schedule: '{schedule}'")

@@ -32,16 +32,13 @@ default = true
 provider = "native-ollama"
 """
 TWO_DEFAULTS = "[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n"
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("conf") / "presets.toml"
+COMMAND = Plan("command", ("cat",))
 
 
 @pytest.fixture
-def load(file: Path) -> Any:
+def load(tmp_path: Path) -> Any:
     def load(text: str = TEXT) -> Presets:
+        file = tmp_path / "presets.toml"
         file.write_text(text)
         return load_presets(file)
 
@@ -68,20 +65,20 @@ def test_the_file_is_read_whole(load: Any) -> None:
     assert presets.by_id["local"].provider == "ollama"
 
 
-CHOICES: list[tuple[PipeDefinition, list[str | None]]] = [
-    (pipe("fast", provider="openai", model="gpt"), ["fast"]),
-    (pipe(provider="openai", model="gpt"), [None]),
-    (pipe(), ["good"]),
-    (pipe("pi-agent"), ["good"]),
-    (pipe("local", "fast", "local"), ["local", "fast"]),
-    (pipe("local", "*"), ["local", "fast", "good"]),
-    (pipe(plan=Plan("command", ("cat",))), [None]),
-    (pipe("auto", plan=Plan("command", ("cat",))), [None]),
-    (pipe("fast", plan=Plan("command", ("cat",))), ["fast"]),
-]
-
-
-@pytest.mark.parametrize(("definition", "names"), CHOICES)
+@pytest.mark.parametrize(
+    ("definition", "names"),
+    [
+        (pipe("fast", provider="openai", model="gpt"), ["fast"]),
+        (pipe(provider="openai", model="gpt"), [None]),
+        (pipe(), ["good"]),
+        (pipe("pi-agent"), ["good"]),
+        (pipe("local", "fast", "local"), ["local", "fast"]),
+        (pipe("local", "*"), ["local", "fast", "good"]),
+        (pipe(plan=COMMAND), [None]),
+        (pipe("auto", plan=COMMAND), [None]),
+        (pipe("fast", plan=COMMAND), ["fast"]),
+    ],
+)
 def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing(
     load: Any, definition: PipeDefinition, names: list[str | None]
 ) -> None:
@@ -92,13 +89,12 @@ def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing(
     assert [resolve(pipe(*it, effort="low"), load()).preset.effort for it in ((), ("good",))] == ["low", "low"]
 
 
-def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, file: Path) -> None:
+def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any) -> None:
     presets: Presets = load()
     trouble = refused(pipe("good", "fats", model="gpt"), presets)
     assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
-    said = f"there is no preset 'fats' in {file}; did you mean 'fast'?; there are: fast, good, local"
-    assert trouble.detail == said
-    assert "add [presets.fats]" in str(trouble.hint)
+    said = f"there is no preset 'fats' in {presets.file}; did you mean 'fast'?; there are: fast, good, local"
+    assert (trouble.detail, "add [presets.fats]" in str(trouble.hint)) == (said, True)
     assert "there are: none at all" in refused(pipe("zzz"), load("")).message
     assert "has none" in refused(pipe("*"), load("")).message
     for word in ("auto", "default", "pi-agent"):
@@ -106,44 +102,40 @@ def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, 
         assert (asked.error_type, "is the default one" in asked.message) == (ErrorType.PRESET_NOT_FOUND, True)
 
 
-WRONG = [
-    ('modle = "x"', "modle", "unknown key 'modle'; did you mean 'model'?"),
-    ("model = 1", "model", "must be a string"),
-    ('effort = "max"', "effort", "must be one of low, medium, high, not 'max'"),
-    ('url = "localhost"', "url", "is no address"),
-    ('provider = "custom"', "provider", "needs its url"),
-    ('api_key = "sk-123456789"', "api_key", "is no reference"),
-    ("output_cost = nan", "output_cost", ">= 0"),
-    ('default = "yes"', "default", "must be true or false"),
-]
-
-
-@pytest.mark.parametrize(("text", "key", "message"), WRONG)
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ('modle = "x"', "modle", "unknown key 'modle'; did you mean 'model'?"),
+        ('effort = "max"', "effort", "must be one of low, medium, high, not 'max'"),
+        ('url = "localhost"', "url", "is no address"),
+        ('provider = "custom"', "provider", "needs its url"),
+        ('api_key = "sk-123456789"', "api_key", "is no reference"),
+        ("output_cost = nan", "output_cost", ">= 0"),
+        ('default = "yes"', "default", "must be true or false"),
+    ],
+)
 def test_what_is_wrong_takes_only_its_own_preset_away(load: Any, text: str, key: str, message: str) -> None:
     presets: Presets = load(f"{TEXT}\n[presets.bad]\n{text}\n")
     assert list(presets.by_id) == ["fast", "good", "local"]
     [problem] = presets.problems
     assert (problem.pointer, problem.line) == (f"/presets/bad/{key}", TEXT.count("\n") + 3)
-    assert message in problem.message
-    assert "sk-123456789" not in str(problem)
+    assert (message in problem.message, "sk-123456789" in str(problem)) == (True, False)
     assert f"'bad' is broken: {finding(problem)}" in refused(pipe("bad"), presets).message
 
 
-BROKEN = {
-    "[presets.auto]\n": ("/presets/auto", "cannot be called 'auto'"),
-    '[presets."*"]\n': ("/presets/*", "cannot be called '*'"),
-    TWO_DEFAULTS: ("/presets/b/default", "another preset is the default one already"),
-    "[preset.a]\n": ("/preset", "'preset' has no place here"),
-    "[fast]\n": ("/fast", "'fast' has no place here"),
-    "[presets.a": ("", "is no TOML"),
-}
-
-
-@pytest.mark.parametrize(("text", "told"), BROKEN.items())
-def test_names_defaults_and_files_that_cannot_be(load: Any, text: str, told: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "pointer", "told"),
+    [
+        ("[presets.auto]\n", "/presets/auto", "cannot be called 'auto'"),
+        ('[presets."*"]\n', "/presets/*", "cannot be called '*'"),
+        (TWO_DEFAULTS, "/presets/b/default", "another preset is the default one already"),
+        ("[preset.a]\n", "/preset", "'preset' has no place here"),
+        ("[presets.a", "", "is no TOML"),
+    ],
+)
+def test_names_defaults_and_files_that_cannot_be(load: Any, text: str, pointer: str, told: str) -> None:
     [problem] = load(text).problems
-    assert problem.pointer == told[0]
-    assert told[1] in problem.message
+    assert (problem.pointer, told in problem.message) == (pointer, True)
 
 
 def test_a_broken_default_is_never_passed_over(load: Any) -> None:

@@ -1,0 +1,136 @@
+"""What starts pipes: the clocks, what the loop survives, which pattern of an event fits, what is watched for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pipe_rig import TurnedClocks, eventually, pipe_house
+from requirement_stage import ended
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes import triggers
+from supervisord_py.pipes.context import ClockWatch
+from supervisord_py.pipes.definition import parse_pattern
+from supervisord_py.pipes.due import Due
+from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
+from supervisord_py.pipes.triggers import Timetable, matches, watch_root
+
+HOME = "/home/me/pipes/summary"
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("tool_failed: my tool", EventPattern("tool_failed", "my tool")),
+        ("pipe_failed", EventPattern("pipe_failed")),
+        ("file_changed:inbox/**/*.md", EventPattern("file_changed", "inbox/**/*.md")),
+        ("not a name", "pipe_completed:NAME"),
+        ("pipe_failed:", "pipe_failed:NAME"),
+        ("pipe-completed:x", "`pipe_completed`"),
+    ],
+)
+def test_patterns_are_read_and_what_could_never_happen_is_an_error(text: str, want: EventPattern | str) -> None:
+    if isinstance(want, str):
+        with pytest.raises(ConfigError) as caught:
+            parse_pattern(text)
+        assert want in str(caught.value.hint)
+    else:
+        assert parse_pattern(text) == want
+
+
+@pytest.mark.parametrize(
+    ("pattern", "happened", "fits"),
+    [
+        ("pipe_completed:x", "pipe_completed:x", True),
+        ("pipe_completed:x", "pipe_failed:x", False),
+        ("pipe_completed:x?", "pipe_completed:xy", True),
+        ("meeting_ended:board", "meeting_ended", False),
+        ("file_changed:*.md", f"file_changed:{HOME}/notes.md", True),
+        ("file_changed:*.md", f"file_changed:{HOME}/in/notes.md", False),
+        ("file_changed:**/*.md", f"file_changed:{HOME}/in/deep/notes.md", True),
+        ("file_changed:/var/log/*.log", "file_changed:/var/log/x.log", True),
+        ("file_changed:../inbox/*", "file_changed:/home/me/pipes/inbox/x", True),
+        # What the pipe itself writes is no news to it.
+        ("file_changed:**", f"file_changed:{HOME}/output/7/x.md", False),
+        ("file_changed:**", f"file_changed:{HOME}/pipe.md", False),
+        ("file_changed:**", f"file_changed:{HOME}/outputs/x", True),
+        ("file_changed:in/box/", f"file_changed:{HOME}/in/box/deep/x.md", True),
+    ],
+)
+def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
+    name, colon, subject = happened.partition(":")
+    assert matches(parse_pattern(pattern), PublishedEvent(name, subject if colon else None), HOME) is fits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "root", "deep"),
+    [
+        ("*.md", HOME, False),
+        ("in/box/*.md", f"{HOME}/in/box", False),
+        ("in/**", f"{HOME}/in", True),
+        ("/var/lo?/x", "/var", True),
+        ("../../x", "/home/me", False),
+        ("/", "/", True),
+    ],
+)
+def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
+    assert watch_root(EventPattern("file_changed", pattern), HOME) == (root, deep)
+
+
+def test_the_clocks_tell_a_step_and_a_sleep_from_a_slew() -> None:
+    time = TurnedClocks()
+    zone: tzinfo = UTC
+    watch = ClockWatch(time.clocks, lambda: zone)
+    time.pass_by(100)
+    assert not watch.look()
+    time.wall -= 7
+    assert [watch.look(), watch.look()] == [True, False]
+    for told in (False, True):  # what is slewed adds up
+        time.wall += 0.6
+        assert watch.look() is told
+    before = watch.resumed_at
+    time.sleep(50)
+    assert (watch.look(), watch.resumed_at - before >= 50) == (True, True)
+    zone = ZoneInfo("Europe/Berlin")
+    assert [watch.look(), watch.look()] == [True, False]
+
+
+async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 5: a failure is never sticky."""
+    monkeypatch.setattr(triggers, "RETRY_SECONDS", 0.02)
+    start, asked, is_full = Timetable.start, [], True
+
+    async def refused(self: Timetable, pipe: PipeDefinition, due: Due) -> str:
+        asked.append(pipe.name)
+        if pipe.name == "a" and is_full:
+            raise OSError("disk full")
+        return await start(self, pipe, due)
+
+    monkeypatch.setattr(Timetable, "start", refused)
+    async with pipe_house(short_tmp, slots_scheduled=2) as rig:
+        for name in ("a", "b"):
+            rig.shell(name, "echo", "schedule: every 1h")
+        rig.shell("lost", "echo", "schedule: at 2099-01-01T00:00:00Z")
+        await rig.room.files.refresh()
+        await ended(rig, "b")
+        await eventually(lambda: asked.count("a") > 2, "it is tried again")
+        told = rig.room.states.get("a").last_decision or ""
+        assert told.startswith("could not be decided or started: OSError: disk full; tried again in ")
+        is_full = False
+        await ended(rig, "a")
+        assert rig.room.get("lost").next_run == 4_070_908_800.0
+
+
+async def test_a_last_run_in_the_future_counts_as_now(short_tmp: Path) -> None:
+    """B4: the clock was wrong when it ran, or is wrong now."""
+    async with pipe_house(short_tmp, scheduler=False) as rig:
+        rig.shell("p", "echo", "schedule: every 1h")
+        await rig.room.files.refresh()
+        rig.room.states.change("p", last_run_at=rig.time.clocks.wall() + 400 * 86400)
+        await rig.restart()
+        assert abs((rig.room.get("p").next_run or 0.0) - rig.time.clocks.wall() - 3600) < 60
