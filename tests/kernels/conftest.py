@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
+from kernels.resolver_house import ResolverHouse
 
 
 @pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
@@ -22,3 +24,10 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
 @pytest.fixture
 async def backend() -> FakeBackend:
     return FakeBackend()
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    made = await ResolverHouse(short_tmp, monkeypatch).open()
+    yield made
+    await made.close()

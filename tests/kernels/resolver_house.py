@@ -19,6 +19,7 @@ from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import Choice, StartRequest
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec
+from waiting import PATIENCE
 
 TAG = "fake-tag"
 FAKE_UV = """
@@ -58,27 +59,12 @@ def fake_python(path: Path, **said: Any) -> Path:
     return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(whole)}'")
 
 
-class CountingPlacement:
-    """Counts what is spawned; everything else is the real placement's."""
-
-    def __init__(self, placement: KeeperClient) -> None:
-        self._placement = placement
-        self.spawned: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._placement, name)
-
-    async def spawn(self, key: str, spec: ChildSpec) -> Child:
-        """Note it, and start it."""
-        self.spawned.append(spec.argv[0])
-        return await self._placement.spawn(key, spec)
-
-
 class ResolverHouse:
     """`open()` and `close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.spawned: list[str] = []
         self.keeper = RealKeeper(folder)
         self.proj = folder / "proj"
         self.bin = folder / "bin"
@@ -88,14 +74,20 @@ class ResolverHouse:
         self.lines: list[str] = []
         self.config = config_in(folder, gateway_token="gateway-token")  # noqa: S106
         self.environ = {"PATH": str(self.bin), "HOME": str(folder), "LANG": "C.UTF-8"}
-        self.placement: CountingPlacement
+        self.placement: KeeperClient
         self.resolver: InterpreterResolver
 
     async def open(self) -> ResolverHouse:
-        """Connect to the keeper."""
         channel = await asyncio.to_thread(self.keeper.channel)
         local = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
-        self.placement = CountingPlacement(local)
+        self.placement, spawn = local, local.spawn
+
+        async def counted(key: str, spec: ChildSpec) -> Child:
+            self.spawned.append(spec.argv[0])
+            return await spawn(key, spec)
+
+        self.patch.setattr(local, "spawn", counted)
+        self.patch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
         for tool in ("mkdir", "cp", "sleep"):
             (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
         self.resolver = self.made()
@@ -103,24 +95,22 @@ class ResolverHouse:
 
     def made(self) -> InterpreterResolver:
         """Return another one, on the same placement."""
-        return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})  # type: ignore[arg-type]
+        return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})
 
     async def close(self) -> None:
         """Stop everything, and see that nothing was left."""
         try:
             await self.resolver.close()
-            held = await self.placement.list("")
-            assert [child.unit for child in held] == []
+            assert [child.unit for child in await self.placement.list("")] == []
         finally:
             self.placement.close()
             await asyncio.to_thread(self.keeper.close)
 
-    def install_with(self, monkeypatch: pytest.MonkeyPatch, first: str = "") -> None:
+    def install_with(self, first: str = "") -> None:
         """Let a script play uv; `first` is what it does first."""
         python = fake_python(self.folder / "managed-python", executable="")
-        text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
-        uv = script(self.folder / "uv", text)
-        monkeypatch.setattr(interpreters, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+        uv = script(self.folder / "uv", FAKE_UV.format(log=self.uv_log, first=first, python=python))
+        self.patch.setattr(interpreters, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:
         """Return the commands that uv was given."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,13 @@ from supervisord_py.errors import ShuttingDownError, StartFailedError, TimedOutE
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.kernels.session import CandidateVerdict, Source, StartRequest
-from waiting import PATIENCE, eventually
+from waiting import eventually
 
 
 @pytest.fixture
-async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    monkeypatch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
-    made = await ResolverHouse(short_tmp).open()
-    made.install_with(monkeypatch)
-    yield made
-    await made.close()
+def house(house: ResolverHouse) -> ResolverHouse:
+    house.install_with()
+    return house
 
 
 @pytest.fixture
@@ -73,9 +69,9 @@ async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: 
 
 
 async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
-    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path
 ) -> None:
-    house.install_with(monkeypatch, first="echo could not resolve host; exit 2")
+    house.install_with(first="echo could not resolve host; exit 2")
     python = fake_python(house.bin / "python3")
     choice = await house.choose()
     assert choice.interpreter == str(python)
@@ -90,7 +86,7 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
 async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
     house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.install_with(monkeypatch, first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
+    house.install_with(first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
     now = asyncio.get_running_loop().time
     with pytest.raises(TimedOutError) as caught:
         await house.choose(deadline=now() + 0.5)
@@ -112,60 +108,33 @@ async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins
     assert len(house.built()) == 1
 
 
-async def test_the_end_of_the_control_plane_ends_a_build(
-    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first="sleep 600")
+async def test_the_end_of_the_control_plane_ends_a_build(house: ResolverHouse, bare: Path) -> None:
+    house.install_with(first="sleep 600")
     call = asyncio.create_task(house.choose())
     await eventually(house.built)
     await house.resolver.close()
     with pytest.raises(ShuttingDownError):
         await call
     assert list(await house.placement.list("program:")) == []
-    house.install_with(monkeypatch)
+    house.install_with()
     assert (await house.choose()).overlay is not None
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
 
 
-async def test_a_build_sees_the_installers_settings_and_no_secrets(
-    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
-    house.environ |= {
-        "UV_CACHE_DIR": "/cache",
-        "PIP_CERT": "/cert",
-        "PYTHONPATH": "/python",
-        "PI_X": "gateway-token",
-        "OPENAI_API_KEY": "sk",
-    }
+async def test_a_build_sees_the_installers_settings_and_no_secrets(house: ResolverHouse, bare: Path) -> None:
+    house.install_with(first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
+    house.environ |= {"UV_CACHE_DIR": "/cache", "PIP_CERT": "/cert", "PYTHONPATH": "/python"}
+    house.environ |= {"PI_X": "gateway-token", "OPENAI_API_KEY": "sk"}
     house.resolver = house.made()
-    await house.choose()
-    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
     assert "UV_CACHE_DIR" not in (await house.choose()).env
+    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
 
 
 # -- the managed environment -------------------------------------------------------------------------------------------
 
 
 async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
-    root = house.folder / "data" / "python"
-    with pytest.raises(StartFailedError):
-        await house.choose()
-    assert house.built() == []
-    choice = await house.choose(interpreter=MANAGED)
-    assert choice.interpreter == str(root / "bin" / "python")
-    assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
-    assert house.lines[0] == f"building the managed environment in {root} with uv (its output: {root}.log)"
-    assert not list(root.parent.glob(".part-*"))
-    unnamed = await house.choose()
-    assert unnamed.interpreter == choice.interpreter
-    assert unnamed.attempts[2].source is Source.MANAGED
-    assert len(house.built()) == 2
-
-
-async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes_it_whole(
-    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """A build that was killed counts for nothing, and the next one makes it whole."""
     root = house.folder / "data" / "python"
     fake_python(root / "bin" / "python")
     (root / "half").touch()
@@ -173,6 +142,14 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     explanation = await house.resolver.explain(StartRequest(cwd=str(house.proj)), house.config)
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
     assert (attempt.verdict, attempt.detail) == (CandidateVerdict.MISSING, "is not built")
-    assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
-    assert sorted(os.listdir(root.parent)) == ["python", "python.log"]
-    assert not (root / "half").exists()
+    with pytest.raises(StartFailedError):
+        await house.choose()
+    assert house.built() == []
+    choice = await house.choose(interpreter=MANAGED)
+    assert choice.interpreter == str(root / "bin" / "python")
+    assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
+    assert house.lines[0] == f"building the managed environment in {root} with uv (its output: {root}.log)"
+    assert (sorted(os.listdir(root.parent)), (root / "half").exists()) == (["python", "python.log"], False)
+    unnamed = await house.choose()
+    assert (unnamed.interpreter, unnamed.attempts[2].source) == (choice.interpreter, Source.MANAGED)
+    assert len(house.built()) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 
 @pytest.fixture
-async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    made = await ResolverHouse(short_tmp).open()
-    monkeypatch.setattr(kernelspecs, "_folders", lambda: _folders(short_tmp / "share" / "jupyter" / "kernels"))
-    yield made
-    await made.close()
+def house(house: ResolverHouse, monkeypatch: pytest.MonkeyPatch) -> ResolverHouse:
+    monkeypatch.setattr(kernelspecs, "_folders", lambda: _folders(house.folder / "share" / "jupyter" / "kernels"))
+    return house
 
 
 def _folders(place: Path) -> dict[str, str]:
@@ -93,7 +90,7 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     assert choice.kernelspec_argv == (str(program), "{connection_file}", f"{file.parent}/y", "{z}")
     assert choice.env["K"] == "2"
     assert "OPENAI_API_KEY" not in choice.env
-    assert house.placement.spawned == []
+    assert house.spawned == []
 
 
 async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
