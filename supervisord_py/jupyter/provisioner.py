@@ -51,8 +51,6 @@ _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGUR
 
 
 class SupervisedProvisioner(KernelProvisionerBase):
-    """One kernel of one front end, held by the daemon."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._session: str | None = None
@@ -72,7 +70,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
     # -- up ----------------------------------------------------------------------------------------------------------
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Prepare the start: the command is the kernelspec's, its connection file will be the daemon's."""
         self._arguments = [str(word) for word in kwargs.pop("extra_arguments", None) or []]
         return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
 
@@ -123,7 +120,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         return self._instance is not None
 
     async def poll(self) -> int | None:
-        """Return None while our life goes on, else a code."""
         if self._instance is None:
             return ENDED
         try:
@@ -158,7 +154,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
     # -- down --------------------------------------------------------------------------------------------------------
 
     async def kill(self, restart: bool = False) -> None:
-        """End the kernel; returns when nothing of it is left."""
         if self._session is not None:
             await self._ask("/stop")
         self._instance = None
@@ -166,7 +161,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
     terminate = kill
 
     async def cleanup(self, restart: bool = False) -> None:
-        """Leave nothing behind of a kernel that was shut down; before a restart the session stays."""
         if not restart and self._session is not None:
             await self.kill()
             self._session = None

@@ -64,8 +64,6 @@ class ExecuteRequest(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """The kernel's word on a cell."""
-
     status: CellStatus  # ok, error or aborted
     error: CellError | None = None
     execution_count: int | None = None

@@ -104,8 +104,6 @@ class BashBackend(Driver[ShellInstance]):
 
 
 class BashHandle:
-    """`KernelHandle` of a session of shell cells."""
-
     connection_file: Path | None = None
     foreign_busy = False  # nobody else can use it
     foreign_used_at: float | None = None
@@ -167,7 +165,6 @@ class BashHandle:
         return await self._see_out(shell, cell)
 
     async def _see_out(self, shell: ShellInstance, cell: ExecuteRequest) -> Reply:
-        """Watch a process to its end, end what it left, and write the end of the cell."""
         record = await self._supervisor.wait(shell)
         left = await self._left_behind(shell)
         if shell.phase is Phase.READY:
@@ -186,7 +183,6 @@ class BashHandle:
         return Reply(status, error, notice=notice)
 
     async def _left_behind(self, shell: ShellInstance) -> int:
-        """Return how many processes live on, after a moment in which they may end by themselves."""
         deadline, pause = time.monotonic() + LINGER_SECONDS, 0.005
         while True:
             stat = (await self._supervisor.placement.stat((shell.key,))).get(shell.key)
@@ -242,7 +238,6 @@ class BashHandle:
 
 
 def _write_code(shell: ShellInstance, cell: ExecuteRequest) -> None:
-    """Write the code where the process will read it, open its output, and begin the records."""
     shell.code_file = cell.cells_dir / f"{cell.cell_id}.sh"
     shell.code_file.unlink(missing_ok=True)
     with os.fdopen(os.open(shell.code_file, _NEW, 0o600), "wb") as file:

@@ -74,7 +74,6 @@ class KernelCall:
         self._clamped, self._notices = clamped is not None, [] if clamped is None else [clamped]
 
     def cancel(self) -> None:
-        """End it: a call that waits leaves the line, one that runs a cell has it ended."""
         self._cancelled = True
         if self._execution is not None:
             self._execution.cut(CellStatus.CANCELLED)
@@ -354,7 +353,6 @@ class CellExecution:
     # -- its kernel's end --------------------------------------------------------------------------------------------
 
     async def _until_known(self, end: CellOutcome) -> None:
-        """Of a kernel that is gone or doomed: tell the pool, and wait for the word on how it ended."""
         kernel = self._kernel
         if not kernel.ending:
             if end.is_stateless and not self._handle.died.done():
@@ -368,7 +366,6 @@ class CellExecution:
 
 
 async def follow(pool: KernelPool, kernel: KernelInstance, sent: KernelCellRow, running: Waiter) -> None:
-    """Wait for the end of a cell that an earlier control plane sent, or make it end when its call's time is over."""
     left = sent.queued_at + (sent.timeout_seconds or pool.config.timeout_max_seconds) - time.time()
     run = CellExecution(pool, kernel, sent, asyncio.get_running_loop().time() + left)
     result, *_ = await run.perform()

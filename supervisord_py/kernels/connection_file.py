@@ -98,7 +98,6 @@ def give_back(folder: Path, instance: str) -> None:
 
 
 def sweep(run_dir: Path, alive_instances: Collection[str]) -> None:
-    """Remove the folders of instances that do not live."""
     for folder in (run_dir / FOLDER).glob("*"):
         if _owner(folder) not in alive_instances:
             shutil.rmtree(folder, ignore_errors=True)  # which leaves files and links alone

@@ -74,7 +74,6 @@ class DirectBackend:
         self.zygotes.trim()
 
     def expect(self, launch: Launch) -> None:
-        """Have a zygote for such launches, as if one had just been started."""
         self.zygotes.want(recipe_of(launch), PATH=launch.env.get("PATH", ""))
 
     @staticmethod
@@ -100,7 +99,6 @@ class DirectBackend:
         )
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
-        """Have a zygote fork the kernel; None where a plain spawn is needed. Raises what a spawn raises."""
         return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:

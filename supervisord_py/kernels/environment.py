@@ -54,8 +54,6 @@ class Why(StrEnum):
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """The environment of a kernel, and by name why other variables did not get into it."""
-
     env: Environment
     dropped: Mapping[str, Why]
 

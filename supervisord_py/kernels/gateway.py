@@ -66,7 +66,6 @@ class RemoteKernels:
         raise NotImplementedError
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        """Make a new Python kernel at home."""
         raise NotImplementedError
 
     async def spec(self, launch: Launch) -> None:

@@ -87,7 +87,6 @@ class GatewayClient:
             raise self.unreachable(_NO_JUPYTER) from None
 
     async def is_enterprise(self) -> bool:
-        """Say whether it is an Enterprise Gateway, which takes `KERNEL_…` variables; what hides its version is none."""
         with suppress(PxError):
             about = await self._json("GET", "api", "tell its version", PREFLIGHT_SECONDS)
             return isinstance(about, dict) and "gateway_version" in about
@@ -315,7 +314,6 @@ class GatewayKernel(MessagingKernel):
             _log.info("gateway_send_broke", kernel=self.held.kernel, type=message.type)
 
     async def _read(self) -> None:
-        """Hear messages, one by one; a connection that breaks is opened again once, for the same session."""
         while True:
             assert self._socket is not None
             await self._read_until_it_breaks(self._socket)
@@ -392,7 +390,6 @@ class GatewayKernel(MessagingKernel):
             self._is_open.set()  # whoever waits to send is told
 
     async def interrupt(self) -> str:
-        """Have the server interrupt it and, a moment later, wake its loop; return what was done."""
         try:
             await self._client.interrupt(self.held.kernel)
         except UnknownUnitError:
@@ -408,7 +405,6 @@ class GatewayKernel(MessagingKernel):
         return "rest_interrupt"
 
     async def terminate(self) -> str:
-        """Have the server end it; that goes on in the background, `died` tells the end."""
         self._delete()
         return "delete"
 

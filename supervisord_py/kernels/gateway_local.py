@@ -81,7 +81,6 @@ class GatewayInstance(Instance):
 
 
 def gateway_python(launch: Launch) -> str:
-    """Return an interpreter to run the gateway with: the daemon's where it can, else the kernel's."""
     can = importlib.util.find_spec("kernel_gateway") is not None
     return sys.executable if can else launch.interpreter or sys.executable
 
@@ -96,8 +95,6 @@ def listens(pid: int, port: int) -> bool:
 
 
 class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
-    """A backend over the shared gateway, and the gateway's `Driver`."""
-
     kind = "kernel"
     writes_files = True
 
@@ -156,7 +153,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     # -- the gateway -------------------------------------------------------------------------------------------------
 
     async def _gateway_for(self, launch: Launch | None) -> GatewayInstance | None:
-        """Return the gateway, started for `launch` if none answers. Raises StartFailedError."""
         async with self._one_at_a_time:
             if self.gateway is None:
                 await self._find()
@@ -167,7 +163,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             return self.gateway
 
     async def _find(self) -> None:
-        """Take the gateway of an earlier control plane, if it answers; stop what does not."""
         for child in await self.supervisor.placement.list(UNIT):
             if child.unit != UNIT:  # a session may be called so
                 continue

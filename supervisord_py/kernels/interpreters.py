@@ -144,7 +144,6 @@ def module_folders(user: str, cwd: str) -> tuple[str, ...]:
 
 
 def find_shell(path: str) -> str | None:
-    """Return the bash on PATH, or where systems have it; None where there is none."""
     return shutil.which("bash", path=path) or shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin")
 
 
@@ -195,8 +194,6 @@ def find(candidate: Candidate, cwd: str) -> Attempt:
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """What an interpreter said of itself (`inside/self_report.py`)."""
-
     executable: str
     version: tuple[int, ...]
     lacking: tuple[str, ...]
@@ -248,8 +245,6 @@ class Install(msgspec.Struct, frozen=True):
 
 
 class Installers(msgspec.Struct, frozen=True):
-    """What there is to install with: the daemon's interpreter, and the path of uv."""
-
     python: str
     uv: str | None = None
 
@@ -268,7 +263,6 @@ class Installers(msgspec.Struct, frozen=True):
         return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
 
     def add_ipykernel(self, said: Interpreter) -> str:
-        """Return the exact command that gives an interpreter its own ipykernel."""
         python = said.executable
         if not said.pip and self.uv is not None:
             return shlex.join((self.uv, "pip", "install", "--python", python, "ipykernel"))
@@ -282,7 +276,6 @@ class Installers(msgspec.Struct, frozen=True):
 
 
 def find_installers(path: str) -> Installers:
-    """Look for uv beside the daemon's interpreter and on `path`. File I/O."""
     beside = Path(sys.executable).with_name("uv")
     return Installers(sys.executable, str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path))
 

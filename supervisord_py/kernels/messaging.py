@@ -95,13 +95,11 @@ class MessagingKernel:
         raise NotImplementedError
 
     def gone(self) -> KernelGoneError:
-        """Return the error of a cell whose kernel is dead."""
         raise NotImplementedError
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def ask(self, kind: str, content: Mapping[str, Any] | None = None, channel: str = "shell") -> PendingRequest:
-        """Send a request that is no cell. Raises as `send`."""
         message = wire.make(kind, content or {}, self._session, channel)
         request = self._requests[message.id] = PendingRequest()
         try:
@@ -204,7 +202,6 @@ class MessagingKernel:
         return cell is None or (self._recording is None and CellLog(cell.cells_dir, cell.cell_id).exists())
 
     async def _until_end(self, request: PendingRequest) -> None:
-        """Return when reply and end of output came, or what is missing of them is late, or the kernel died."""
         loop = asyncio.get_running_loop()
         await self.until(request.reply, request.idle, request.passed)
         over_by = loop.time() + BACKLOG_SECONDS
@@ -238,7 +235,6 @@ class MessagingKernel:
         return replace(reply, lossy=reply.lossy or bool(request.missing), notice=words or None)
 
     async def _without_reply(self, cell: ExecuteRequest) -> Reply:
-        """Return the word on a cell whose reply did not come. Raises KernelGoneError: its kernel is dead."""
         log = CellLog(cell.cells_dir, cell.cell_id)
         if (ended := await asyncio.to_thread(log.reply)) is not None:
             return ended
@@ -289,7 +285,6 @@ class Recording:
             del self._cells[next(iter(self._cells))]
 
     def record(self, message: Message) -> None:
-        """Record output of a known cell; its content is read when its turn has come."""
         writer = self._cells.get(message.parent_id)
         if writer is not None and self._taken - self._written + message.size > QUEUE_BYTES:
             self._dropped[message.parent_id] += message.size
@@ -310,12 +305,10 @@ class Recording:
         return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:
-        """Return when all is written. Whoever closes a cell then is not one of us."""
         for writer in self._cells.values():
             await self._do(writer.close)
         self._cells.clear()
         self._thread.shutdown(wait=False)
 
     async def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something in its turn, and wait until it is done."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments))

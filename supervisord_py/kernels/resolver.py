@@ -228,7 +228,6 @@ class Resolution:
     # -- one candidate after the other ---------------------------------------------------------------------------------
 
     async def _order(self) -> Sequence[Candidate]:
-        """Return the candidates; a managed environment that was named is installed first, where that is allowed."""
         request, setting = self._request.interpreter or None, self._config.python or None
         managed = self._config.data_dir / "python"
         if (request or setting) == MANAGED and self._install:
@@ -245,8 +244,6 @@ class Resolution:
         )
 
     async def _first_that_runs(self, order: Sequence[Candidate]) -> Attempt | None:
-        """Return the first that runs; what is said of each goes to the attempts."""
-
         def look_around() -> list[Attempt]:
             self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
             return [interpreters.find(each, self._cwd) for each in order]
@@ -265,7 +262,6 @@ class Resolution:
         return taken
 
     async def _asked(self, found: Attempt) -> Attempt:
-        """Return what came of a candidate that is there; the overlay that it needs is installed where it may be."""
         if self._config.skip_check:
             return replace(found, verdict=CandidateVerdict.TAKEN, detail="exists; it was not asked, by setting")
         said, unusable = await self._ask(found.path), replace(found, verdict=CandidateVerdict.UNUSABLE)

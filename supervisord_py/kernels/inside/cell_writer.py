@@ -210,7 +210,6 @@ def _map(value: Any) -> dict[str, Any]:
 
 
 def _error(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was raised, as records have it, of a message's content."""
     lines = content.get("traceback")
     traceback = [str(line) for line in lines] if isinstance(lines, list) else []
     name, value = str(content.get("ename") or "Error"), str(content.get("evalue") or "")

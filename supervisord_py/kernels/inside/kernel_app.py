@@ -261,7 +261,6 @@ class IPythonKernel(ipkernel.IPythonKernel):
             raise StdinNotImplementedError(NO_INPUT)
 
     def _cancel_on_sigint(self, future: Any) -> Any:
-        """Cancel an `await` on SIGINT; entered while it runs."""
         return INTERRUPTS.awaiting(future)
 
 

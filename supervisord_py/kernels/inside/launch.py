@@ -72,7 +72,6 @@ def load_module(name: str, file: str, folders: list[str] | None = None) -> Any:
 
 
 def import_ipykernel(overlay: str | None) -> Any:
-    """Return our module of ipykernel's application; exit where there is no ipykernel that fits."""
     if overlay is not None and overlay not in sys.path:
         sys.path.append(overlay)
     blocked = "debugpy" not in sys.modules

@@ -163,7 +163,6 @@ def _files(root: Path) -> list[str]:
 
 
 def _matches(file: str, pattern: str) -> bool:
-    """Say whether a path matches: all of it where the pattern has a slash, else its name."""
     if "/" in pattern:  # `*` stands for slashes, too
         return fnmatch.fnmatchcase(file, pattern.replace("**/", "*"))
     return fnmatch.fnmatchcase(os.path.basename(file), pattern)
