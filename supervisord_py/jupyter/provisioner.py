@@ -67,8 +67,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
                 return None
             raise
 
-    # -- up ----------------------------------------------------------------------------------------------------------
-
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         self._arguments = [str(word) for word in kwargs.pop("extra_arguments", None) or []]
         return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
@@ -113,8 +111,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self.connection_info = info
         return cast("KernelConnectionInfo", info)
 
-    # -- watched -----------------------------------------------------------------------------------------------------
-
     @property
     def has_process(self) -> bool:
         return self._instance is not None
@@ -151,8 +147,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         else:
             raise OSError(f"pxd sends no signal {signum} to a kernel")
 
-    # -- down --------------------------------------------------------------------------------------------------------
-
     async def kill(self, restart: bool = False) -> None:
         if self._session is not None:
             await self._ask("/stop")
@@ -164,8 +158,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         if not restart and self._session is not None:
             await self.kill()
             self._session = None
-
-    # -- carried over to another process -----------------------------------------------------------------------------
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         return await super().get_provisioner_info() | {"session": self._session, "instance": self._instance}

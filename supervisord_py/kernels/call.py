@@ -350,8 +350,6 @@ class CellExecution:
         self._tell({"event": "rung", "id": self.cell_id, **asdict(step)})
         self._tell_news()
 
-    # -- its kernel's end --------------------------------------------------------------------------------------------
-
     async def _until_known(self, end: CellOutcome) -> None:
         kernel = self._kernel
         if not kernel.ending:

@@ -208,8 +208,6 @@ class DirectKernel(MessagingKernel):
             patience = AGAIN_SECONDS if has_answered else UNANSWERED_SECONDS
             await asyncio.wait(signs, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
 
-    # -- asking and ending it --------------------------------------------------------------------------------------
-
     def gone(self) -> KernelGoneError:
         return KernelGoneError(f"{self.unit} is gone; how it ended is not known", unit=self.unit)
 

@@ -131,8 +131,6 @@ class RemoteKernels:
                 self.supervisor.task(kernel.shutdown(0.0, ""))
         return kernel if is_same else None
 
-    # -- what is written down ----------------------------------------------------------------------------------------
-
     async def held(self) -> tuple[Child, ...]:
         """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
         return tuple(

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
@@ -60,19 +59,16 @@ class GatewayClient:
     """
 
     def __init__(self, url: str, token: str | None, token_setting: str) -> None:
-        parts = urlsplit(url)
-        self.shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-        """The address without credentials, query and fragment."""
         try:
             address = URL(url)
         except ValueError:
             address = URL()
         if address.scheme not in ("http", "https") or not address.host:
-            detail = f"kernels.gateway_url {self.shown!r} is no http or https address."
-            raise ConfigError(detail, hint="Write it as http://host:port")
+            raise ConfigError("kernels.gateway_url is no http or https address.", hint="Write it as http://host:port")
         token = token or address.query.get("token")
         self._headers = {"Authorization": f"token {token}"} if token else {}
         self._root = address.with_query(None).with_fragment(None).with_user(None)
+        self.shown = str(self._root).rstrip("/")
         self._token_setting = token_setting
         self._trust_env = address.host not in ("localhost", "127.0.0.1", "::1")  # a proxy is for what is far
         self._session: aiohttp.ClientSession | None = None
@@ -138,9 +134,9 @@ class GatewayClient:
         if self._is_closed:
             raise self.unreachable("we have let go of it")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0)
-            about: Any = {"headers": self._headers, "trust_env": self._trust_env}
-            self._session = aiohttp.ClientSession(connector=connector, **about)
+            connector = aiohttp.TCPConnector(limit=0)
+            how: Any = {"headers": self._headers, "trust_env": self._trust_env}
+            self._session = aiohttp.ClientSession(connector=connector, **how)
         return self._session
 
     async def _json(
@@ -230,8 +226,6 @@ class GatewayKernel(MessagingKernel):
         self._is_open = asyncio.Event()
         self._heard_at = 0.0
         self._reader: asyncio.Task[None] | None = None
-
-    # -- its beginning -----------------------------------------------------------------------------------------------
 
     async def connect(self, seconds: float) -> None:
         """Open its websocket. A server lets that wait for a kernel that has died already: so it is asked meanwhile."""
@@ -364,10 +358,7 @@ class GatewayKernel(MessagingKernel):
     def take_output(self, message: wire.Message) -> None:
         text = str(message.content.get("text")) if message.type == "stream" else ""
         if message.content.get("name") == "stderr" and (held_back := _HELD_BACK.match(text)):
-            self._is_missing(
-                f"The gateway held output back ({held_back[1]}): part of it is missing. Its settings"
-                " iopub_data_rate_limit, iopub_msg_rate_limit or limit_rate would let it through."
-            )
+            self._is_missing(f"The gateway held output back ({held_back[1]}, its setting limit_rate): part is missing.")
         else:
             super().take_output(message)
 
@@ -375,8 +366,6 @@ class GatewayKernel(MessagingKernel):
         """Say with the cell under way what is missing of its output; a kernel that writes its files misses nothing."""
         if self._cell is not None and self._recording is not None:
             self._cell.missing[sentence] = None
-
-    # -- its end -----------------------------------------------------------------------------------------------------
 
     def gone(self) -> KernelGoneError:
         return KernelGoneError(f"The kernel at {self._client.shown} is gone: {self._why}. Its variables are lost.")

@@ -97,8 +97,6 @@ class MessagingKernel:
     def gone(self) -> KernelGoneError:
         raise NotImplementedError
 
-    # -- requests ----------------------------------------------------------------------------------------------------
-
     async def ask(self, kind: str, content: Mapping[str, Any] | None = None, channel: str = "shell") -> PendingRequest:
         message = wire.make(kind, content or {}, self._session, channel)
         request = self._requests[message.id] = PendingRequest()
@@ -245,8 +243,6 @@ class MessagingKernel:
         if not await asyncio.to_thread(log.exists):
             return Reply(CellStatus.ABORTED, notice="The cell never reached the kernel: it was not run.")
         return Reply(CellStatus.ERROR, CellError("NoReply", NO_ANSWER), lossy=True)
-
-    # -- its end -----------------------------------------------------------------------------------------------------
 
     async def let_go(self) -> None:
         """End all waits and what is recorded; a cell that is still awaited ends with InterruptedRunError."""

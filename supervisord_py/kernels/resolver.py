@@ -306,8 +306,6 @@ class Resolution:
             self.installable |= install is not None
         return {"detail": f"has no {said.lacking[0]}, and {why}", "remedy": tools.add_ipykernel(said)}
 
-    # -- environments --------------------------------------------------------------------------------------------------
-
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.env}
         own, secrets = self._resolver.own, self._secrets
@@ -318,8 +316,6 @@ class Resolution:
         prefixes = *self._rules.allow_prefixes, *interpreters.INSTALLER_SETTINGS
         wider = EnvRules(self._rules.allow, (*self._rules.deny, "PYTHONPATH", *_ACTIVE), prefixes)
         return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})
-
-    # -- when none runs ------------------------------------------------------------------------------------------------
 
     def _none_runs(self, spec: Kernelspec | None) -> PxError:
         """Return the error: what was named in a request is input, in a setting or a kernelspec configuration."""
