@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +40,9 @@ PYTHON = [sys.executable, "-I", "-S"]
 PLAIN_ARGV = [*PYTHON, str(MAIN)]
 """As pxd starts it. Coverage cannot get in, which costs a fifth of a second of each keeper and more of each spawn."""
 KEEPER_ARGV = [sys.executable, str(MAIN)] if _MEASURED else PLAIN_ARGV
+
+
+SLEEPS = ["/bin/sleep", "600"]
 
 
 def probe(name: str, *words: object) -> list[str]:
@@ -78,7 +81,7 @@ class Link:
         self.bridge = bridge
         self.channel = channel
         self.pid = pid
-        self.replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
+        self.replies: dict[int, dict[str, Any]] = {}  # what came with one is its `received`
         self.events: list[dict[str, Any]] = []
         self.closed = False
         self.hello: dict[str, Any] = {}
@@ -104,19 +107,19 @@ class Link:
             if "event" in message:
                 self.events.append(message)
             else:
-                self.replies[message["id"]] = (message, fds)
+                self.replies[message["id"]] = {**message, "received": fds}
         return True
 
-    def reply(self, number: int, patience: float = PATIENCE) -> dict[str, Any]:
-        return self.reply_with_fds(number, patience)[0]
-
-    def reply_with_fds(self, number: int, patience: float = PATIENCE) -> tuple[dict[str, Any], list[int]]:
-        deadline = time.monotonic() + patience
-        while number not in self.replies:
-            assert time.monotonic() < deadline, f"no reply to request {number}"
+    def wait_for(self, found: Callable[[], dict[str, Any] | None], what: str) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while (value := found()) is None:
+            assert time.monotonic() < deadline, f"no {what}, but {self.events}"
             assert not self.closed, "the keeper closed the channel"
             self.receive(deadline - time.monotonic())
-        return self.replies.pop(number)
+        return value
+
+    def reply(self, number: int) -> dict[str, Any]:
+        return self.wait_for(lambda: self.replies.pop(number, None), f"reply to request {number}")
 
     def call(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
         reply = self.reply(self.send(verb, fds, **members))
@@ -132,17 +135,14 @@ class Link:
         assert not reply["ok"], reply
         return reply["error"]
 
-    def event(self, name: str, patience: float = PATIENCE, **members: Any) -> dict[str, Any]:
+    def event(self, name: str, **members: Any) -> dict[str, Any]:
         """Return the first event of that name whose members are as given; waits for it."""
-        deadline = time.monotonic() + patience
-        while True:
-            for event in self.events:
-                record = event.get("record", event)
-                if event["event"] == name and all(record.get(key) == value for key, value in members.items()):
-                    return event
-            assert time.monotonic() < deadline, f"no event {name} {members}, but {self.events}"
-            assert not self.closed, "the keeper closed the channel"
-            self.receive(deadline - time.monotonic())
+
+        def found() -> dict[str, Any] | None:
+            named = (event for event in self.events if event["event"] == name)
+            return next((it for it in named if members.items() <= it.get("record", it).items()), None)
+
+        return self.wait_for(found, f"event {name} {members}")
 
     def exit(self, key: str) -> dict[str, Any]:
         """Return the exit record of a key; waits for it."""
@@ -330,12 +330,9 @@ def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[st
     book = rig.dir / f"family-{len(list(rig.dir.iterdir()))}"
     spec = rig.spec(probe("family", book, *traits), **members)
     rig.links[-1].call("spawn", **spec)
-    pids = until(
-        lambda: (
-            [int(line) for line in book.read_text().splitlines()]
-            if book.exists() and len(book.read_text().splitlines()) == people
-            else None
-        ),
-        f"a family of {people}",
-    )
-    return spec, pids
+
+    def pids() -> list[int] | None:
+        found = list(map(int, book.read_text().split())) if book.exists() else []
+        return found if len(found) == people else None
+
+    return spec, until(pids, f"a family of {people}") or []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PATIENCE, Link, Rig, alive, one_rung, probe, until
+from keeper.keeper_rig import PATIENCE, SLEEPS, Link, Rig, alive, one_rung, until
 from supervisord_py.keeper.control import pause_after
 
 HANG = 0.5
@@ -91,7 +91,7 @@ def one_that_answers(rig: Rig, heard: Callable[[Link], object]) -> Link:
 
 def test_one_that_answers_no_ping_is_replaced(rigs: Callable[..., Rig]) -> None:
     rig = rigs(watchdog_seconds=0.05, control_hang_seconds=HANG)
-    spec = rig.spec(probe("talker", "wait"))
+    spec = rig.spec(SLEEPS)
     rig.start()
     one_that_answers(rig, lambda link: link.send("spawn", **spec))  # the same order again changes nothing
     second = rig.connect()  # silent from here on
@@ -145,11 +145,10 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     os.close(read)
     link.end(1)
     link = rung.greet()
-    reply, fds = link.reply_with_fds(link.send("take_fd", name="pipe"))
-    assert (reply["ok"], reply["fds"]) == (True, 1)
+    (fd,) = link.call("take_fd", name="pipe")["received"]
     os.write(write, b"through")
-    assert os.read(fds[0], 100) == b"through"
-    os.close(fds[0])
+    assert os.read(fd, 100) == b"through"
+    os.close(fd)
     held = settled_fds(rung)
     link.call("put_fd", (write,), name="pipe")  # replaces
     assert settled_fds(rung) == held
@@ -244,7 +243,7 @@ def test_the_watchdog_is_fed_only_while_the_control_plane_answers(rigs: Callable
 @one_rung
 def test_usr1_dumps_the_state_on_both_sides(rung: Rig) -> None:
     link = rung.links[0]
-    spec = rung.spawn(probe("talker", "wait"))
+    spec = rung.spawn(SLEEPS)
     os.kill(rung.pid, signal.SIGUSR1)
     link.event("dump")
     state: dict[str, Any] = until(lambda: rung.said("state"), "the dump")[0]

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, PYTHON, Link, Rig, family, one_linux_rung, one_rung, probe
+from keeper.keeper_rig import KEEPER_ARGV, PYTHON, SLEEPS, Link, Rig, family, one_linux_rung, one_rung, probe
 from waiting import PATIENCE, alive, marked, until
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_the_control_plane_is_asked_first_and_says_when_it_is_done(rung: Rig, signum: int) -> None:
     link = rung.links[0]
-    child = rung.spawn(probe("talker", "wait"))
+    child = rung.spawn(SLEEPS)
     os.kill(rung.pid, signum)
     assert link.event("stop")["signum"] == signum
     assert alive(child["pid"])
@@ -93,7 +93,7 @@ def test_the_portable_rung_sweeps_by_recorded_identity(rigs: Callable[..., Rig])
 
 def test_a_sweep_touches_no_other_daemon_s_children(rigs: Callable[..., Rig]) -> None:
     other = rigs()
-    child = other.up().call("spawn", **other.spec(probe("talker", "wait")))["child"]
+    child = other.up().call("spawn", **other.spec(SLEEPS))["child"]
     rig = rigs()
     assert sweep(rig).returncode == 0
     assert alive(child["pid"])
@@ -128,7 +128,7 @@ def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> No
         rig.start(fds=(lock, listener.fileno()), env={"NOTIFY_SOCKET": "/nowhere"})
     os.close(lock)
     link = rig.greet()
-    child = rig.spawn(probe("talker", "wait"))
+    child = rig.spawn(SLEEPS)
     link.call("restart", all=True)
     link.end()
     assert rig.wait() == 0
@@ -161,7 +161,7 @@ def test_an_idle_keeper_sleeps(rung: Rig) -> None:
     """No wake-up in an observed while, children held, without a watchdog that asks for one."""
     link = rung.links[0]
     for number in range(5):
-        rung.spawn(probe("talker", "wait"), unit=f"tool:t{number}")
+        rung.spawn(["/bin/sh", "-c", "echo ready; exec sleep 600"], unit=f"tool:t{number}")
     until(lambda: all(rung.output(f"tool:t{number}") == b"ready\n" for number in range(5)), "five idle children")
     link.call("list", prefix="")
     # The first while may see it go to sleep: a process is counted as switched only after it is shown as sleeping.
@@ -179,7 +179,7 @@ def test_the_keeper_is_small(rung: Rig) -> None:
     if "-S" not in KEEPER_ARGV:
         pytest.skip("measured with the tracer of the coverage report inside")
     for number in range(20):
-        rung.spawn(probe("talker", "wait"), unit=f"tool:t{number}")
+        rung.spawn(SLEEPS, unit=f"tool:t{number}")
     text = Path(f"/proc/{rung.pid}/status").read_text()
     kilobytes = int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
     assert kilobytes <= 14 * 1024
@@ -193,11 +193,11 @@ def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
     code = (
         "import os, sys\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
         "  null = os.open('/dev/null', os.O_RDWR)\n  for n in (0, 1, 2): os.dup2(null, n)\n"
-        f"  os.execve(sys.executable, {[*probe('family', book, 'lone', 'deaf')]!r}, {{}})\n os._exit(0)\n"
+        f"  os.execve(sys.executable, {probe('family', book, 'deaf')!r}, {{}})\n os._exit(0)\n"
         "os.wait()\nimport signal\nsignal.pause()\n"
     )
     for name in ("one", "two"):
-        argv = [*PYTHON, "-c", code] if name == "one" else probe("talker", "wait")
+        argv = [*PYTHON, "-c", code] if name == "one" else SLEEPS
         linux_rung.spawn(argv, unit=f"tool:{name}")
     pid = int(until(lambda: book.read_text() if book.exists() else "", "the lone orphan"))
     link.call("shutdown")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, Rig, alive, family, index, probe
+from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, index
 from rounds import mostly_deep
+from supervisord_py.keeper.protocol import close_fds
 
 COUNTS = """
 import os
@@ -63,7 +64,7 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     talker = rig.spawn([*PYTHON, "-c", COUNTS], unit="tool:talker")
     spec, people = family(rig, 3, "child", "daemon", unit="tool:family")
     eater = rig.spawn([*PYTHON, "-c", EATS], unit="tool:eater", max_rss_bytes=64 << 20)
-    dies = rig.spawn(probe("talker", "wait"), unit="tool:dies", tag="note")
+    dies = rig.spawn(SLEEPS, unit="tool:dies", tag="note")
     read, write = os.pipe()
     link.call("put_fd", (write,), name="kept")
     os.close(write)
@@ -89,14 +90,11 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     assert link.call("spawn", **spec)["child"]["pid"] in people  # known by its key and order
     (rig.dir / "eat").touch()
     assert link.exit(eater["key"])["verdict"]["reason"] in ("memory_limit", "oom_kill")
-    number = link.send("take_fd", name="kept")
-    fd = link.reply_with_fds(number)[1][0]
+    (fd,) = link.call("take_fd", name="kept")["received"]
     os.write(fd, b"kept")
-    os.close(fd)
     assert os.read(read, 10) == b"kept"
-    os.close(read)
-    left = link.stop(spec["key"], 5)["survivors"]
-    assert left == []
+    close_fds([read, fd])
+    assert link.stop(spec["key"], 5)["survivors"] == []
     assert not any(alive(pid) for pid in people)
     assert link.call("upgrade")["version"] is None
 
@@ -122,7 +120,7 @@ def test_an_exec_that_fails_loses_nothing(rigs: Callable[..., Rig]) -> None:
     python.symlink_to(sys.executable)
     rig.argv[0] = str(python)
     link = rig.up()
-    child = rig.spawn(probe("talker", "wait"))
+    child = rig.spawn(SLEEPS)
     install(package)
     assert link.call("upgrade")["version"] == "9.9.9"
     python.unlink()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import Rig, index, one_rung, probe, until, written
+from keeper.keeper_rig import Rig, index, one_rung, until, written
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
 
@@ -99,7 +99,7 @@ def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung
 @one_rung
 def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     link = rung.links[0]
-    flood = rung.spawn(probe("talker", "flood"), unit="tool:flood")
+    flood = rung.spawn(["yes"], unit="tool:flood")
 
     def has_begun() -> bool:
         with contextlib.suppress(FileNotFoundError):
@@ -139,7 +139,7 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     filler.write_bytes(b"x" * (100 << 10))
     reserve = small_disk / "reserve"  # room for what is kept in memory, once the talker has filled the disk again
     reserve.write_bytes(b"x" * (64 << 10))
-    talker = rig.spec(probe("talker", "-"))
+    talker = rig.spec(["/bin/sh", "-c", "while :; do echo a line; done"])
     pid = link.call("spawn", **talker)["child"]["pid"]
     degraded = link.event("log_degraded", unit="tool:probe")
     assert degraded["errno"] == errno.ENOSPC

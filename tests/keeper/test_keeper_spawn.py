@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import Rig, one_linux_rung, one_rung, probe
+from keeper.keeper_rig import SLEEPS, Rig, one_linux_rung, one_rung, probe
 from supervisord_py.keeper.protocol import close_fds
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
 @one_rung
 def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
     link = rung.links[0]
-    spec = rung.spec(probe("talker", "wait"))
+    spec = rung.spec(SLEEPS)
     first = link.call("spawn", **spec)["child"]
     stat = Path(f"/proc/{first['pid']}/stat").read_text().rpartition(")")[2].split()
     assert (first["start_time"], first["exit"]) == (int(stat[19]), None)

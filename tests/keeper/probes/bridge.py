@@ -3,27 +3,18 @@
 The end of the test's side makes it exit 0, so that nothing is left behind by a failed test.
 """
 
-from __future__ import annotations
-
-import array
 import os
 import socket
 import sys
 
 CHANNEL_FD = 3
 
-
-def main() -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        try:
-            sock.connect(sys.argv[1])
-        except OSError:
-            os._exit(78)  # the test is gone: let the keeper stop for good
-        fds = array.array("i", [CHANNEL_FD])
-        sock.sendmsg([b"%d" % os.getpid()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        os.close(CHANNEL_FD)
-        word = sock.recv(1)
-    os._exit(word[0] if word else 0)
-
-
-main()
+with socket.socket(socket.AF_UNIX) as sock:
+    try:
+        sock.connect(sys.argv[1])
+    except OSError:
+        os._exit(78)  # the test is gone: let the keeper stop for good
+    socket.send_fds(sock, [b"%d" % os.getpid()], [CHANNEL_FD])
+    os.close(CHANNEL_FD)
+    word = sock.recv(1)
+os._exit(word[0] if word else 0)

@@ -4,8 +4,6 @@
 SIGTERM; `deaf`: ignores it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -13,25 +11,15 @@ import time
 
 PIECE = 1 << 20
 
-
-def eat(pace: float, total: int) -> list[bytes]:
-    eaten = []
-    began = time.monotonic()
-    while len(eaten) * PIECE < total:
-        eaten.append(b"\1" * PIECE)
-        ahead = len(eaten) * PIECE / pace - (time.monotonic() - began)
-        if ahead > 0:
-            signal.sigtimedwait([], ahead)
-    return eaten
-
-
-pace, total, mode = float(sys.argv[1]), int(float(sys.argv[2])), (sys.argv[3:] or [""])[0]
+pace, total, mode = float(sys.argv[1]), float(sys.argv[2]), (sys.argv[3:] or [""])[0]
 if mode == "polite":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 if mode == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-kept = eat(pace, total)
+eaten, began = [], time.monotonic()
+while len(eaten) * PIECE < total:
+    eaten.append(b"\1" * PIECE)
+    signal.sigtimedwait([], max(0.0, began + len(eaten) * PIECE / pace - time.monotonic()))
 if mode == "shared" and os.fork():
     os.fork()
-print("full", flush=True)
 signal.pause()
