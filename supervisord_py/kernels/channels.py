@@ -31,7 +31,7 @@ RECONNECT_MS = 5
 MESSAGES_A_TURN = 32
 LIMIT_BYTES = 8 * 1024 * 1024  # that wait for a slow front end; beyond it output is left out
 OVERRUN = 8  # so many times as much of what cannot be left out, and the front end counts as gone
-HEARD_SECONDS = 2.0  # how long to wait for a first sign on iopub; a kernel that cannot speak at the moment gives none
+HEARD_TRIES = 40  # so often a first sign on iopub is waited for; a kernel that cannot speak at the moment gives none
 AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
@@ -139,16 +139,12 @@ class Channels:
         self._sockets = KernelSockets(connection, self._name, CHANNELS, self._take)
 
     async def hear_something(self) -> None:
-        """Ask on shell once and on control again and again, until iopub speaks."""
-        channel = "shell"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEARD_SECONDS):
-                while not self._heard.is_set():
-                    self.send(wire.make("kernel_info_request", {}, self._name, channel, msg_id=self._probe))
-                    channel = "control"
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(AGAIN_SECONDS):
-                            await self._heard.wait()
+        for channel in ("shell", *["control"] * HEARD_TRIES):
+            self.send(wire.make("kernel_info_request", {}, self._name, channel, msg_id=self._probe))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS):
+                    await self._heard.wait()
+                    break
 
     def send(self, message: Message) -> None:
         """Sign and send a front end's message on shell, control or stdin. Raises InvalidInputError, ConflictError."""

@@ -77,16 +77,16 @@ def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[
 
 _EXPOSE = {"0": "bash", "bash": "bash", "1": "python", "py": "python", "mix": "both", "both": "both"}
 _SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-_VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None, str]] = {
-    "PX_PY": ("kernels.expose", _EXPOSE, ", ".join(_EXPOSE)),
-    "PI_PY": ("kernels.expose", _EXPOSE, ", ".join(_EXPOSE)),
-    "PI_PYTHON_GATEWAY_URL": ("kernels.gateway_url", None, "an address"),
-    "PI_PYTHON_GATEWAY_TOKEN": ("kernels.gateway_token", None, "a token"),
-    "PI_PYTHON_SKIP_CHECK": ("kernels.skip_check", _SWITCH, "1 or 0"),
-    "PI_PYTHON_IPC_TRACE": ("kernels.trace", _SWITCH, "1 or 0"),
-    "PI_DEBUG_STARTUP": ("kernels.trace", _SWITCH, "1 or 0"),
+_VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None]] = {
+    "PX_PY": ("kernels.expose", _EXPOSE),
+    "PI_PY": ("kernels.expose", _EXPOSE),
+    "PI_PYTHON_GATEWAY_URL": ("kernels.gateway_url", None),
+    "PI_PYTHON_GATEWAY_TOKEN": ("kernels.gateway_token", None),
+    "PI_PYTHON_SKIP_CHECK": ("kernels.skip_check", _SWITCH),
+    "PI_PYTHON_IPC_TRACE": ("kernels.trace", _SWITCH),
+    "PI_DEBUG_STARTUP": ("kernels.trace", _SWITCH),
 }
-"""Variable → key, the words it knows (None: any text), and how they are told. The first for a key counts."""
+"""Variable → key, and the words it knows (None: any text). The first for a key counts."""
 LEGACY_NAMES = frozenset(_VARIABLES)
 
 
@@ -104,13 +104,12 @@ def legacy_settings(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str | b
         if f"PX_{key.upper().replace('.', '__')}" not in environ:
             values.setdefault(key, (value, variable))
 
-    for variable, (key, words, known) in _VARIABLES.items():
-        if not (text := environ.get(variable, "")):
-            continue
-        value = text.strip() or None if words is None else words.get(text.strip().lower())
-        if value is None:
-            warnings.append(f"{variable}{f'={text[:40]!r}' if words else ''} is ignored: it knows {known}")
-        else:
+    for variable, (key, words) in _VARIABLES.items():
+        text = environ.get(variable, "").strip()
+        value = text if words is None else words.get(text.lower())
+        if words is not None and text and value is None:
+            warnings.append(f"{variable}={text[:40]!r} is ignored: it knows {', '.join(words)}")
+        elif text and value is not None:
             take(key, value, variable)
     if "kernels.gateway_url" in values:
         take("kernels.backend", "gateway-external", values["kernels.gateway_url"][1])

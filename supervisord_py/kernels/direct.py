@@ -102,9 +102,9 @@ class DirectBackend:
         return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
-        """Connect to a kernel that was spawned and return it when it answers; whoever waits sees to its death.
+        """Connect to a kernel that was spawned and return it when it answers.
 
-        Raises ReadinessTimeoutError: It does not answer by then.
+        Raises ReadinessTimeoutError: it does not answer by then; KernelGoneError: it ended before.
         """
         begun = asyncio.get_running_loop().time()
         await self.preload()
@@ -205,8 +205,9 @@ class DirectKernel(MessagingKernel):
             signs: list[asyncio.Future[Any]] = [each.reply for each in asked]
             if has_answered:
                 signs = [self.is_heard]
-            patience = AGAIN_SECONDS if has_answered else UNANSWERED_SECONDS
-            await asyncio.wait(signs, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await self.until(*signs, seconds=AGAIN_SECONDS if has_answered else UNANSWERED_SECONDS)
+            if self.died.done():
+                raise self.gone()
 
     def gone(self) -> KernelGoneError:
         return KernelGoneError(f"{self.unit} is gone; how it ended is not known", unit=self.unit)

@@ -27,7 +27,7 @@ import msgspec
 from supervisord_py.errors import InvalidInputError, ShuttingDownError, StartFailedError
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
+from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient
@@ -116,7 +116,7 @@ def real_cwd(cwd: str | None, home: str) -> str:
         real = os.path.realpath(wanted)
         if not any("\ud800" <= char <= "\udfff" for char in real):
             return real
-    message = f"Working directory {shortened(repr(wanted))} does not exist, cannot be entered, or is no absolute path."
+    message = f"Working directory {repr(wanted)[:200]} does not exist, cannot be entered, or is no absolute path."
     raise refused("/cwd", message, "name a directory that exists, with --cwd")
 
 
@@ -187,7 +187,7 @@ def find(candidate: Candidate, cwd: str) -> Attempt:
         usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
         if (found := next(usable, None)) is not None:
             return Attempt(source, found)
-    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail)
+    return Attempt(source, (candidate.name or candidate.paths[0])[:1024], verdict, detail)
 
 
 # -- what they say of themselves ---------------------------------------------------------------------------------------

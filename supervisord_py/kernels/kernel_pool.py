@@ -20,7 +20,7 @@ from supervisord_py.config.settings import MIB
 from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
-from supervisord_py.kernels.backend import Backends
+from supervisord_py.kernels.backend import Backends, KernelGoneError
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
@@ -228,27 +228,17 @@ class KernelPool(Driver[KernelInstance]):
             session.adopt(await self._resolver().resolve(session.request(), self.config, deadline=give_up_at))
 
     async def ready(self, instance: KernelInstance) -> None:
-        assert instance.launch is not None
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self.config.start_seconds
-        start = instance.backend.start(instance.launch, instance.child, deadline=give_up_at)
-        starting: asyncio.Future[Any] = asyncio.ensure_future(start)
-        signs = [starting]
-        if instance.child is not None:
-            signs.append(asyncio.ensure_future(self.supervisor.wait(instance)))
+        launch, child, loop = instance.launch, instance.child, asyncio.get_running_loop()
+        assert launch is not None
         try:
-            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in signs:
-                each.cancel()
-            await asyncio.gather(*signs, return_exceptions=True)
-            if not starting.cancelled() and starting.exception() is None:
-                instance.handle = starting.result()
-        if instance.child is not None and not signs[1].cancelled():
-            record, words = signs[1].result(), await self.supervisor.last_words(instance)
-            raise messages.early_exit(instance.launch, End(outcome(record, None, ready=False), record, words))
-        try:
-            starting.result()
+            give_up_at = loop.time() + self.config.start_seconds
+            instance.handle = await instance.backend.start(launch, child, deadline=give_up_at)
+        except KernelGoneError:
+            if child is None:
+                raise
+            record, words = await self.supervisor.wait(instance), await self.supervisor.last_words(instance)
+            ended = End(outcome(record, None, ready=False), record, words)
+            raise messages.early_exit(launch, ended) from None
         except ReadinessTimeoutError as error:
             error.extra.setdefault("stderr_tail", await self.supervisor.tail(instance))
             raise

@@ -84,8 +84,7 @@ async def documents() -> dict[str, dict[str, Any]]:
         for name, folder in sorted(_folders().items()):
             with suppress(ConfigError):
                 found[name] = _read(name, folder)
-        documents = {name: msgspec.structs.asdict(spec) for name, spec in found.items()}
-        return {document.pop("name"): document for document in documents.values()}
+        return {each.pop("name"): each for each in map(msgspec.structs.asdict, found.values())}
 
     return await asyncio.to_thread(read)
 

@@ -78,11 +78,6 @@ def session_name(asked: str) -> str:
     raise InvalidInputError(said, hint="Without a name it is `default`.", errors=errors)
 
 
-def shortened(text: str, most: int = 200) -> str:
-    """Return what somebody sent as it is repeated to them: at most `most` characters, and how many were left out."""
-    return text if len(text) <= most else f"{text[:most]}… and {len(text) - most} characters more"
-
-
 class SessionKey(Struct, frozen=True):
     """What makes two calls share one kernel."""
 

@@ -40,7 +40,6 @@ YIELDING = {
     "endless loop": "begun()\nwhile True: pass",
     "sleep": "import time; begun(); time.sleep(60)",
     "socket": "import socket\nleft, right = socket.socketpair()\nbegun()\nleft.recv(1)",
-    "numpy": "x = numpy.ones(8)\nbegun()\nwhile True: x = x * 1.0",
     "regex": "import re; begun(); re.match(r'(a+)+$', 'a' * 60 + 'b')",
     "bigint": "begun(); big = 3 ** (10 ** 9)",
     "child": "import subprocess; begun(); subprocess.run(['sleep', '60'])",
@@ -63,15 +62,11 @@ while True:
     try: time.sleep(60)
     except KeyboardInterrupt: pass
 """
-IGNORING = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
 STUBBORN = {
     "C loop": ("begun(); sum(range(10 ** 12))", TO_TERM),
-    "SVD": ("begun(); numpy.linalg.svd(matrix)", TO_TERM),
-    "swallowed": (SWALLOWED, TO_TERM),
-    "SIG_IGN": (f"begun(); {IGNORING}", TO_TERM),
+    "SIG_IGN": ("begun(); import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)", TO_TERM),
     "all ignored": (DEAF, [*TO_TERM, "sigkill"]),
 }
-NEEDS = {"numpy": "import numpy", "SVD": "import numpy; matrix = numpy.random.rand(3000, 3000)"}
 LEAVES_CHILDREN = """
 print('before' * 1000)
 import os, subprocess
@@ -94,16 +89,16 @@ def quick() -> Iterator[Calls]:
         yield made
 
 
-def ended_by_time(calls: Calls, code: str, *, needs: str = "") -> Call:
+def ended_by_time(calls: Calls, code: str) -> Call:
     """Return the call whose cell ran out of its time, in the session `row`.
 
     The code calls `begun()` where its end is to find it. What comes there late, or never, is hit on its way on a busy
-    machine, and proves nothing: it is given more time. `needs` is run before it, in a cell of its own.
+    machine, and proves nothing: it is given more time.
     """
     mark, timeout = Path(calls.cwd, "begun-at"), 1.0
     while True:
         mark.unlink(missing_ok=True)
-        calls.run("row", f"import time\n{BEGUN.format(path=str(mark))}\n{needs}")
+        calls.run("row", f"import time\n{BEGUN.format(path=str(mark))}")
         sent = time.monotonic()
         call = calls.ask("row", code, timeout=timeout)
         begun_at = mark.read_text(encoding="utf-8") if mark.exists() else ""
@@ -119,7 +114,7 @@ def ended_by_time(calls: Calls, code: str, *, needs: str = "") -> Call:
 @pytest.mark.parametrize("row", mostly_deep(YIELDING, "sleep", "await"))
 def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patient: Calls, row: str) -> None:
     before = patient.run("row", "mine = 42")
-    call = ended_by_time(patient, YIELDING[row], needs=NEEDS.get(row, ""))
+    call = ended_by_time(patient, YIELDING[row])
     error = "CancelledError" if "await" in YIELDING[row] else "KeyboardInterrupt"
     assert (actions(call.cell), call["variables"], call.cell["error"]["name"]) == (ONCE, "kept", error), call.cell
     assert "supervisord_py" not in call.text, "a traceback shows the user's code, not how the launcher raises"
@@ -132,14 +127,11 @@ def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patie
 def test_a_cell_that_never_yields_ends_with_its_kernel_and_the_answer_says_lost(quick: Calls, row: str) -> None:
     code, wanted = STUBBORN[row]
     before = quick.run("row", "mine = 42")
-    call = ended_by_time(quick, code, needs=NEEDS.get(row, ""))
+    call = ended_by_time(quick, code)
     assert (actions(call.cell), call["variables"]) == (wanted, "lost"), call.cell
-    times = [step["after_seconds"] for step in call.cell["steps"]]
-    assert times == sorted(times), times
     after = quick.run("row", "print('mine' in globals())")
     assert (after.text, after.ok, "variables" in after.told) == ("False", True, True), after.document
-    assert after["instance"] != before["instance"]
-    assert after["cold_start_ms"]
+    assert (after["instance"] != before["instance"], bool(after["cold_start_ms"])) == (True, True)
 
 
 def test_a_kernel_that_had_to_be_killed_leaves_its_output_and_no_process_and_all_tell_the_same(
@@ -205,7 +197,6 @@ def test_the_time_is_that_of_the_whole_call_also_what_was_spent_in_line(patient:
 
 @pytest.mark.deep
 def test_a_cell_that_ends_in_the_moment_of_its_timeout_leaves_no_late_sigint_behind(patient: Calls) -> None:
-    """SIGINTs that come between cells must hit neither the kernel nor the next cell."""
     patient.run("edge", "1")
     for _ in range(1 + 4 * DEEP):
         patient.ask("edge", "import time; time.sleep(0.98)", timeout=1)
@@ -285,8 +276,8 @@ def test_a_call_that_ends_while_its_kernel_starts_runs_nothing(patient: Calls, t
 
 @pytest.mark.deep
 def test_a_second_ctrl_c_goes_on_to_the_next_rung(patient: Calls) -> None:
-    # Whoever reads a word may interrupt at once: it is said inside of `try`. And the cell sleeps in short pieces: a
-    # signal that comes right before a sleep is noticed after it, here before anybody has to interrupt again.
+    # It says its word inside of `try`: whoever reads it may interrupt at once. And it sleeps in short pieces: a signal
+    # that comes right before a sleep is noticed after it.
     stubborn = """import time
 word = 'begun'
 while True:

@@ -30,9 +30,6 @@ def narrow() -> Iterator[Calls]:
         yield made
 
 
-# -- the key ----------------------------------------------------------------------------------------------------------
-
-
 def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call(calls: Calls, tmp_path: Path) -> None:
     real, link, other = (tmp_path / name for name in ("real", "link", "other"))
     real.mkdir()
@@ -53,9 +50,6 @@ def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call
     assert len({call["kernel"] for call in (first, there, third, shell)}) == 4
 
 
-# -- the line ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Path) -> None:
     first = narrow.begun("places", waits_for(tmp_path / "go"))
     with contextlib.ExitStack() as leaves:
@@ -73,9 +67,6 @@ def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Pat
     assert first.result().ok
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
-
-
 def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narrow: Calls, tmp_path: Path) -> None:
     for name in "abc":
         narrow.run(name, f"mine = {name!r}")
@@ -89,9 +80,6 @@ def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narro
     again = narrow.run("c", "'mine' in globals()")
     assert (again.text, again["variables"], "variables" in again.told) == ("False", "kept", True), again.document
     assert [event["reason"] for event in narrow.events("c", "stopped")] == ["evicted_lru"]
-
-
-# -- per call, reset, stop --------------------------------------------------------------------------------------------
 
 
 def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
@@ -110,9 +98,6 @@ def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> N
     assert call["instance"] != before["instance"]
     assert calls.value("reset", "other") == "2"
     assert [event["reason"] for event in calls.events("reset", "stopped")] == ["replaced"]
-
-
-# -- crashes ----------------------------------------------------------------------------------------------------------
 
 
 def count(path: Path) -> str:

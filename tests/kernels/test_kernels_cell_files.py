@@ -104,21 +104,6 @@ def test_large_libraries_come_with_what_needs_them() -> None:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(STREAMS, st.binary(max_size=9)), max_size=12), st.integers(0, 40), st.integers(1, 40))
-def test_pages_are_what_was_written_in_order_and_of_each_stream(
-    tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[str, bytes]], offset: int, limit: int
-) -> None:
-    folder = tmp_path_factory.mktemp("cell")
-    writer = writer_of(folder)
-    for stream, data in writes:
-        writer.write(stream, data)
-    writer.close()
-    for name in (None, "stdout", "stderr"):
-        whole = b"".join(data for stream, data in writes if name in (None, stream))
-        page = log_of(folder).page(offset, limit, name)
-        assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
-
-
 def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Path) -> None:
     writer_of(tmp_path).close()
     log = log_of(tmp_path)
@@ -178,9 +163,11 @@ def merged(items: list[Any]) -> list[Any]:
 
 @given(
     st.lists(st.tuples(STREAMS, st.binary(min_size=1, max_size=5)) | st.text(max_size=3), max_size=15),
+    st.integers(0, 40),
+    st.integers(1, 40),
 )
-def test_any_history_is_told_as_it_was_from_any_place(
-    tmp_path_factory: pytest.TempPathFactory, history: list[Any]
+def test_any_history_is_told_as_it_was_from_any_place_and_read_in_pages(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Any], offset: int, limit: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cell")
     writer = writer_of(folder)
@@ -200,6 +187,10 @@ def test_any_history_is_told_as_it_was_from_any_place(
         else:
             record = item.offset
         assert everything(log_of(folder), told["stdout"], told["stderr"], record) == items[at + 1 :]
+    for name in (None, "stdout", "stderr"):
+        whole = b"".join(it[1] for it in history if isinstance(it, tuple) and name in (None, it[0]))
+        page = log_of(folder).page(offset, limit, name)
+        assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
 
 
 def test_a_follower_finds_what_comes_while_it_looks(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
     assert values == {"kernels.expose": ("both", "PI_PY")}
     assert warnings == (
         "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both",
-        "PI_PYTHON_GATEWAY_TOKEN is ignored: it knows a token",
-        "PI_DEBUG_STARTUP='maybe' is ignored: it knows 1 or 0",
+        "PI_DEBUG_STARTUP='maybe' is ignored: it knows 1, true, yes, on, 0, false, no, off",
     )
     assert settings(PI_PY="", PI_DEBUG_STARTUP="") == {}
 

@@ -115,28 +115,27 @@ async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, 
     assert [row.cause for row in told["starting"]] == [None, died.id, evicted.id, None]
 
 
-@pytest.mark.parametrize("how", ["by its front end", "a cell of ours", "a crash", "a session of the user"])
 async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody_may_look_at_is_not(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, how: str
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await start(house, "lab", Owner.SESSION if how == "a session of the user" else Owner.JUPYTER)
-    if how == "a cell of ours":
-        await house.run("ok", name=session)
-    if how == "a crash":
-        backend.handle.die(None, 11)
-    else:
+    ended, used, own = [
+        await start(house, name, owner)
+        for name, owner in (("lab", Owner.JUPYTER), ("used", Owner.JUPYTER), ("own", Owner.SESSION))
+    ]
+    await house.run("ok", name=used)
+    for session in (ended, used, own):
         await house.room.stop(session)
-    await eventually(lambda: is_stopped(house, session))
+    crashed = await start(house, "crashed", Owner.JUPYTER)
+    backend.handle.die(None, 11)
+    await eventually(lambda: is_stopped(house, crashed))
     await start(house, "next", Owner.JUPYTER)
-    assert is_stopped(house, session), "for a while"
+    assert is_stopped(house, ended), "for a while"
     monkeypatch.setattr(live_session, "FORGET_SECONDS", -1.0)
     await start(house, "later", Owner.JUPYTER)
     await house.replace()
-    if how == "by its front end":
-        with pytest.raises(UnknownUnitError):
-            house.room.find(session)
-    else:
-        assert is_stopped(house, session)
+    assert [is_stopped(house, session) for session in (used, own, crashed)] == [True] * 3
+    with pytest.raises(UnknownUnitError):
+        house.room.find(ended)
 
 
 async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse, backend: FakeBackend) -> None:

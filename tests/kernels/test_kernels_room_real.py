@@ -100,15 +100,6 @@ async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: Roo
     await eventually(lambda: house.room.snapshot() == ())
 
 
-async def test_a_start_cut_off_by_a_new_control_plane_leaves_nothing(house: RoomHouse) -> None:
-    call = asyncio.ensure_future(house.run("1"))
-    await eventually(lambda: [it for it in house.room.snapshot() if it.pid is not None])
-    await house.replace()
-    await asyncio.wait({call})
-    await eventually(lambda: all(it.pid is None or it.state is SessionState.IDLE for it in house.room.snapshot()))
-    assert (await house.run("1")).status is CellStatus.OK
-
-
 async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(house: RoomHouse) -> None:
     await house.run("x = 1")
     await house.replace()
