@@ -245,7 +245,6 @@ _SEE = "see agents.toml(5)"
 
 
 def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
-    """Yield what no type can say is wrong with an adapter: path, message, hint."""
     if not spec.argv and spec.name != COMMAND:
         yield (), "the key 'argv' is missing", 'write the command line: argv = ["my-agent", "--json"]'
     wanted = {"file": "prompt_file", "arg": "prompt"}.get(spec.prompt)

@@ -148,7 +148,6 @@ class PipeStates:
         """Of a pipe's instant: when it was, on the clock that counts suspend."""
 
     async def open(self) -> None:
-        """Read what is remembered."""
         self._rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}
         wall, ahead = self._clocks.wall(), self._clocks.wall() - self._clocks.boot()
         for pipe, row in self._rows.items():
@@ -159,7 +158,6 @@ class PipeStates:
             self.ended(execution)
 
     def get(self, pipe: str) -> PipeStateRow:
-        """Return the row of a pipe; an empty one where nothing is remembered."""
         return self._rows.get(pipe) or PipeStateRow(pipe)
 
     @property
@@ -167,7 +165,6 @@ class PipeStates:
         return tuple(self._rows)
 
     def take(self, pipe: str, **fields: Any) -> None:
-        """Take over a change that the transaction of somebody's row writes."""
         before = self.get(pipe)
         after = self._rows[pipe] = structs.replace(before, **fields)
         for name in _INSTANTS:
@@ -184,18 +181,15 @@ class PipeStates:
             self._ledger.post(PIPE_STATES.merge(pipe, **wanted))
 
     def decided(self, pipe: str, words: str) -> None:
-        """Remember what was last done about a pipe, in a sentence."""
         self.change(pipe, last_decision=words, last_decision_at=self._clocks.moment())
 
     async def forget(self, pipe: str) -> None:
-        """Drop what is remembered of a pipe that is gone."""
         self._rows.pop(pipe, None)
         for name in _INSTANTS:
             self._boots.pop((pipe, name), None)
         await self._ledger.write(forget(pipe))
 
     def progress(self, pipe: str) -> Progress:
-        """Return what the scheduler is to know of a pipe."""
         row = self.get(pipe)
         touched = "last_run_at" if (row.last_run_at or 0.0) >= (row.last_due or 0.0) else "last_due"
         return Progress(
@@ -223,7 +217,6 @@ class PipeStates:
         return {"consecutive_failures": self.get(execution.pipe_name).consecutive_failures + 1}
 
     def ended(self, it: Execution) -> None:
-        """Take in how an execution ended."""
         self.last_status[it.pipe_name] = it.status
         if it.duration_ms is not None and it.status in {Status.COMPLETED, Status.TIMED_OUT}:
             before = self.average_seconds.get(it.pipe_name, it.duration_ms / 1000)
@@ -269,7 +262,6 @@ class PipesContext:
         return (each for each in self.catalog.pipes.values() if isinstance(each, PipeDefinition))
 
     def decision(self, pipe: PipeDefinition) -> Decision:
-        """Say whether a pipe is due by its schedule, and why."""
         delay = stagger(pipe.name, self._seed, self.config.stagger_seconds)
         progress = self.states.progress(pipe.name)
         return decide(pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay)

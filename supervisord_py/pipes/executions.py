@@ -1,4 +1,6 @@
-"""Executions that are not final, and those that are: what the room of pipes knows of each, and how it is read.
+"""Executions that are not final: recorded, in line, at work; what is spawned for one, how it is adopted.
+
+Processes that outlived their keeper are the keeper's: it sweeps them before anything is adopted.
 
 Law: the row of one is on its way to the ledger before anything else happens, and before every row that follows from it;
 whoever promises it to somebody flushes the ledger first. Every end frees its slot, whatever became of the execution.
@@ -7,28 +9,36 @@ whoever promises it to somebody flushes the ledger first. Every end frees its sl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import errno
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NoReturn
+from zoneinfo import ZoneInfo
 
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import ShuttingDownError, UnknownUnitError
+from supervisord_py.errors import PxError, ShuttingDownError
 from supervisord_py.ledger import pipes as ledger_pipes
-from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Claim, Execution, Outcome, Status, Trigger, claimed
+from supervisord_py.ledger.instances import ended
+from supervisord_py.ledger.pipes import EXECUTIONS, OPEN, PIPE_STATES, ErrorType, Execution, Outcome, Status, Trigger
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import output
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import FEW, PipesContext
+from supervisord_py.pipes.launch import check, write_files
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause
-from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
+from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run, measured
 from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process import clock
-from supervisord_py.process.instance import Phase
+from supervisord_py.process.instance import Note, Phase, read_note
+from supervisord_py.process.model import Child, ChildSpec, Reason, tree_limits
 
 LOOK_SECONDS = 1.0
+_AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _log = structlog.get_logger(__name__)
 
 
@@ -89,7 +99,7 @@ class Executions(PipesContext):
         chosen: Execution,
         triggers: Sequence[Mapping[str, Any]],
         *,
-        claim: Claim | None = None,
+        claim: ledger_pipes.Claim | None = None,
         cause: int | None = None,
         warnings: Sequence[str] = (),
         **change: Any,
@@ -112,7 +122,7 @@ class Executions(PipesContext):
         # One that fails at once keeps no claim: told again, the event may start the pipe.
         if claim is None or is_refused:
             self.ledger.post(together(*operations))
-        elif not await self.ledger.call(claimed(claim, together(*operations))):
+        elif not await self.ledger.call(ledger_pipes.claimed(claim, together(*operations))):
             return ()
         asyncio.get_running_loop().call_soon(self.admit)  # once, and after whoever asked has seen them in line
         return tuple(self.take_in(definition, row, cause, warnings) for row in rows)
@@ -120,7 +130,6 @@ class Executions(PipesContext):
     def take_in(
         self, definition: PipeDefinition, row: Execution, cause: int | None = None, warnings: Sequence[str] = ()
     ) -> Run:
-        """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
         run = Run(self, row, definition)
         run.event = cause
         self.supervisor.say(
@@ -200,7 +209,6 @@ class Executions(PipesContext):
         self.is_ending, self.is_gate_open = True, False
 
     async def look_at_runs(self) -> NoReturn:
-        """Look at all that run, and whose time in line has come, once a second."""
         while True:
             await clock.tick(LOOK_SECONDS)
             if self.watch.look():
@@ -216,81 +224,145 @@ class Executions(PipesContext):
                     except Exception as defect:  # it ends that run, and the others are looked at as before
                         run.broke(defect)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
-        """Return an execution as it stands, with the texts of its output where wanted: memory is ahead of the ledger.
+class RunDriver:
+    kind = "pipe"
 
-        Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
+    def __init__(self, room: Executions) -> None:
+        self._room = room
+        self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
+        self._retried: set[int | None] = set()  # executions of which the next try is in line, at that time
+
+    async def prepare(self, run: Run) -> ChildSpec:
+        """Check its budget, and make everything ready for the spawn: its files are written, its descriptors open.
+
+        Raises CannotRunError: with the error type of the row.
         """
-        run = self.runs.get(number)
-        if run is not None:
-            found: Execution | None = self.view(run)
-            if blobs and not run.execution.status.is_final:
-                texts = await asyncio.to_thread(output.texts, run.folder, self.config.row_bytes)
-                found = structs.replace(self.view(run), **texts)
-        else:
-            rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
-            found = next(iter(rows), None)
-        if found is None or pipe not in {None, found.pipe_name}:
-            raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
-        return found
-
-    async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> ledger_pipes.ExecutionPage:
-        """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
-        found = await ledger_pipes.page(self.ledger, wanted)
-        rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
-        return found._replace(executions=tuple(rows))
-
-    async def output(
-        self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
-    ) -> OutputPage:
-        """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
-        limit = max(0, min(output.PAGE_BYTES if limit is None else limit, output.PAGE_MAX))
-        known = await self.execution(number)  # before the file is read: a final one's is whole then
-        return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
-
-    async def follow(
-        self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int
-    ) -> AsyncGenerator[FollowItem, None]:
-        """Yield an execution's start, output, changes and end; close the iterator when leaving early.
-
-        `begins` say where the streams begin, in their order; those that are not given begin at 0. Raises
-        UnknownUnitError: there is none of that id; InterruptedRunError: this control plane ends, the execution goes on.
-        """
-        run = self.runs.get(number)  # before anybody else has a turn: what ends meanwhile is dropped, and known stale
-        known, folder = await self.execution(number), self.folder(number)
-        yield FollowNews("start", known)
-        offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
-        if run is not None:
-            run.followers += 1
-            run.tell()
+        room, it, redact = self._room, run.execution, run.definition.redact if run.definition else ()
+        await self._check_budget(run)
+        run.launch = found = await check(room.shelf, it, run.home, redact)
+        run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         try:
-            while True:
-                is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
-                now, news = (self.view(run), run.news) if run else (known, None)
-                if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
-                    yield FollowNews("status", now)
-                known = now
-                pieces = await asyncio.to_thread(output.pieces, folder, offsets)
-                for piece in pieces:
-                    offsets[piece.stream] = piece.offset + len(piece.data)
-                    yield piece
-                if is_over and not pieces:
-                    break
-                if run and not is_over:
-                    run.refuse_if_left()
-                if news is not None and not pieces:
-                    await asyncio.wait((news,), timeout=output.POLL_SECONDS if now.position is None else LOOK_SECONDS)
-        finally:
-            if run is not None:
-                run.followers -= 1
-        yield FollowNews("done", known)
+            await asyncio.to_thread(write_files, found, run.folder, it.rendered_prompt or "", run.fds)
+        except OSError as error:
+            message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
+            if error.errno in _FULL:
+                raise CannotRunError(ErrorType.DISK_FULL, message, hint="free some space") from error
+            raise CannotRunError(ErrorType.CONFIG_ERROR, message, hint="look at its owner and mode") from error
+        if room.config.preflight_seconds and found.values["url"] is not None:
+            await check_provider(found.values, seconds=room.config.preflight_seconds)
+        run.deadline = room.clocks.awake() + it.plan.timeout_seconds  # for who must adopt it before it is ready
+        stdout, stderr, *stdin = run.fds
+        return ChildSpec(
+            unit=run.unit,
+            argv=found.argv,
+            cwd=str(run.home),
+            env={**found.env, **room.own},
+            limits=tree_limits(it.plan.processes, it.plan.cpu_percent),
+            max_rss_bytes=it.plan.memory_bytes,
+            stdin_fd=stdin[0] if stdin else None,
+            stdout_fd=stdout,
+            stderr_fd=stderr,
+        )
 
-    async def wait(self, number: int) -> Execution:
-        """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
-        run = self.runs.get(number)
-        if run is None:
-            return await self.execution(number, blobs=True)
-        await run.until_done()
-        return run.execution  # with its texts: a full disk may not show them yet
+    async def _check_budget(self, run: Run) -> None:
+        room, pipe = self._room, run.definition
+        tokens_max, cost_max = pipe.daily_tokens if pipe else None, (pipe and pipe.daily_cost) or room.config.daily_cost
+        if tokens_max is None and cost_max is None:
+            return
+        now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+        tokens, cost = await ledger_pipes.usage_since(room.ledger, today, run.name)
+        if tokens_max is not None and tokens >= tokens_max:
+            used = f"{tokens} tokens today of {tokens_max}"
+        elif cost_max is not None and cost >= cost_max:
+            used = f"{cost:.4f} USD today of {cost_max:g}"
+        else:
+            return
+        raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {used}")
+
+    async def ready(self, run: Run) -> None:
+        it, warnings = run.execution, list(run.launch.warnings) if run.launch else []
+        self._room.supervisor.say(
+            "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
+        )
+        run.close_fds()
+
+    def revive(self, child: Child, note: Note | None) -> Run:
+        own = note.own if note is not None else {}
+        nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
+        run = self._run_of(self._known.get(own.get("execution", 0), nobody), child.key)
+        if run.execution.status is Status.RUNNING:
+            self._room.add(run)
+            self._room.line.running[run.id] = run.execution
+        run.goes_on = run.id in self._retried
+        run.ready_at, run.phase = child.started_at, Phase.READY
+        run.heard_at = self._room.clocks.boot()
+        run.deadline = float(own.get("deadline") or self._room.clocks.awake())
+        if note is not None and note.stopping is not None:
+            run.want_end(Cause(own.get("cause") or Cause.CANCELLED), own.get("detail"))
+        return run
+
+    async def adopt(self, run: Run, _note: Note) -> bool:
+        return run.execution.status is Status.RUNNING
+
+    def fail_waiters(self, run: Run) -> None:
+        """Say nothing: whoever waits hears of its end when its row is final."""
+
+    async def release(self, run: Run) -> None:
+        """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
+        run.close_fds()
+        if run.phase is Phase.COLD and run.child is not None:
+            return  # cut off, so that its end may not be written: the next start reads its output, and says what it was
+        await run.finish()
+
+    def gone(self, run: Run) -> None:
+        """Leave one whose end is not recorded: the keeper is lost."""
+        if not run.execution.status.is_final:
+            run.leave()
+
+    # -- the start of a control plane --------------------------------------------------------------------------------
+
+    async def adopt_all(self) -> None:
+        """Take over what an earlier control plane left; returns when all is decided.
+
+        An agent that the keeper holds goes on, with its timeout from where it was counted; its output is read again
+        from byte 0. A row that says `running` and whose process nobody holds was cut off: failed, `interrupted`, its
+        output folder is marked, never deleted; one that was never spawned waits in line again. What waited waits on.
+        """
+        room = self._room
+        rows = {row.id: row for row in await ledger_pipes.open_rows(room.ledger)}
+        notes = [read_note(child.tag) for child in await room.placement.list("pipe:")]
+        held = {number for note in notes if note is not None and (number := note.own.get("execution"))}
+        self._known = {number: row for number, row in rows.items() if number in held}
+        self._retried = {row.retry_of for row in rows.values()}
+        for number in held - set(rows):  # its end was recorded, and the control plane came no further
+            self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
+        for run in await room.supervisor.adopt(self):
+            if run.execution.pid is None:  # the control plane before us ended between the spawn and this
+                await room.ledger.write(run.spawned(run.child))
+            room.task(run.see_through())
+        self._known = {}
+        for row in rows.values():
+            if row.id in held:
+                continue
+            if row.status is Status.QUEUED:
+                room.push(self._run_of(row))
+            elif row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at:
+                # Of an earlier keeper nobody knows what it had spawned: nothing is run twice.
+                await room.ledger.write(EXECUTIONS.update(row.id, OPEN, **_AGAIN))
+                room.push(self._run_of(structs.replace(row, **_AGAIN)))
+            else:
+                await self._interrupted(self._run_of(row))
+
+    def _run_of(self, row: Execution, key: str | None = None) -> Run:
+        return Run(self._room, row, self._room.definition_of(row.pipe_name), key)
+
+    async def _interrupted(self, run: Run) -> None:
+        room, run.wanted = self._room, Reason.INTERRUPTED
+        run.want_end(Cause.INTERRUPTED)
+        room.add(run)
+        try:
+            await run.end_now(ended(run.execution.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value))
+        except PxError as error:
+            _log.error("pipe_interruption_not_recorded", execution=run.id, detail=error.detail)

@@ -44,8 +44,6 @@ _log = structlog.get_logger(__name__)
 
 
 class PipeFiles:
-    """Keeps what is remembered of pipes, and what waits of them, in step with their files; and works on those."""
-
     def __init__(self, room: PipeViews) -> None:
         self._room = room
         self._was_enabled: dict[str, bool] = {}
@@ -141,7 +139,6 @@ class PipeFiles:
         return structs.replace(view, warnings=warnings)
 
     async def scaffold(self, name: str) -> models.PipeView:
-        """Make a new pipe to be filled in; it runs by hand only."""
         self._room.refuse_at_the_end()
         folder = _place_for(self._room.config.pipes_dir, name)
         await asyncio.to_thread(_place, folder, TEMPLATE.read_bytes(), None)
@@ -191,7 +188,6 @@ class PipeFiles:
         await self.gone(name, "its pipe was removed")
 
     async def afresh(self, name: str) -> models.Declared:
-        """Return a pipe as its file stands now."""
         if not self._room.catalog.is_current(name):  # a stat: cheaper than a thread
             await self.refresh()
         return self._room.definition(name)
@@ -307,7 +303,6 @@ def _local(source: str, examples_dir: Path) -> tuple[Path, Path | None]:
 
 
 def _place_for(pipes_dir: Path, name: str) -> Path:
-    """Return the folder of a pipe that is to be made."""
     if trouble := name_trouble(name):
         raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=COMMAND)
     folder = Path(os.path.abspath(pipes_dir)) / name

@@ -116,8 +116,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)):
-        doubts += (doubt,)
+    doubts += provider_doubts(spec, it.preset.provider)
     stop, patterns = spec.stop, (*config.redact, *redact)
     terms = RunTerms(
         parser=spec.parser,
@@ -141,13 +140,13 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     )
 
 
-def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
-    """Say that a provider is not known to be one of the agent's; None where it is. Pure."""
+def provider_doubts(spec: AgentSpec, provider: str | None) -> tuple[str, ...]:
+    """Say that a provider is not known to be one of the agent's, where that knows some. Pure."""
     known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
     if provider is None or provider in known or len(known) == 1:
-        return None
-    near = did_you_mean(provider, known)
-    return f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands{near}"
+        return ()
+    said = f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands"
+    return (f"{said}{did_you_mean(provider, known)}",)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -170,11 +169,10 @@ async def resolve_key(
             return key
         raise _no_key(f"the variable {name} is not set", f"set {name} in the .env beside pipe.md, or for the daemon")
     kind, _, rest = reference.partition(":")
-    try:
-        words = shlex.split(rest) if kind == "cmd" else rest.split()
-    except ValueError:
-        words = []
-    if kind == "file" and words:
+    words: list[str] = []
+    with contextlib.suppress(ValueError):
+        words = shlex.split(rest)
+    if kind == "file" and rest.strip():
         return await asyncio.to_thread(_key_of_file, rest.strip(), environ, cwd)
     if kind != "cmd" or not words:
         hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
@@ -401,7 +399,6 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a new file, private from its first instant."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(text.encode("utf-8", "surrogatepass"))

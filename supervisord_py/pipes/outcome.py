@@ -188,7 +188,6 @@ _SPOKEN = re.compile(
 
 
 def hint_seconds(text: str) -> float | None:
-    """Return how long a provider asks to wait, None where it does not say."""
     if found := _AFTER.search(text):
         return float(found[2]) * (0.001 if found[1] else 1.0)
     for spoken in _SPOKEN.finditer(text):
@@ -231,7 +230,6 @@ def judge(
 
 
 def _hidden_failure(ended: ExitInfo, errors: Sequence[ErrorPattern]) -> Outcome | None:
-    """Look for the adapter's patterns in what an agent printed that hides its failures behind exit code 0."""
     for text in (ended.stderr_tail, ended.stdout_tail):
         for each in errors:
             if found := re.search(each.pattern, text, _FLAGS):

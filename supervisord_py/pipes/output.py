@@ -74,7 +74,6 @@ def child_file(stream: OutputStream, *, copied: bool) -> str:
 
 
 def remove_raw(folder: Path) -> None:
-    """Remove what the agent wrote, once the files that are kept were made of it. Blocking."""
     for stream in BOTH:
         with suppress(OSError):
             (folder / child_file(stream, copied=True)).unlink()
@@ -97,7 +96,6 @@ def _read(file: str, offset: int, limit: int) -> bytes:
 
 
 def size(folder: Path, stream: OutputStream) -> int | None:
-    """Return how many bytes of a stream are there; None where there is no file. Blocking."""
     try:
         return os.stat(f"{folder}/{FILES[stream]}").st_size
     except OSError:
@@ -145,7 +143,6 @@ class Redactor:
         self._line = b""  # not whole yet
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; return those that are certain."""
         if self._known is None and not self._patterns:
             return data
         whole, newline, rest = (self._line + data).rpartition(b"\n")
@@ -175,7 +172,6 @@ def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> st
 
 
 def _printed_forms(values: Iterable[str]) -> set[bytes]:
-    """Return every form in which a value may be printed: as it is, and as a JSON string holds it."""
     forms = set()
     for value in {line.strip() for each in values for line in (each.strip(), *each.split("\n"))}:
         if len(value) >= SHORTEST_VALUE:

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import structlog
+from msgspec import structs
 
-from supervisord_py.errors import BadRequestError, ConflictError, InvalidInputError, OverloadedError, PxError
+from supervisord_py.errors import (
+    BadRequestError,
+    ConflictError,
+    InvalidInputError,
+    OverloadedError,
+    PxError,
+    UnknownUnitError,
+)
 from supervisord_py.ledger import pipes as ledger_pipes
-from supervisord_py.ledger.pipes import Execution, Trigger
+from supervisord_py.ledger.pipes import EXECUTIONS, Execution, Trigger
+from supervisord_py.pipes import output
 from supervisord_py.pipes.context import again
 from supervisord_py.pipes.definition import EVENT_NAME, PUBLISHED
-from supervisord_py.pipes.driver import RunDriver
+from supervisord_py.pipes.executions import LOOK_SECONDS, RunDriver
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent, usable
 from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.output import BOTH, FollowItem, FollowNews, OutputPage, OutputStream
 from supervisord_py.pipes.schedule import shown
 from supervisord_py.pipes.status import PipeViews
 from supervisord_py.pipes.triggers import Triggers
@@ -50,7 +60,6 @@ class Pipes(PipeViews):
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
         await self.states.open()
         await asyncio.to_thread(self.catalog.refresh)
         self.look_again()  # who waits for events hears, too, of what ended while nobody was here
@@ -65,7 +74,6 @@ class Pipes(PipeViews):
         self.task(self.prune_for_ever())
 
     def start_scheduler(self) -> None:
-        """Begin to run what is due and what waits: the API listens now."""
         if not self.is_ending:
             self.is_gate_open = True
             self.admit()
@@ -96,7 +104,6 @@ class Pipes(PipeViews):
         self.due_bell.set()
 
     def clocks_jumped(self) -> None:
-        """Ask anew who is due: the wall clock was set, or the machine has woken up."""
         self.admit()
         self.due_bell.set()
 
@@ -132,7 +139,6 @@ class Pipes(PipeViews):
         return await self.checks_of(await self.files.afresh(name))
 
     async def rendered(self, name: str) -> str:
-        """Return the prompt that a pipe would be run with now."""
         definition = usable(self.definition(name))
         newest = (await ledger_pipes.page(self.ledger, ledger_pipes.ExecutionFilter(limit=1))).executions
         chosen, _warnings = await self.choose(definition)
@@ -214,7 +220,6 @@ class Pipes(PipeViews):
         return await self.end(run, "cancelled on request")
 
     async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
-        """End everything of a pipe: what runs, what waits; () when there is nothing."""
         self.definition(name)
         return await self.cancel_all(name, "cancelled on request")
 
@@ -230,3 +235,82 @@ class Pipes(PipeViews):
             hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
             raise BadRequestError(f"{shown(event.name)} {why}", hint=hint)
         return await self.triggers.publish(event)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
+        """Return an execution as it stands, with the texts of its output where wanted: memory is ahead of the ledger.
+
+        Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
+        """
+        run = self.runs.get(number)
+        if run is not None:
+            found: Execution | None = self.view(run)
+            if blobs and not run.execution.status.is_final:
+                texts = await asyncio.to_thread(output.texts, run.folder, self.config.row_bytes)
+                found = structs.replace(self.view(run), **texts)
+        else:
+            rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
+            found = next(iter(rows), None)
+        if found is None or pipe not in {None, found.pipe_name}:
+            raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
+        return found
+
+    async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> ledger_pipes.ExecutionPage:
+        """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
+        found = await ledger_pipes.page(self.ledger, wanted)
+        rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
+        return found._replace(executions=tuple(rows))
+
+    async def output(
+        self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
+    ) -> OutputPage:
+        """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
+        limit = max(0, min(output.PAGE_BYTES if limit is None else limit, output.PAGE_MAX))
+        known = await self.execution(number)  # before the file is read: a final one's is whole then
+        return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
+
+    async def follow(
+        self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int
+    ) -> AsyncGenerator[FollowItem, None]:
+        """Yield an execution's start, output, changes and end; close the iterator when leaving early.
+
+        `begins` say where the streams begin, in their order; those that are not given begin at 0. Raises
+        UnknownUnitError: there is none of that id; InterruptedRunError: this control plane ends, the execution goes on.
+        """
+        run = self.runs.get(number)  # before anybody else has a turn: what ends meanwhile is dropped, and known stale
+        known, folder = await self.execution(number), self.folder(number)
+        yield FollowNews("start", known)
+        offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
+        if run is not None:
+            run.followers += 1
+            run.tell()
+        try:
+            while True:
+                is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
+                now, news = (self.view(run), run.news) if run else (known, None)
+                if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
+                    yield FollowNews("status", now)
+                known = now
+                pieces = await asyncio.to_thread(output.pieces, folder, offsets)
+                for piece in pieces:
+                    offsets[piece.stream] = piece.offset + len(piece.data)
+                    yield piece
+                if is_over and not pieces:
+                    break
+                if run and not is_over:
+                    run.refuse_if_left()
+                if news is not None and not pieces:
+                    await asyncio.wait((news,), timeout=output.POLL_SECONDS if now.position is None else LOOK_SECONDS)
+        finally:
+            if run is not None:
+                run.followers -= 1
+        yield FollowNews("done", known)
+
+    async def wait(self, number: int) -> Execution:
+        """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
+        run = self.runs.get(number)
+        if run is None:
+            return await self.execution(number, blobs=True)
+        await run.until_done()
+        return run.execution  # with its texts: a full disk may not show them yet

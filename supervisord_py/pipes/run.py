@@ -1,4 +1,4 @@
-"""One execution from its place in line to its end, and how that is judged. The supervisor runs it, by `driver.py`.
+"""One execution from its place in line to its end, and how that is judged. The supervisor runs it, by `RunDriver`.
 
 Laws:
 - The row says `running` before anything is spawned, and who it became right after. Whatever happens it becomes final
@@ -26,18 +26,8 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, KeeperLostError, PxError
-from supervisord_py.ledger.pipes import (
-    EXECUTIONS,
-    OPEN,
-    PIPE_STATES,
-    ErrorType,
-    Execution,
-    Outcome,
-    Status,
-    finish,
-    mark_running,
-    release_claim,
-)
+from supervisord_py.ledger import pipes as ledger_pipes
+from supervisord_py.ledger.pipes import EXECUTIONS, OPEN, PIPE_STATES, ErrorType, Execution, Outcome, Status
 from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
@@ -107,7 +97,6 @@ class Run(Instance):
 
     @property
     def is_leaving_line(self) -> bool:
-        """Whether it is to end, or has ended, before it ran."""
         return self.cause is not Cause.NOBODY and self.execution.started_at is None
 
     def tell(self) -> None:
@@ -170,7 +159,7 @@ class Run(Instance):
         wait_ms = max(0, round((now - self.execution.queued_at) * 1000))
         known = {"started_at": now, "queue_wait_ms": wait_ms, "instance": self.key}
         self.become(status=Status.RUNNING, **known)
-        claim = mark_running(self.id, progress=msgspec.json.encode(self.terms).decode(), **known)
+        claim = ledger_pipes.mark_running(self.id, progress=msgspec.json.encode(self.terms).decode(), **known)
         return together(claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting())
 
     def spawned(self, child: Child) -> Operation:
@@ -199,14 +188,12 @@ class Run(Instance):
             await self.room.after(self)
 
     async def end_now(self, *also: Operation) -> None:
-        """Record how it ended, whatever is left of it, and do what follows."""
         await self.room.ledger.write(together(await self.conclude(), *also))
         await self.finish()
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
-        """Start it, see it through, and stop what is left of it."""
         room, self._starting = self.room, asyncio.current_task()
         try:
             await room.supervisor.start(room.driver, self)
@@ -274,7 +261,6 @@ class Run(Instance):
         return self._copier
 
     async def _copy(self) -> None:
-        """Make what is kept of what has come, and look at what the agent has said."""
         copier = await self.open_output()
         try:
             while self.cause is Cause.NOBODY and await asyncio.to_thread(copier.step):
@@ -336,8 +322,8 @@ class Run(Instance):
             also.append(EXECUTIONS.insert(self.following))
         elif it.trigger_event and it.trigger_key and outcome.status is not Status.COMPLETED:
             # Let the event start the pipe again, should it be told once more.
-            also.append(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
-        return finish(self.id, also=together(*also), **facts)
+            also.append(ledger_pipes.release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
+        return ledger_pipes.finish(self.id, also=together(*also), **facts)
 
     def _close(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
         """Judge it once all that it wrote is taken; return the outcome, and what its row says of it. Blocking."""
@@ -379,7 +365,6 @@ class Run(Instance):
         return outcome, facts
 
     def _judged(self, summary: Summary, facts: Mapping[str, Any]) -> Outcome:
-        """Judge by what was to end it, by its start that failed, else by how its process ended."""
         record, terms = self.record, self.terms
         if self.child is None and self.cause is Cause.NOBODY:
             return self._not_started(self.error)

@@ -177,7 +177,6 @@ def tokens(used: Any, *names: str, total: str = "", counts_cached: bool = False,
 
 
 def block_text(content: Any) -> str:
-    """Return the joined texts of a message's content: a text, or a list of blocks."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []

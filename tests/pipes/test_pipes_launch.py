@@ -18,7 +18,7 @@ from supervisord_py.ledger.pipes import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
 from supervisord_py.pipes.context import Clocks
-from supervisord_py.pipes.driver import RunDriver
+from supervisord_py.pipes.executions import RunDriver
 from supervisord_py.pipes.launch import LaunchSpec, command_line
 from supervisord_py.pipes.preflight import AgentShelf, Completed
 

@@ -23,7 +23,7 @@ from supervisord_py.pipes import executions, output, room
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.due import Due, Now, Progress, decide
-from supervisord_py.pipes.launch import provider_doubt
+from supervisord_py.pipes.launch import provider_doubts
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
@@ -165,8 +165,7 @@ async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
     rig.write("a9", "agent: tell\nprovider: acme-llm\nmodel: m")
     done = await rig.run("a9")
     assert (done.stdout, done.preset.provider) == ("--provider acme-llm --model m\n", "acme-llm")
-    doubt = provider_doubt(load_adapters(None).get("pi"), "acme-llm")
-    assert doubt is not None
+    (doubt,) = provider_doubts(load_adapters(None).get("pi"), "acme-llm")
     assert "is not known to be one of pi's; it is passed on as it stands" in doubt
 
 
