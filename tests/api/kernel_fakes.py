@@ -25,7 +25,7 @@ from supervisord_py.kernels.session import (
     SessionState,
     StartRequest,
     Variables,
-)  # fmt: skip
+)
 
 Tell = Callable[[CallEvent], None]
 Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]

@@ -32,11 +32,6 @@ async def test_every_kind_of_error_becomes_its_problem_document(rig: Rig) -> Non
         assert headers["Content-Type"].startswith("application/problem+json")
 
 
-async def test_a_wrong_method_is_answered_with_the_right_one(rig: Rig) -> None:
-    _, problem, headers = await rig.ask("POST", "/api/status")
-    assert (headers["Allow"], problem["allow"]) == ("GET", ["GET"])
-
-
 async def test_a_bug_tells_the_client_its_id_and_nothing_else(rig: Rig) -> None:
     del rig.control.degraded
     status, problem, headers = await rig.get("/api/health", **{"X-Request-Id": "my-id"})

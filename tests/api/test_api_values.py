@@ -29,15 +29,13 @@ NOW = 1_800_000_000.0
         ("0.5h", NOW - 1800),
         ("2026-01-31T12:00:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
         ("2026-01-31T14:00:00+02:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
-        *((text, None) for text in ("", "-5", "10 m", "10x", "٣m", "1h30m", "yesterday", "2026-13-01T00:00:00Z")),
     ],
 )
-def test_moments_are_times_or_ages(text: str, moment: float | None) -> None:
-    if moment is not None:
-        assert moment_of("since", text, NOW) == moment
-        return
-    with pytest.raises(BadRequestError, match="RFC 3339"):
-        moment_of("since", text, NOW)
+def test_moments_are_times_or_ages(text: str, moment: float) -> None:
+    assert moment_of("since", text, NOW) == moment
+    for wrong in ("", "-5", "10 m", "10x", "٣m", "1h30m", "yesterday", "2026-13-01T00:00:00Z"):
+        with pytest.raises(BadRequestError, match="RFC 3339"):
+            moment_of("since", wrong, NOW)
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,16 @@ from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.session import CallRequest, CallResult, Cell
 
 PATH = "/api/kernels/default/execute"
-NDJSON = {"Accept": "application/x-ndjson"}
 QUEUED = {"event": "queued", "position": 1}
+CODE = {"code": "1"}
+SSE = {"Accept": "text/event-stream"}
+NDJSON = {"Accept": "application/x-ndjson"}
+SESSION = key_of("default").id
 
 
 @pytest.mark.parametrize(
     ("spec", "more", "taken"),
     [
-        (None, {}, None),
         ("python3", {}, None),
         ("ir", {}, "ir"),
         ("ir", {"kernelspec": "python3"}, "python3"),
@@ -34,19 +36,18 @@ QUEUED = {"event": "queued", "position": 1}
     ],
 )
 async def test_a_notebook_says_which_kernelspec_it_wants(
-    rig: Rig, spec: str | None, more: dict[str, str], taken: str | None
+    rig: Rig, spec: str, more: dict[str, str], taken: str | None
 ) -> None:
     cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": "1 + 1"}
-    metadata = {"kernelspec": {"name": spec, "display_name": "x", "language": "R"}} if spec else {}
+    metadata = {"kernelspec": {"name": spec, "display_name": "x", "language": "R"}}
     notebook = json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": [cell]})
-    status, document, _ = await rig.ask("POST", PATH, {"notebook": notebook, **more})
+    status, _, _ = await rig.ask("POST", PATH, {"notebook": notebook, **more})
     [(_, asked)] = rig.kernels.asked
     assert (status, asked.cells, asked.kernelspec) == (200, (Cell("1 + 1"),), taken)
-    assert json.loads(document["notebook"])["cells"][0]["execution_count"] is None
 
 
 async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:
-    seen, received = asyncio.Event(), bytearray()
+    seen, received = asyncio.Event(), b""
 
     async def script(_: CallRequest, tell: Tell) -> CallResult:
         tell(QUEUED)
@@ -54,16 +55,12 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
         raise TimedOutError("over before the first cell")
 
     rig.kernels.script = script
-
-    async def ask() -> None:
-        async with rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
+    async with rig.client.post(PATH, json=CODE, headers=NDJSON) as answer:
+        with pytest.raises(aiohttp.ClientPayloadError):
             async for piece in answer.content.iter_any():
-                received.extend(piece)
+                received += piece
                 seen.set()
-
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await ask()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in received.splitlines() if line]
+    lines = [json.loads(line) for line in received.splitlines() if line]
     assert [line.get("event", line.get("kind")) for line in lines] == ["queued", "timed_out"]
 
 
@@ -71,23 +68,17 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
 async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancelled(
     short_tmp: Path, accept: str
 ) -> None:
-    ended: list[str] = []
-    hold = asyncio.Event()
+    hold, ended = asyncio.Event(), asyncio.Event()
+
+    async def script(_: CallRequest, tell: Tell) -> CallResult:
+        tell(QUEUED)
+        await hold.wait()
+        ended.set()
+        return result()
 
     async with api_rig(short_tmp, drain_seconds=0.05) as rig:
-
-        async def script(_: CallRequest, tell: Tell) -> CallResult:
-            tell(QUEUED)
-            try:
-                await hold.wait()
-            except asyncio.CancelledError:
-                ended.append("cancelled")
-                raise
-            ended.append("by itself")
-            return result()
-
         rig.kernels.script = script
-        asking = asyncio.create_task(rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": accept}))
+        asking = asyncio.create_task(rig.ask("POST", PATH, CODE, headers={"Accept": accept}))
         await until(lambda: rig.kernels.asked)
         await rig.runner.cleanup()
         if accept == "application/json":
@@ -96,171 +87,106 @@ async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancell
         else:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await asking
-        assert ended == []
         hold.set()
-        await until(lambda: ended == ["by itself"])
+        async with asyncio.timeout(DEADLINE):
+            await ended.wait()
 
 
 # -- clients of server-sent events that were cut off: told the rest, once, and nothing runs again ----------------------
 
-SESSION = key_of("default").id
-SSE = {"Accept": "text/event-stream"}
-Event = tuple[str, str, dict[str, Any]]
-"""Its id, its name, its data."""
 
-
-def event_of(frame: str) -> Event:
-    lines = dict(line.split(": ", 1) for line in frame.split("\n"))
-    return lines["id"], lines["event"], json.loads(lines["data"])
-
-
-def events_of(body: bytes) -> list[Event]:
-    return [event_of(frame) for frame in body.decode().split("\n\n") if frame and not frame.startswith(":")]
-
-
-class Story:
-    """A call in steps: each waits until it is let go on."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.step = asyncio.Event()
-        self.runs = 0
-
-    def writer(self, cell: str) -> Writer:
-        folder = self.rig.kernels.cells_dir / SESSION
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return Writer(str(folder), cell, 1 << 30)
-
-    async def pause(self) -> None:
-        await self.step.wait()
-        self.step.clear()
-
-    async def tell(self, _: CallRequest, tell: Tell) -> CallResult:
-        self.runs += 1
-        tell(QUEUED)
-        first = self.writer("c1")
-        first.begin("code")
-        tell({"event": "cell_started", "index": 0, "id": "c1", "kernel": SESSION})
-        euro, heart = "€".encode(), "♥".encode()
-        first.write("stdout", b"one " + euro[:1])
-        await self.pause()
-        first.write("stderr", heart[:2])
-        first.display({"text/plain": "first"}, {}, None)
-        first.display({"text/plain": "second"}, {}, None)
-        tell({"event": "notice", "text": "in the middle"})
-        await self.pause()
-        first.write("stderr", heart[2:])
-        first.write("stdout", euro[1:] + b" two\n")
-        first.write("stdout", euro[:2])  # whose end never comes
-        first.end("ok", execution_count=1, duration=0.1)
-        first.close()
-        done = ok("c1")
-        tell({"event": "cell_done", "cell": done.document()})
-        await self.pause()
-        second = self.writer("c2")
-        second.begin("code")
-        tell({"event": "cell_started", "index": 1, "id": "c2", "kernel": SESSION})
-        second.write("stdout", b"three\n")
-        second.end("ok", execution_count=2, duration=0.1)
-        second.close()
-        last = ok("c2")
-        tell({"event": "cell_done", "cell": last.document()})
-        return result(done, last)
-
-    async def told(self, seen: str | None, count: int | None = None) -> list[Event]:
-        """Ask, and take so many events or all."""
-        headers = SSE if seen is None else {**SSE, "Last-Event-ID": seen}
-        found: list[Event] = []
-        async with asyncio.timeout(DEADLINE), self.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
-            assert answer.status == 200, await answer.text()
-            if count is None:
-                return events_of(await answer.content.read())
-            while len(found) < count:
-                frame = await answer.content.readuntil(b"\n\n")
-                found.append(event_of(frame.decode().strip()))
-            answer.close()
-        return found
-
-
-@pytest.fixture
-def story(rig: Rig) -> Story:
-    made = Story(rig)
-    rig.kernels.script = made.tell
-    return made
-
-
-def without_ids(events: list[Event]) -> list[dict[str, Any]]:
-    return [data for _, _, data in events]
+async def follow(rig: Rig, seen: str | None, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """Ask, and take so many events: their ids and data."""
+    found = []
+    headers = SSE if seen is None else {**SSE, "Last-Event-ID": seen}
+    async with asyncio.timeout(DEADLINE), rig.client.post(PATH, json=CODE, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        while len(found) < count:
+            frame = (await answer.content.readuntil(b"\n\n")).decode().strip()
+            lines = dict(line.split(": ", 1) for line in frame.split("\n"))
+            found.append((lines["id"], json.loads(lines["data"])))
+            if lines["event"] == "done":
+                break
+        answer.close()
+    return found
 
 
 def merged(events: list[dict[str, Any]]) -> list[Any]:
     """Return what was told, however the output was cut: bytes of each stream, and all else in its order."""
     output: dict[tuple[str, str], bytes] = {}
-    rest: list[Any] = []
     for event in events:
-        if event["event"] != "output":
-            rest.append(event)
-            continue
-        data = event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
-        key = (event["id"], event["stream"])
-        output[key] = output.get(key, b"") + data
-    return [output, *rest]
+        if event["event"] == "output":
+            data = event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
+            output[event["id"], event["stream"]] = output.get((event["id"], event["stream"]), b"") + data
+    return [output, *(event for event in events if event["event"] != "output")]
 
 
-async def everything(story: Story) -> list[Event]:
-    """Tell the whole story to one that stays."""
-    telling = asyncio.ensure_future(story.told(None))
-    for _ in range(3):
-        story.step.set()
-        await until(lambda: not story.step.is_set())
-    return await telling
-
-
-async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(story: Story) -> None:
-    whole = merged(without_ids(await everything(story)))
-    told: list[Event] = []
-    seen: str | None = None
+async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(rig: Rig) -> None:
+    step, runs = asyncio.Event(), list[CallRequest]()
+    folder = rig.kernels.cells_dir / SESSION
+    folder.mkdir(mode=0o700)
 
     async def go_on() -> None:
-        for _ in range(3):
-            story.step.set()
-            await until(lambda: not story.step.is_set())
+        for _ in range(2):
+            step.set()
+            await until(lambda: not step.is_set())
 
-    going = asyncio.ensure_future(go_on())
-    while not told or told[-1][1] != "done":
-        (event,) = await story.told(seen, 1)
-        told.append(event)
-        seen = event[0]
+    async def pause() -> None:
+        await step.wait()
+        step.clear()
+
+    async def story(request: CallRequest, tell: Tell) -> CallResult:
+        runs.append(request)
+        tell(QUEUED)
+        for index, cell in enumerate(("c1", "c2")):
+            writer = Writer(str(folder), cell, 1 << 30)
+            writer.begin("code")
+            tell({"event": "cell_started", "index": index, "id": cell, "kernel": SESSION})
+            writer.write("stdout", b"one \xe2")
+            tell({"event": "notice", "text": "in the middle"})
+            await pause()
+            writer.write("stderr", b"\xff")
+            writer.display({"text/plain": "first"}, {}, None)
+            writer.display({"text/plain": "second"}, {}, None)
+            writer.write("stdout", b"\x82\xac two\n")
+            writer.end("ok", execution_count=1, duration=0.1)
+            writer.close()
+            tell({"event": "cell_done", "cell": ok(cell).document()})
+        return result(ok("c1"), ok("c2"))
+
+    rig.kernels.script = story
+    whole, _ = await asyncio.gather(follow(rig, None, 1000), go_on())
+    told, going = list[tuple[str, dict[str, Any]]](), asyncio.ensure_future(go_on())
+    while not told or told[-1][1]["event"] != "done":
+        told += await follow(rig, told[-1][0] if told else None, 1)
     await going
-    assert merged(without_ids(told)) == whole
-    assert whole[0] == {
-        ("c1", "stdout"): "one € two\n".encode() + "€".encode()[:2],
-        ("c1", "stderr"): "♥".encode(),
-        ("c2", "stdout"): b"three\n",
+    expected = merged([event for _, event in whole])
+    assert merged([event for _, event in told]) == expected
+    assert expected[0] == {
+        (cell, stream): said
+        for cell in ("c1", "c2")
+        for stream, said in (("stdout", "one € two\n".encode()), ("stderr", b"\xff"))
     }
-    assert len({identifier for identifier, _, _ in told}) == len(told)
-    status, body, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": str(seen)})
+    assert len({identifier for identifier, _ in told}) == len(told)
+    status, body, _ = await rig.ask("POST", PATH, CODE, headers={**SSE, "Last-Event-ID": told[-1][0]})
     assert (status, body) == (204, b""), "which tells clients not to come back"
-    assert story.runs == 2
+    assert len(runs) == 2
 
 
-async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_come_back_cancels_the_call(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "RESUME_SECONDS", 0.2)
-    async with api_rig(short_tmp) as rig:
-        cancelled = asyncio.Event()
+    cancelled = asyncio.Event()
 
-        async def waits(_: CallRequest, tell: Tell) -> CallResult:
-            tell(QUEUED)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-            raise AssertionError
+    async def waits(_: CallRequest, tell: Tell) -> CallResult:
+        tell(QUEUED)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
 
-        rig.kernels.script = waits
-        async with rig.client.post(PATH, json={"code": "1"}, headers=SSE) as answer:
-            identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-            answer.close()
-        await asyncio.wait_for(cancelled.wait(), DEADLINE)
-        status, _, _ = await rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
-        assert status == 404
+    rig.kernels.script = waits
+    [(identifier, _)] = await follow(rig, None, 1)
+    async with asyncio.timeout(DEADLINE):
+        await cancelled.wait()
+    assert (await rig.ask("POST", PATH, CODE, headers={**SSE, "Last-Event-ID": identifier}))[0] == 404

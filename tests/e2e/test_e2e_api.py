@@ -93,6 +93,7 @@ def test_errors_are_problem_documents_with_true_codes(
     assert (problem.keys() >= PROBLEM, bool(problem["detail"])) == (True, True)
     assert answer.headers["content-type"].split(";")[0] == "application/problem+json"
     assert answer.headers["x-request-id"] == "mine-1", "it is echoed, and made where there is none"
+    assert answer.headers.get("allow") == ("GET" if status == 405 else None)
     assert len({home.request("GET", "/api/health").headers["x-request-id"] for _ in range(2)}) == 2
 
 
