@@ -80,25 +80,22 @@ def test_daily_stays_an_interval_and_says_so() -> None:
         assert (found, better in str(said)) == (Every(seconds), True)
 
 
-JUNK: dict[str, tuple[str, str]] = {  # why, and what is offered: an example of a form
-    "": ("no schedule", ""),
-    "continuous": ("no schedule", ""),
-    "at 9:30": ("no schedule", ""),
-    "every 5 parsecs": ("no schedule", ""),
-    "tomorrow": ("no schedule", ""),
-    "in a while": ("no schedule", ""),
-    "wekdays at 9": ("no schedule", ""),
-    "x" * 300: ("no schedule", ""),
-    "2026-13-01 10:00": ("no date and time", "at 2099-01-01T09:00:00Z"),
-    "at 0001-01-01T00:00:00+14:00": ("from 1900", "at 2099-01-01T09:00:00Z"),
+DATE, CRON = "at 2099-01-01T09:00:00Z", "*/30 9-17 * * 1-5"
+JUNK = {  # why, and what is offered: an example of a form
+    **dict.fromkeys(
+        ("", "continuous", "at 9:30", "every 5 parsecs", "tomorrow", "in a while", "wekdays at 9", "x" * 300),
+        ("no schedule", ""),
+    ),
+    "2026-13-01 10:00": ("no date and time", DATE),
+    "at 0001-01-01T00:00:00+14:00": ("from 1900", DATE),
     "every 5s": ("too dense", "every 60 s"),
-    "every 999999999 weeks": ("over ten years", "at 2099-01-01T09:00:00Z"),
+    "every 999999999 weeks": ("over ten years", DATE),
     "every day at 25:00": ("no time of day", ""),
     "mon at 13pm": ("no time of day", ""),
-    "* * * *": ("wrong number of fields", "*/30 9-17 * * 1-5"),
-    "60 * * * *": ("bad minute", "*/30 9-17 * * 1-5"),
-    "0 0 30 2 *": ("bad day-of-month", "*/30 9-17 * * 1-5"),
-    "0 0 */31 2 1#2": ("no calendar", "*/30 9-17 * * 1-5"),
+    "* * * *": ("wrong number of fields", CRON),
+    "60 * * * *": ("bad minute", CRON),
+    "0 0 30 2 *": ("bad day-of-month", CRON),
+    "0 0 */31 2 1#2": ("no calendar", CRON),
     "*/90 * * * *": ("the step of '*/90'", "every 90m"),
     "0,55 * * * * *": ("too dense", "every 60 s"),
 }
@@ -106,9 +103,8 @@ JUNK: dict[str, tuple[str, str]] = {  # why, and what is offered: an example of 
 
 @pytest.mark.parametrize(("text", "told"), JUNK.items())
 def test_junk_is_an_error_that_offers_no_other_time(text: str, told: tuple[str, str]) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(told[0])) as caught:
         parse_schedule(text)
-    assert told[0] in caught.value.detail
     assert str(caught.value.hint).split("`")[1::2] == [told[1]][: bool(told[1])]
 
 
@@ -151,8 +147,7 @@ def test_a_config_map_wins_over_the_text(members: dict[str, Any], want: Schedule
         assert usable(front).schedule == want
 
 
-ORIGIN = NOW  # a Saturday
-SERIES: list[tuple[Calendar, str]] = [
+SERIES: list[tuple[Calendar, str]] = [  # from a Saturday
     (Calendar("days", 3, at_hour=9, at_minute=30), "11-24 09:30, 11-27 09:30, 11-30 09:30"),
     (Calendar("days", 7, (1,), at_hour=9), "11-23 09:00, 11-30 09:00"),  # from its first wanted day on
     (Calendar("days", 2, (1, 2), at_hour=9), "11-23 09:00, 12-01 09:00, 12-07 09:00"),
@@ -174,9 +169,9 @@ SERIES: list[tuple[Calendar, str]] = [
 @pytest.mark.parametrize(("plan", "want"), SERIES)
 def test_a_series_of_a_config_map(plan: Calendar, want: str) -> None:
     times = want.split(", ")
-    found = list(islice(plan.following(0.0, UTC, ORIGIN), len(times)))
+    found = list(islice(plan.following(0.0, UTC, NOW), len(times)))
     assert [datetime.fromtimestamp(each, UTC).strftime("%m-%d %H:%M") for each in found] == times
-    assert [next(plan.following(each - 1, UTC, ORIGIN)) for each in found] == found
+    assert [next(plan.following(each - 1, UTC, NOW)) for each in found] == found
 
 
 WORDS = """
