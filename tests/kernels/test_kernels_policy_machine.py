@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisord_py.config.settings import KernelsSettings
+from supervisord_py.kernels import session_set as s
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.session_set import (
-    LIVE,
-    Action,
-    KernelSlot,
-    KernelStart,
-    KernelStop,
-    SessionSet,
-    Waiter,
-    Want,
-    WhyRefused,
-)
+from supervisord_py.kernels.session_set import LIVE, KernelSlot, KernelStart, KernelStop, SessionSet, Waiter, Want
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
@@ -30,6 +21,7 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 3
 IDLE_SECONDS = 100.0
+EVICTED = {Reason.EVICTED_LRU, Reason.EVICTED_TTL}
 RARELY = st.sampled_from([False, False, False, True])
 numbers = st.integers(0, 2)
 randoms = st.randoms(use_true_random=False)
@@ -46,7 +38,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.world: dict[KernelSlot, Phase] = {}  # kernels that are there
         self.waiting: dict[Waiter, int] = {}  # by arrival
         self.running: dict[KernelSlot, Waiter] = {}
-        self.used: dict[KernelSlot, set[str]] = {}  # what ran on the present kernel
+        self.used: set[KernelSlot] = set()  # something ran on the present kernel
         self.deaths: dict[KernelSlot, int] = {}
         self.coming: set[KernelSlot] = set()  # may start though nobody waits
 
@@ -55,27 +47,26 @@ class SessionSetMachine(RuleBasedStateMachine):
 
     # -- the world ---------------------------------------------------------------------------------------------------
 
-    def perform(self, actions: list[Action]) -> list[Action]:
+    def perform(self, actions: list[s.Action]) -> list[s.Action]:
         for action in actions:
             match action:
                 case KernelStart(slot):
                     assert slot not in self.world, "two kernels of one session"
                     assert slot.failure is None, "a hard failure was not obeyed"
-                    assert slot in self.coming or any(it.session is slot for it in self.waiting), "for nobody"
+                    assert slot in self.coming or self.line(slot), "for nobody"
                     self.coming.discard(slot)
-                    self.world[slot], self.used[slot] = Phase.STARTING, set()
+                    self.used.discard(slot)
+                    self.world[slot] = Phase.STARTING
                     assert len(self.live()) <= self.cap, "a start over the cap"
                 case KernelStop(slot, reason):
                     assert self.world[slot] in LIVE
-                    if reason in {Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.MEMORY_LIMIT}:
+                    if reason in {*EVICTED, Reason.MEMORY_LIMIT}:
                         assert slot not in self.running, "a kernel at work was taken away"
                         assert not slot.foreign_busy, "a kernel at work for others was taken away"
-                    if reason in {Reason.EVICTED_LRU, Reason.EVICTED_TTL}:
-                        assert not [it for it in self.waiting if it.session is slot], "evicted under a call"
+                    assert reason not in EVICTED or not self.line(slot), "evicted under a call"
                     if reason is Reason.EVICTED_LRU:
                         assert slot.used_at <= min([it.used_at for it in self.set.victims()], default=slot.used_at)
-                    if reason is Reason.EVICTED_TTL:
-                        assert slot.used_at + IDLE_SECONDS <= self.now
+                    assert reason is not Reason.EVICTED_TTL or slot.used_at + IDLE_SECONDS <= self.now
                     self.world[slot] = Phase.STOPPING
                     self.running.pop(slot, None)
                 case Waiter(session=slot) as waiter if waiter.is_served:
@@ -83,23 +74,26 @@ class SessionSetMachine(RuleBasedStateMachine):
                     assert self.world[slot] is Phase.READY
                     if waiter.want is Want.CALL:
                         assert slot not in self.running, "two calls at a time"
-                        calls = [it for it in self.waiting if it.session is slot and it.want is Want.CALL]
+                        calls = [it for it in self.line(slot) if it.want is Want.CALL]
                         assert all(self.waiting[it] > arrival for it in calls), "somebody was overtaken"
-                        assert not waiter.reset or not self.used[slot], "a reset got an old kernel"
+                        assert not waiter.reset or slot not in self.used, "a reset got an old kernel"
                         self.running[slot] = waiter
-                        self.used[slot].add("a call")
+                        self.used.add(slot)
                 case Waiter(session=slot, refused=why) as waiter if why is not None:
                     del self.waiting[waiter]
-                    assert (why is WhyRefused.HARD_FAILURE) is (slot.failure is not None)
-                case Waiter() as waiter:
+                    assert (why is s.WhyRefused.HARD_FAILURE) is (slot.failure is not None)
+                case waiter:
                     assert waiter in self.waiting
         return actions
 
     def live(self) -> list[KernelSlot]:
         return [slot for slot, phase in self.world.items() if phase in LIVE]
 
-    def pick(self, choice: Random, *phases: Phase) -> KernelSlot:
-        return choice.choice([slot for slot, phase in self.world.items() if phase in phases])
+    def line(self, slot: KernelSlot) -> list[Waiter]:
+        return [it for it in self.waiting if it.session is slot]
+
+    def pick(self, choice: Random, phase: Phase) -> KernelSlot:
+        return choice.choice([slot for slot, it in self.world.items() if it is phase])
 
     def ask(self, slot: KernelSlot, want: Want = Want.CALL, *, reset: bool = False) -> Waiter:
         waiter = Waiter(slot, want, reset)
@@ -116,13 +110,14 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.perform(self.set.end(self.running.pop(slot), self.now, over_memory=over_memory))
         assert not over_memory or self.world[slot] is Phase.STOPPING or slot.foreign_busy
 
-    def make_ready(self, slot: KernelSlot) -> None:
-        self.world[slot] = Phase.READY
-        self.perform(self.set.ready(slot, self.now))
-
-    def bury(self, slot: KernelSlot) -> None:
-        del self.world[slot]
-        self.perform(self.set.gone(slot, self.now))
+    def go_on(self, slot: KernelSlot) -> None:
+        """Have a kernel come up, or be gone."""
+        if self.world.get(slot) is Phase.STOPPING:
+            del self.world[slot]
+            self.perform(self.set.gone(slot, self.now))
+        elif self.world.get(slot) is Phase.STARTING:
+            self.world[slot] = Phase.READY
+            self.perform(self.set.ready(slot, self.now))
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
@@ -137,9 +132,8 @@ class SessionSetMachine(RuleBasedStateMachine):
 
     @rule(number=numbers, want=st.sampled_from([Want.START, Want.RESTART]))
     def ask_for_it(self, number: int, want: Want) -> None:
-        slot = self.slots[number]
-        was_ready = self.world.get(slot) is Phase.READY
-        waiter = self.ask(slot, want)
+        was_ready = self.world.get(self.slots[number]) is Phase.READY
+        waiter = self.ask(self.slots[number], want)
         assert self.set.is_closed or (waiter not in self.waiting) is (was_ready and want is Want.START)
 
     @precondition(lambda self: self.running)
@@ -164,8 +158,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         slot = self.slots[number]
         self.coming.discard(slot)
         self.perform(self.set.stop(slot, Reason.STOPPED, self.now))
-        assert not [it for it in self.waiting if it.session is slot]
-        assert self.world.get(slot) in {None, Phase.STOPPING}
+        assert (self.line(slot), self.world.get(slot) in LIVE) == ([], False)
 
     @rule(cap=st.integers(1, 3))
     def bound(self, cap: int) -> None:
@@ -178,7 +171,8 @@ class SessionSetMachine(RuleBasedStateMachine):
         slot = self.slots[number]
         if slot in self.world or slot in self.set.active or slot.failure or self.set.is_closed:
             return
-        self.world[slot], self.used[slot], slot.used_at = Phase.READY, {"an earlier call"}, self.now - 10
+        self.world[slot], slot.used_at = Phase.READY, self.now - 10
+        self.used.add(slot)
         if with_cell:
             self.running[slot] = Waiter(slot)
         self.perform(self.set.adopt(slot, self.now, self.running.get(slot)))
@@ -189,21 +183,17 @@ class SessionSetMachine(RuleBasedStateMachine):
     @rule(choice=randoms)
     def all_come_and_go(self, choice: Random) -> None:
         for slot in choice.sample(list(self.world), len(self.world)):
-            if self.world.get(slot) is Phase.STOPPING:
-                self.bury(slot)
-            elif self.world.get(slot) is Phase.STARTING:
-                self.make_ready(slot)
+            self.go_on(slot)
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=randoms, no_descriptors=st.booleans())
     def fail_start(self, choice: Random, no_descriptors: bool) -> None:
         slot, idle = self.pick(choice, Phase.STARTING), len(self.set.victims())
-        waited = [it for it in self.waiting if it.session is slot]
+        waited = self.line(slot)
         actions = self.perform(self.set.start_failed(slot, self.now, no_descriptors=no_descriptors))
         assert self.world[slot] is Phase.STOPPING
         assert not [it for it in waited if it in self.waiting], "who waited did not hear of it"
-        evicted = [it for it in actions if isinstance(it, KernelStop) and it.reason is Reason.EVICTED_LRU]
-        assert evicted or not no_descriptors or not idle or not waited
+        assert Reason.EVICTED_LRU in stops(actions) or not no_descriptors or not idle or not waited
 
     @precondition(lambda self: Phase.READY in self.world.values())
     @rule(choice=randoms, crashed=st.booleans())
@@ -213,7 +203,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.coming |= {slot} if crashed else set()
         self.perform(self.set.died(slot, self.now, {"detail": "a crash"} if crashed else None))
         assert slot not in self.running
-        assert (slot.failure is not None) is (self.deaths[slot] > 1)
+        assert (slot.failure is not None) is (self.deaths[slot] > s.RESTARTS)
 
     @rule(number=numbers)
     def word_of_a_kernel_that_is_not_there_changes_nothing(self, number: int) -> None:
@@ -228,7 +218,7 @@ class SessionSetMachine(RuleBasedStateMachine):
     def others_use_it(self, choice: Random, busy: bool) -> None:
         slot = self.pick(choice, Phase.READY)
         slot.foreign_busy, slot.is_fresh, slot.used_at = busy, False, self.now
-        self.used[slot].add("others")
+        self.used.add(slot)
         self.perform(self.set.settle(self.now))
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 1.0, 40.0, 500.0]))
@@ -242,22 +232,20 @@ class SessionSetMachine(RuleBasedStateMachine):
     @rule()
     def close(self) -> None:
         self.perform(self.set.close(self.now))
-        assert not self.waiting
-        assert not self.live()
+        assert (self.waiting, self.live()) == ({}, [])
 
     # -- always ------------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_set_knows_the_world(self) -> None:
-        known = {slot: slot.phase for slot in self.set.active if slot.phase is not Phase.COLD}
-        assert known == self.world
-        assert {slot: slot.running for slot in self.set.active if slot.running} == self.running
-        assert {it for slot in self.set.active for it in slot.line} == set(self.waiting)
-        for slot in self.set.active:
+        active = self.set.active
+        assert {slot: slot.phase for slot in active if slot.phase is not Phase.COLD} == self.world
+        assert {slot: slot.running for slot in active if slot.running} == self.running
+        assert {it for slot in active for it in slot.line} == set(self.waiting)
+        for slot in active:
             assert slot.line or slot in self.world, "kept for nothing"
             assert [it.number for it in slot.line] == sorted(it.number for it in slot.line)
-            assert slot.state is not SessionState.FAILED
-        for slot in self.slots:
+        for slot in (*active, *self.slots):
             assert (slot.state is SessionState.FAILED) is (slot.failure is not None and slot not in self.world)
 
     @invariant()
@@ -272,12 +260,9 @@ class SessionSetMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_starves_and_everybody_is_told(self) -> None:
-        assert (
-            not self.waiting
-            or self.running
-            or set(self.world.values()) & {Phase.STARTING, Phase.STOPPING}
-            or any(slot.foreign_busy for slot in self.world)
-        ), "a call waits for nothing"
+        moving = {Phase.STARTING, Phase.STOPPING} & set(self.world.values())
+        is_held = self.running or moving or any(slot.foreign_busy for slot in self.world)
+        assert is_held or not self.waiting, "a call waits for nothing"
         for slot in self.set.active:
             for number, waiter in enumerate(slot.line):
                 assert waiter.position == slot.line[0].position + number
@@ -289,11 +274,8 @@ class SessionSetMachine(RuleBasedStateMachine):
             slot.foreign_busy = False
         self.perform(self.set.settle(self.now))
         for _ in range(3 * (self.arrivals + 10)):
-            for slot, phase in tuple(self.world.items()):
-                if self.world.get(slot) is phase is Phase.STOPPING:
-                    self.bury(slot)
-                elif self.world.get(slot) is phase is Phase.STARTING:
-                    self.make_ready(slot)
+            for slot in tuple(self.world):
+                self.go_on(slot)
             for slot in tuple(self.running):
                 self.end_call(slot)
         assert not self.waiting, "somebody was never served"
@@ -310,7 +292,7 @@ def up(sessions: SessionSet, slot: KernelSlot, want: Want = Want.CALL) -> Waiter
     return waiter
 
 
-def stops(actions: list[Action]) -> list[Reason | None]:
+def stops(actions: list[s.Action]) -> list[Reason | None]:
     return [it.reason for it in actions if isinstance(it, KernelStop)]
 
 
@@ -320,14 +302,14 @@ def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_
     waiting, too_many, late = (Waiter(slot) for _ in range(3))
     sessions.ask(waiting, 0.0)
     sessions.ask(too_many, 0.0)
-    assert too_many.refused is WhyRefused.QUEUE_FULL
+    assert too_many.refused is s.WhyRefused.QUEUE_FULL
     for _ in range(2):
         sessions.died(slot, 0.0, {})
         sessions.gone(slot, 0.0)
         sessions.ready(slot, 0.0)
     assert (slot.restarts, slot.state, waiting.refused) == (1, SessionState.FAILED, None), "it had its turn in between"
-    assert (sessions.ask(late, 0.0), late.refused) == ([late], WhyRefused.HARD_FAILURE)
-    assert isinstance(sessions.ask(Waiter(slot, reset=True), 0.0)[0], KernelStart)
+    assert (sessions.ask(late, 0.0), late.refused) == ([late], s.WhyRefused.HARD_FAILURE)
+    assert sessions.ask(Waiter(slot, reset=True), 0.0)[0] == KernelStart(slot)
     assert slot.failure is None
 
 
@@ -340,12 +322,14 @@ def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None
     assert stops(sessions.ask(call, 1.0)) == [Reason.EVICTED_LRU]
     sessions.gone(one, 1.0)
     assert stops(sessions.start_failed(third, 1.0, no_descriptors=True)) == [None, Reason.EVICTED_LRU]
-    assert call.refused is WhyRefused.START_FAILED
+    assert call.refused is s.WhyRefused.START_FAILED
     for slot in (other, third):
         sessions.gone(slot, 1.0)
     assert stops(sessions.end(up(sessions, one), 2.0, over_memory=True)) == [Reason.MEMORY_LIMIT]
     assert sessions.gone(one, 2.0) == [KernelStart(one)]
     sessions.ready(one, 3.0)
+    warm = Waiter(one)
+    assert (sessions.ask(warm, 3.0), sessions.end(warm, 3.0)) == ([warm], []), "it concerns nobody else"
     assert stops(sessions.settle(3.0 + IDLE_SECONDS)) == [Reason.EVICTED_TTL]
     sessions.gone(one, 200.0)
     assert stops(sessions.end(up(sessions, third), 200.0)) == [Reason.STOPPED]
@@ -353,4 +337,4 @@ def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None
     assert stops(sessions.close(201.0)) == [Reason.SHUTDOWN]
     for want in Want:
         waiter = Waiter(KernelSlot(), want)
-        assert (sessions.ask(waiter, 202.0), waiter.refused) == ([waiter], WhyRefused.CLOSING)
+        assert (sessions.ask(waiter, 202.0), waiter.refused) == ([waiter], s.WhyRefused.CLOSING)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sqlite3
-import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kernels.cell_folder import finish, log_of, writer_of
@@ -21,7 +18,6 @@ from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
 from supervisord_py.errors import StartFailedError, UnknownUnitError
 from supervisord_py.kernels import cell_store, live_session
-from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.session import CellError, CellStatus, Owner, SessionState, StartRequest
 from supervisord_py.ledger import kernels as kernel_rows
@@ -149,43 +145,6 @@ async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse
 
 
 # -- the rows of cells -------------------------------------------------------------------------------------------------
-
-
-async def test_the_row_is_on_disk_when_the_cell_is_sent(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cell_store, "ROW_SECONDS", 60.0)  # also where the disk is slow
-    monkeypatch.setattr(house.ledger, "_limits", replace(house.ledger._limits, stall_seconds=60.0))
-    await house.run("ok")
-    found: list[list[Any]] = []
-    execute, disk = backend.handle.execute, sqlite3.connect(house.ledger.path)
-
-    async def looking(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
-        found.append(disk.execute("SELECT status FROM kernel_cells WHERE id = ?", (request.cell_id,)).fetchall())
-        return await execute(request, is_sent=is_sent)
-
-    backend.handle.execute = looking  # type: ignore[method-assign]
-    await house.run("ok", "ok")
-    disk.close()
-    assert found == [[("running",)]] * 2
-
-
-async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:
-    await house.run("ok")
-    go, execute = threading.Event(), backend.handle.execute
-
-    async def busy(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
-        writing.append(asyncio.ensure_future(house.ledger.write(lambda _: go.wait(60))))
-        return await execute(request, is_sent=is_sent)
-
-    writing: list[asyncio.Future[Any]] = []
-    backend.handle.execute = busy  # type: ignore[method-assign]
-    result = await house.run("ok")
-    asking = asyncio.ensure_future(house.room.cells(result.session_id))
-    await asyncio.wait({asking}, timeout=0.2)
-    go.set()
-    assert [row.status for row in await asking] == ["ok", "ok"]
-    await asyncio.gather(*writing)
 
 
 @pytest.mark.parametrize(("problem", "told"), [("stalls", "cell_row_late"), ("refuses", "cell_row_not_written")])
