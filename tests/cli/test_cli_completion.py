@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, House, Px
-from pxctl.app import root
+from pxctl.app import root, run
 
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 PROMISED = {
@@ -46,12 +46,11 @@ def offers(px: Px, wanted: list[str], *words: str) -> bool:
 
 def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px) -> None:
     assert complete(px, "st") == ["status", "start", "stop"]
-    assert complete(px, "tools", "s") == ["show", "sync"]
     assert "--watch" in complete(px, "status", "--w")
     assert complete(px, "status", "--color", "a") == ["auto", "always"]
     assert complete(px, "tools", "add", "example:l") == ["example:lorenz-ode-solver"]
     assert complete(px, "pipe", "config", "p", "sched") == ["schedule=", "schedule_config="]
-    assert complete(px, "help", "p")[-2:] == ["pin", "pipe"]
+    assert "pxd.toml" in complete(px, "help", "p")
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
 
@@ -113,33 +112,27 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
         assert [one for one in options if one not in page] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("statu", "pxctl status"), ("ps", "pxctl status"), ("top", "pxctl status"), ("ls", "pxctl status"),
-        ("pipe help", "pxctl pipe --help"), ("pipe ls", "pxctl pipe list"), ("tools rm x", "pxctl tools remove"),
-        ("rm x", "pxctl --help"), ("kernel qqqq", "pxctl kernel --help"),
-    ],
-)  # fmt: skip
-def test_a_misspelled_command_is_answered_with_the_nearest_one(px: Px, line: str, meant: str) -> None:
-    ended = px(*line.split())
-    assert (ended.code, ended.out, ended.err.splitlines()[-1]) == (2, b"", f"hint: {meant}")
+NEAREST = {
+    "statu": "status", "ps": "status", "top": "status", "ls": "status", "rm x": "--help", "pipe help": "pipe --help",
+    "pipe ls": "pipe list", "tools rm x": "tools remove", "kernel qqqq": "kernel --help",
+}  # fmt: skip
 
 
-def test_a_page_is_opened_by_man_from_where_it_lies(house: House) -> None:
+@pytest.mark.parametrize("line", NEAREST)
+def test_a_misspelled_command_is_answered_with_the_nearest_one(capfd: pytest.CaptureFixture[str], line: str) -> None:
+    assert run(line.split()) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.splitlines()[-1]) == ("", f"hint: pxctl {NEAREST[line]}")
+
+
+def test_a_page_is_opened_by_man_from_where_it_lies_and_a_command_shows_its_help(house: House) -> None:
     house.fake("man", 'echo "man $*"')
     (page,) = house("help", "pxd.toml", "--json").json()["pages"]
-    completion = {"_PXCTL_COMPLETE": "bash_complete", "COMP_WORDS": "pxctl help pxd.", "COMP_CWORD": "2"}
-    assert house(**completion).text == "plain,pxd.toml\n"
-    assert page["section"] == 5
-    assert house("help", "pxd.toml").text == f"man {page['path']}\n"
+    assert (page["section"], house("help", "pxd.toml").text) == (5, f"man {page['path']}\n")
     (house.bin / "man").unlink()
     ended = house("help", "pxd.toml", PATH=str(house.bin))
     assert (ended.code, page["path"] in ended.err.splitlines()[-1]) == (1, True)
-
-
-def test_help_lists_the_pages_shows_a_commands_own_and_refuses_the_rest(px: Px) -> None:
-    assert "settings of pxd" in next(line for line in px("help").lines if line.startswith("pxd.toml "))
-    assert px("help", "pipe", "run").text == px("pipe", "run", "--help").text
-    ended = px("help", "nonsense")
+    assert "settings of pxd" in next(line for line in house("help").lines if line.startswith("pxd.toml "))
+    assert house("help", "pipe", "run").text.startswith("Usage: pxctl pipe run ")
+    ended = house("help", "nonsense")
     assert (ended.code, ended.err.splitlines()[-1]) == (2, "hint: pxctl help")

@@ -30,19 +30,6 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert told["results"][1]["problem"]["kind"] == "survivors"
 
 
-def test_pins(px: Px, daemon: FakeDaemon) -> None:
-    both, one = ([{"unit": f"tool:{name}"} for name in names] for names in ("ab", "a"))
-    daemon.on("GET /api/units", document({"units": both}), document({"units": one}))
-    for name in "ab":
-        pin = {"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": name == "b"}
-        daemon.on(f"PUT /api/tools/{name}/pin", document(pin))
-        daemon.on(f"DELETE /api/tools/{name}/pin", document(pin | {"pinned": False}))
-    assert px("pin", "--forever", "a", "b").lines == ["tool:a pinned", "tool:b pinned for ever"]
-    assert px("pin", "a", "--json").json()["unit"] == "tool:a"
-    assert px("unpin", "a").text == "tool:a not pinned\n"
-    assert [request.arguments for request in daemon.asked("PUT /api/tools/a/pin")] == [{"forever": "1"}, {}]
-
-
 # -- wait and why -----------------------------------------------------------------------------------------------------
 
 

@@ -20,16 +20,7 @@ from rounds import mostly_deep
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
-PROPERTIES = {
-    "n": {"type": "integer"},
-    "ratio": {"type": "number"},
-    "yes": {"type": "boolean"},
-    "word": {"type": "string"},
-    "list": {"type": "array", "items": {"type": "integer"}},
-    "deep": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "string"}}},
-    "seconds": {"type": "number"},
-    "any": {},
-}
+PROPERTIES = {"n": {"type": "integer"}, "word": {"type": "string"}, "seconds": {"type": "number"}}
 TYPED = {"type": "object", "properties": PROPERTIES, "additionalProperties": False}
 ECHO = server("time.sleep(body.get('seconds', 0)); print('said', body.get('word'), flush=True); return body")
 
@@ -45,32 +36,17 @@ def shared() -> Iterator[House]:
 
 # -- documents --------------------------------------------------------------------------------------------------------
 
-DOCUMENTS: dict[str, tuple[str, set[str]]] = {
-    "status": ("px.status/1", {"daemon", "units"}),
-    "tools list": ("px.tools/1", {"tools"}),
-    "tools show echo": (
-        "px.tool/1",
-        {
-            *("name", "title", "version", "description", "dialect", "state", "pinned", "config_error", "warnings"),
-            *("manifest", "input_schema", "limits"),
-        },
-    ),
-    "why echo": ("px.why/1", set()),
-    "doctor": ("px.doctor/1", {"checks"}),
-    "daemon status": ("px.daemon/1", {"version", "socket", "keeper", "control", "kill_rung", "memory_rung"}),
-    "config show": ("px.config/1", {"settings"}),
-    "version": ("px.version/1", set()),
-    "start echo": ("px.start/1", set()),
-    "wait echo": ("px.wait/1", set()),
-    "restart echo": ("px.start/1", set()),
-    "pin echo": ("px.pin/1", set()),
-    "unpin echo": ("px.pin/1", set()),
-    "stop echo": ("px.stop/1", set()),
-}
-UNIT = {
-    *("unit", "kind", "name", "state", "reason", "pid", "started_at", "uptime_seconds", "rss_bytes", "cpu_percent"),
-    *("last_used", "in_flight", "pinned", "start_method", "restarts", "next_run", "config_error"),
-}
+TOOL = "name title version description dialect state pinned config_error warnings manifest input_schema limits"
+DOCUMENTS = {
+    "status": ("px.status/1", "daemon units"), "tools list": ("px.tools/1", "tools"),
+    "tools show echo": ("px.tool/1", TOOL), "why echo": ("px.why/1", ""), "doctor": ("px.doctor/1", "checks"),
+    "daemon status": ("px.daemon/1", "version socket keeper control kill_rung memory_rung"),
+    "config show": ("px.config/1", "settings"), "version": ("px.version/1", ""), "start echo": ("px.start/1", ""),
+    "wait echo": ("px.wait/1", ""), "restart echo": ("px.start/1", ""), "pin echo": ("px.pin/1", ""),
+    "unpin echo": ("px.pin/1", ""), "stop echo": ("px.stop/1", ""),
+}  # fmt: skip
+UNIT = "unit kind name state reason pid started_at uptime_seconds rss_bytes cpu_percent last_used in_flight pinned"
+UNIT += " start_method restarts next_run config_error"
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)
@@ -80,32 +56,25 @@ def test_json_is_one_document_that_names_its_schema_and_has_the_keys_of_the_cont
     schema, keys = DOCUMENTS[command]
     shared.run("echo")
     document = shared.json(*command.split())
-    assert document["schema"] == schema
-    assert document.keys() >= keys
-    assert shared.pxctl("--json", *command.split()).returncode == 0, "global options may stand in front"
+    assert (document["schema"], set(keys.split()) - document.keys()) == (schema, set())
 
 
 def test_status_has_every_promised_key(shared: House) -> None:
     shared.run("echo")
-    daemon, unit = shared.json("status")["daemon"], shared.status("echo")
+    daemon, unit = json.loads(shared.pxctl("--json", "status").stdout)["daemon"], shared.status("echo")
     assert daemon["keeper"].keys() >= {"pid", "started_at", "rss_bytes"}
     assert daemon["control"].keys() >= {"pid", "started_at", "restarts", "rss_bytes"}
-    assert (daemon["socket"], unit.keys() >= UNIT) == (shared.socket, True)
+    assert (daemon["socket"], set(UNIT.split()) - unit.keys()) == (shared.socket, set())
     assert all(map(RFC3339.fullmatch, (unit["started_at"], unit["last_used"], daemon["keeper"]["started_at"])))
     assert (unit["uptime_seconds"] >= 0, unit["rss_bytes"] > 1 << 20, unit["state"]) == (True, True, "ready")
     assert (unit["reason"], unit["next_run"], unit["config_error"]) == (None, None, None)
 
 
-# -- input ------------------------------------------------------------------------------------------------------------
-
-
-def test_input_from_a_file_and_from_standard_input_and_the_answer_into_one(shared: House) -> None:
-    request, saved = shared.home / "request.json", shared.home / "answer.json"
+def test_input_comes_from_a_file_or_from_standard_input(shared: House) -> None:
+    request = shared.home / "request.json"
     request.write_text('{"word": "from a file"}')
     assert json.loads(shared.pxctl("run", "echo", "--input", f"@{request}").stdout) == {"word": "from a file"}
     assert json.loads(shared.pxctl("run", "echo", "--input", "-", input='{"n": 3}').stdout) == {"n": 3}
-    assert shared.pxctl("run", "echo", "n=9", "-o", str(saved)).returncode == 0
-    assert json.loads(saved.read_text()) == {"n": 9}
 
 
 # -- exit codes -------------------------------------------------------------------------------------------------------
@@ -149,31 +118,25 @@ def test_failures_have_their_exit_code_words_and_a_problem_document(
 
 
 def test_without_a_daemon_reads_exit_5_and_do_not_start_one(home: House) -> None:
-    for words in ("status", "tools list", "events", "run x --no-autostart"):
-        assert home.pxctl(*words.split()).returncode == 5, words
+    known = {"tools list": 5, "events": 5, "run x --no-autostart": 5, "daemon status": 3, "version": 0}
+    assert {words: home.pxctl(*words.split()).returncode for words in known} == known
     assert home.pxctl("run", "x", env={"PX_AUTOSTART": "0"}).returncode == 5
     assert home.json("status", code=5)["exit_code"] == 5
-    assert [home.pxctl(*words.split()).returncode for words in ("daemon status", "version")] == [3, 0]
     assert not Path(home.socket).exists()
 
 
 @pytest.mark.parametrize("command", mostly_deep(["run", "exec", "kernel start", "pipe run"], "run"))
-def test_what_runs_something_starts_the_daemon_that_is_not_there_and_daemon_stop_ends_it(
-    command: str,
-) -> None:
+def test_what_runs_something_starts_the_daemon_that_is_not_there_and_daemon_stop_ends_it(command: str) -> None:
     words = {"run": ["echo", "n:=1"], "exec": ["1 + 1"], "kernel start": ["mine"], "pipe run": ["early"]}[command]
     said = {"run": '{"n": 1}\n', "exec": "2\n", "kernel start": "idle (pid ", "pipe run": "here\n"}[command]
     with house(kind=PipeHouse, measured=True) as home:
         home.tool("echo", ECHO)
         home.shell("early", "echo here")
-        assert home.pxctl(*command.split(), *words, env={"PX_AUTOSTART": "0"}).returncode == 5
         done = home.pxctl(*command.split(), *words)
         assert (done.returncode, said in done.stdout) == (0, True), done
         keeper, _ = home.pids()
-        assert home.pxctl("daemon", "status").returncode == 0
         assert home.pxctl("daemon", "stop").returncode == 0
         gone(keeper)
-        assert home.pxctl("daemon", "stop").returncode in {0, 3}, "it was gone already"
         assert home.pxctl("daemon", "start").returncode == 0
         assert home.answers(), "daemon start returns when the socket answers"
         assert home.pxctl("daemon", "stop").returncode == 0
@@ -250,9 +213,6 @@ def test_logs_since_lines_streams_and_timestamps(shared: House) -> None:
     stamped = logs("--stdout", "--timestamps").splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z .*(one|two|three)$", line) for line in stamped)
     assert logs("--since", "1h", "--stdout").split() == ["one", "two", "three"]
-    assert logs("--since", "2099-01-01T00:00:00Z") == ""
-    pieces = [json.loads(line) for line in logs("--json").splitlines()]
-    assert "".join(p["text"] for p in pieces if p["stream"] == "stdout") == "one\ntwo\nthree\n"
     following = shared.pxctl_later("logs", "-f", "talks", "--stdout")
     assert [following.stdout.readline() for _ in range(3)] == ["one\n", "two\n", "three\n"]
     assert shared.pxctl("restart", "talks").returncode == 0
