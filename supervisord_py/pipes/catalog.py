@@ -15,9 +15,9 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.errors import PxError, UnknownUnitError
@@ -71,7 +71,7 @@ def write_pipe(file: Path, text: str) -> None:
 class Change(NamedTuple):
     """What became of a pipe. `broken`: it became so, is new and so, or is so in another way. `mended`: it was."""
 
-    kind: Literal["added", "changed", "removed", "broken", "mended"]
+    kind: str  # added, changed, removed, broken, mended
     name: str
 
 
@@ -131,11 +131,20 @@ class PipeCatalog:
                 return ()
             self.trouble = None
             # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
-            after = {name: each for name in names if (each := self._look(name)) is not None}
-            changes = tuple(_changes(self.pipes, after))
+            before, after = self.pipes, {name: each for name in names if (each := self._look(name)) is not None}
+            changes = []
+            for name in sorted(before.keys() | after.keys()):
+                old, new = before.get(name), after.get(name)
+                if new is None:
+                    changes.append(Change("removed", name))
+                elif new is not old and isinstance(new, BrokenPipe):
+                    changes.append(Change("broken", name))
+                elif new is not old:
+                    kind = "added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed"
+                    changes.append(Change(kind, name))
             if changes:
                 self.pipes = after
-            return changes
+            return tuple(changes)
 
     def _look(self, name: str) -> Declared | None:
         """Return the pipe of a folder as it is now; None when it holds none."""
@@ -170,14 +179,3 @@ class PipeCatalog:
         except OSError:
             return None
         return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-
-
-def _changes(before: Mapping[str, Declared], after: Mapping[str, Declared]) -> Iterator[Change]:
-    for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name), after.get(name)
-        if new is None:
-            yield Change("removed", name)
-        elif new is not old and isinstance(new, BrokenPipe):
-            yield Change("broken", name)
-        elif new is not old:
-            yield Change("added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed", name)

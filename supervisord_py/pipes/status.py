@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from supervisord_py.config.documents import Problem
-from supervisord_py.ledger.pipes import Execution, Group
+from supervisord_py.ledger.pipes import Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, placeholders_of, sentence
@@ -173,7 +173,13 @@ class PipeViews(Executions):
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
-        checks += _of_folder(declared)
+        if not declared.body and declared.agent != models.COMMAND:
+            hint = "say below the closing --- what the agent is to do"
+            checks.append(models.Check("prompt", "fail", "there is no text below the front matter", None, hint))
+        file = declared.folder / DOTENV
+        if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            said = f"{file} holds secrets, and others may read it"
+            checks.append(models.Check(DOTENV, "warn", said, None, f"chmod 600 {file}"))
         if not chosen.status.is_final:
             try:
                 ready = await check(self.shelf, self.build(declared, chosen, 0), declared.folder)
@@ -182,7 +188,12 @@ class PipeViews(Executions):
                 if not any(each.verdict == "fail" for each in checks):
                     checks.append(models.Check("agent", "fail", error.detail, None, error.hint))
         if not any(each.verdict == "fail" for each in checks):
-            checks.append(models.Check("ready", "pass", _in_words(declared, chosen)))
+            preset, names = (
+                chosen.preset,
+                ", then ".join(each.id or "" for each in (chosen.preset, *chosen.plan.fallbacks)),
+            )
+            words = (f"it runs {declared.agent}", names and f"with {names}:", preset.provider, preset.model)
+            checks.append(models.Check("ready", "pass", " ".join(filter(None, words))))
         return checks
 
     # -- times to come -------------------------------------------------------------------------------------------------
@@ -231,23 +242,6 @@ class PipeViews(Executions):
         ]
 
 
-def _of_folder(definition: models.PipeDefinition) -> Iterator[models.Check]:
-    """Say what is odd about a pipe's prompt, and who may read its secrets."""
-    if not definition.body and definition.agent != models.COMMAND:
-        hint = "say below the closing --- what the agent is to do"
-        yield models.Check("prompt", "fail", "there is no text below the front matter", None, hint)
-    file = definition.folder / DOTENV
-    if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        yield models.Check(DOTENV, "warn", f"{file} holds secrets, and others may read it", None, f"chmod 600 {file}")
-
-
 def _failed(problem: Problem) -> models.Check:
     key = problem.pointer[1:].partition("/")[0] or "front_matter"
     return models.Check(key, "fail", problem.message, problem.line, problem.hint)
-
-
-def _in_words(definition: models.PipeDefinition, chosen: Execution) -> str:
-    """Say what a pipe would run with."""
-    preset, chain = chosen.preset, (chosen.preset, *chosen.plan.fallbacks)
-    names, what = ", then ".join(each.id or "" for each in chain), filter(None, (preset.provider, preset.model))
-    return " ".join(filter(None, ("it runs", definition.agent, names and f"with {names}:", *what)))

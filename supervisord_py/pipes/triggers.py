@@ -26,7 +26,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -148,13 +148,6 @@ class Timetable:
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
 
-class Root(NamedTuple):
-    """A folder to be watched, with all below it or not."""
-
-    path: str
-    deep: bool
-
-
 def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
     """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
     if pattern.event != event.name:
@@ -166,12 +159,12 @@ def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
     return pattern.subject is None or (event.subject is not None and fnmatchcase(event.subject, pattern.subject))
 
 
-def watch_root(pattern: EventPattern, folder: str) -> Root:
+def watch_root(pattern: EventPattern, folder: str) -> tuple[str, bool]:
     """Return the deepest folder that holds everything a `file_changed` pattern can mean, and whether all below it."""
     whole = _absolute(pattern, folder)
     parents = takewhile(lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1])
     path = str(PurePosixPath(*parents))
-    return Root(path, deep="**" in whole or "/" in whole.removeprefix(path).strip("/"))
+    return path, "**" in whole or "/" in whole.removeprefix(path).strip("/")
 
 
 def _absolute(pattern: EventPattern, folder: str) -> str:
@@ -294,7 +287,7 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        watched: set[Root] = set()
+        watched: set[tuple[str, bool]] = set()
         tasks: list[asyncio.Task[None]] = []
         try:
             while True:
@@ -305,11 +298,11 @@ class Triggers:
                     for pattern in pipe.events
                     if pattern.event == FILE_CHANGED and self._room.states.is_enabled(pipe)
                 }
-                present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
+                present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it[0])}, wanted)
                 if present != watched or any(task.done() for task in tasks):
                     for task in tasks:
                         task.cancel()
-                    groups = [(deep, {it.path for it in present if it.deep is deep}) for deep in (False, True)]
+                    groups = [(deep, {path for path, is_deep in present if is_deep is deep}) for deep in (False, True)]
                     # Two at most: each wakes up all the time.
                     tasks = [asyncio.create_task(self._watch(deep, paths)) for deep, paths in groups if paths]
                     watched = present
