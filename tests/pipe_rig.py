@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.pipes import Execution, ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output
@@ -90,7 +89,7 @@ class PipeRig:
 
     async def open(self, *, scheduler: bool = True) -> None:
         self.ledger = await Ledger.open(self.folder / "state" / "pxd.db")
-        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.events = await EventStream.open(self.ledger)
         self.room = Pipes(
             self.placement,
             self.ledger,

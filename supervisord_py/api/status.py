@@ -190,7 +190,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
-    pivot = _pivot(view, await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK))
+    pivot = _pivot(view, await events.latest(ledger, view.unit, _LOOK_BACK))
     chain = await events.chain(ledger, pivot.id) if pivot is not None else []
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
     reason = view.reason

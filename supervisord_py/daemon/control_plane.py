@@ -33,7 +33,6 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
@@ -75,7 +74,7 @@ async def run(
     placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))
     ledger = await Ledger.open(paths.ledger_file)
     try:
-        events = await EventStream.open(EventJournal(ledger))
+        events = await EventStream.open(ledger)
         plane = ControlPlane(flags, loaded, listening, started_at, placement, ledger, events)
         await plane.open()
         # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.

@@ -37,28 +37,21 @@ class Event(msgspec.Struct, frozen=True):
 EVENTS = Table("events", Event)
 
 
-class EventJournal:
-    """The ledger as the event stream sees it. Appending never waits and never fails."""
+async def last_id(ledger: Ledger) -> int:
+    query = "SELECT coalesce(max(id), 0) FROM events"
+    return await ledger.read(lambda connection: int(connection.execute(query).fetchone()[0]))
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
 
-    def append(self, event: Event) -> None:
-        self._ledger.post(EVENTS.insert(event))
+async def after(ledger: Ledger, number: int, unit: str | None, limit: int) -> list[Event]:
+    """Return the oldest events with a greater id, ascending."""
+    # Two queries, not one with coalesce: each has its index.
+    of, values = ("", [number, limit]) if unit is None else ("unit = ? AND ", [unit, number, limit])
+    return await EVENTS.find(ledger, f"WHERE {of}id > ? ORDER BY id LIMIT ?", *values)
 
-    async def last_id(self) -> int:
-        query = "SELECT coalesce(max(id), 0) FROM events"
-        return await self._ledger.read(lambda connection: int(connection.execute(query).fetchone()[0]))
 
-    async def after(self, after_id: int, unit: str | None, limit: int) -> list[Event]:
-        """Return the oldest events with a greater id, ascending."""
-        # Two queries, not one with coalesce: each has its index.
-        of, values = ("", [after_id, limit]) if unit is None else ("unit = ? AND ", [unit, after_id, limit])
-        return await EVENTS.find(self._ledger, f"WHERE {of}id > ? ORDER BY id LIMIT ?", *values)
-
-    async def latest(self, unit: str | None, limit: int) -> list[Event]:
-        of, values = ("", [limit]) if unit is None else ("WHERE unit = ? ", [unit, limit])
-        return (await EVENTS.find(self._ledger, f"{of}ORDER BY id DESC LIMIT ?", *values))[::-1]
+async def latest(ledger: Ledger, unit: str | None, limit: int) -> list[Event]:
+    of, values = ("", [limit]) if unit is None else ("WHERE unit = ? ", [unit, limit])
+    return (await EVENTS.find(ledger, f"{of}ORDER BY id DESC LIMIT ?", *values))[::-1]
 
 
 async def chain(ledger: Ledger, number: int) -> list[Event]:

@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
-from supervisord_py.ledger.events import Event, EventJournal
+from supervisord_py.ledger import events as journal
+from supervisord_py.ledger.events import EVENTS, Event
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.model import Reason
 
 RECENT_MAX = 2048
@@ -41,21 +43,20 @@ Item = Event | EventGap
 class EventStream:
     """The one stream of events. Use on the loop's thread only; make it with `open`."""
 
-    def __init__(self, journal: EventJournal, last_id: int, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, ledger: Ledger, last_id: int) -> None:
         self.last_id = last_id  # the greatest id that was given away so far
         self.listeners: set[Callable[[Event], None]] = set()  # called with each event; they never wait and never fail
-        self._journal = journal
-        self._clock = clock
+        self._ledger = ledger
         self._first_id = last_id + 1
         self._recent: deque[Event] = deque(maxlen=RECENT_MAX)
         self._wakes: set[asyncio.Event] = set()  # one a subscriber
         self._is_closed = False
 
     @classmethod
-    async def open(cls, journal: EventJournal, *, clock: Callable[[], float] = time.time) -> EventStream:
+    async def open(cls, ledger: Ledger) -> EventStream:
         """Go on where the journal ends, with a stride, so that no id ever names two events."""
-        last_id = await journal.last_id()
-        return cls(journal, last_id + RESTART_STRIDE if last_id else 0, clock=clock)
+        last_id = await journal.last_id(ledger)
+        return cls(ledger, last_id + RESTART_STRIDE if last_id else 0)
 
     def publish(
         self,
@@ -73,9 +74,9 @@ class EventStream:
         """
         self.last_id += 1
         word = None if reason is None else reason.value
-        published = Event(self.last_id, self._clock(), unit, event, word, instance, cause, facts)
+        published = Event(self.last_id, time.time(), unit, event, word, instance, cause, facts)
         self._recent.append(published)
-        self._journal.append(published)
+        self._ledger.post(EVENTS.insert(published))
         for listener in self.listeners:
             listener(published)
         for wake in self._wakes:
@@ -112,24 +113,24 @@ class EventStream:
         if after_id + 1 >= first:
             newer = islice(self._recent, after_id + 1 - first, None)  # ids in memory have no holes
             return [it for it in newer if unit in (None, it.unit)], self.last_id
-        rows = [row for row in await self._journal.after(after_id, unit, REPLAY_BATCH) if row.id < first]
+        rows = [row for row in await journal.after(self._ledger, after_id, unit, REPLAY_BATCH) if row.id < first]
         if len(rows) == REPLAY_BATCH:
             return [*rows], rows[-1].id
         # The rest is in memory, unless a full disk keeps the journal behind what memory has given up since.
-        if first > self._first_id and (written := max(after_id, await self._journal.last_id())) < first - 1:
+        if first > self._first_id and (written := max(after_id, await journal.last_id(self._ledger))) < first - 1:
             return [*rows, EventGap(first - 1 - max(written, self._first_id - 1))], first - 1
         return [*rows], first - 1
 
     async def history(self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000) -> list[Event]:
         """Return the oldest events after an id, ascending, those included that are not written yet."""
         recent = [it for it in self._recent if it.id > after_id]  # first: meanwhile newer ones may push them out
-        kept = {row.id: row for row in await self._journal.after(after_id, unit, limit)}
+        kept = {row.id: row for row in await journal.after(self._ledger, after_id, unit, limit)}
         kept.update((it.id, it) for it in recent if unit in (None, it.unit))
         return [kept[number] for number in sorted(kept)[:limit]]
 
     async def latest(self, *, unit: str | None = None, limit: int = 100) -> list[Event]:
         """Return the newest events, ascending, those included that are not written yet."""
-        kept = {row.id: row for row in await self._journal.latest(unit, limit)}
+        kept = {row.id: row for row in await journal.latest(self._ledger, unit, limit)}
         kept.update((it.id, it) for it in self._recent if unit in (None, it.unit))
         return [kept[number] for number in sorted(kept)[-limit:]] if limit > 0 else []
 

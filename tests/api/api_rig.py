@@ -26,7 +26,6 @@ from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
@@ -137,7 +136,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         folder.mkdir(mode=0o700)
     path = root / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
-    events = await EventStream.open(EventJournal(ledger))
+    events = await EventStream.open(ledger)
     places: dict[str, Any] = {"socket": str(path), "state_dir": state, "cells_dir": cells, "tools_dir": tools}
     api = ApiConfig(**{"daemon_id": "0a1b2c3d", "started_at": STARTED, **places, **config})
     of_tools = ToolsConfig(root, root, ToolsSettings(max_body_bytes=api.max_body_bytes))

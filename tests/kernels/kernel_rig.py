@@ -22,7 +22,6 @@ from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
@@ -51,7 +50,7 @@ class KernelRig:
     async def supervise(self) -> Supervisor:
         if self._supervisor is None:
             self.ledger = await Ledger.open(self.folder / "pxd.db")
-            events = await EventStream.open(EventJournal(self.ledger))
+            events = await EventStream.open(self.ledger)
             self._supervisor = Supervisor(self.placement, self.ledger, events)
         return self._supervisor
 

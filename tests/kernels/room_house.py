@@ -18,7 +18,6 @@ from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, CallEvent, CallRequest, CallResult, Cell
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
@@ -45,7 +44,7 @@ class RoomHouse:
     async def open(self) -> None:
         (self.rig.folder / "state").mkdir(exist_ok=True)
         self.ledger = await Ledger.open(self.rig.folder / "state" / "pxd.db")
-        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.events = await EventStream.open(self.ledger)
         self.room = Kernels(
             self.rig.placement,
             self.ledger,

@@ -12,7 +12,7 @@ from msgspec import structs
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.ledger import events, instances
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.ledger.events import EVENTS, Event, EventJournal
+from supervisord_py.ledger.events import EVENTS, Event
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.schema import TableLimit
@@ -58,25 +58,27 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
 
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    stream = await EventStream.open(EventJournal(ledger), clock=lambda: 7.0)
+    stream = await EventStream.open(ledger)
     first = stream.publish("run_accepted", "tool:x")
     second = stream.publish(
         "tool_stopped", "tool:y", Reason.EVICTED_LRU, instance="k", cause=first, odd={1, 2}.__class__
     )
     third = stream.publish("tool_started", "tool:x", cause=second)
     await ledger.flush()
-    assert await EVENTS.get(ledger, first) == Event(1, 7.0, "tool:x", "run_accepted", None, None, None, {})
+    row = await EVENTS.get(ledger, first)
+    assert row is not None
+    assert row == Event(1, row.time, "tool:x", "run_accepted")
     row = await EVENTS.get(ledger, second)
     assert row is not None
     assert (row.reason, row.instance, row.cause, row.facts) == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
     assert [it.id for it in await events.chain(ledger, third)] == [first, second, third]
     assert await events.chain(ledger, 999) == []
-    assert [it.id for it in await EventJournal(ledger).after(1, None, 9)] == [2, 3]
-    assert [it.id for it in await EventJournal(ledger).after(0, "tool:x", 1)] == [1]
-    assert [it.id for it in await EventJournal(ledger).latest(None, 2)] == [2, 3]
-    assert [it.id for it in await EventJournal(ledger).latest("tool:x", 1)] == [3]
+    assert [it.id for it in await events.after(ledger, 1, None, 9)] == [2, 3]
+    assert [it.id for it in await events.after(ledger, 0, "tool:x", 1)] == [1]
+    assert [it.id for it in await events.latest(ledger, None, 2)] == [2, 3]
+    assert [it.id for it in await events.latest(ledger, "tool:x", 1)] == [3]
     await ledger.close()
-    again = await EventStream.open(EventJournal(await open_ledger()))
+    again = await EventStream.open(await open_ledger())
     assert again.publish("e") > third
     subscription = again.subscribe(second)
     async with asyncio.timeout(60):
@@ -96,7 +98,7 @@ async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off
 async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_number(ledger: Ledger) -> None:
     """Of twenty of each, one a second, the last five are open."""
     for number in range(1, 21):
-        EventJournal(ledger).append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
+        ledger.post(EVENTS.insert(Event(number, float(number), "tool:x", "e")))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
         ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", 200 if number <= 15 else None, float(number))))
         if number <= 15:
@@ -104,7 +106,7 @@ async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_numb
     old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
     assert await ledger.prune(20.0, old, batch=4) == {"events": 9, "instances": 9, "idempotency": 9}
     assert await ledger.prune(1e6, old) == {"events": 10, "instances": 6, "idempotency": 6}
-    assert await EventJournal(ledger).last_id() == 20
+    assert await events.last_id(ledger) == 20
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import events, instances, schema
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
@@ -115,7 +114,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
     assert ledger.recovered_from.moved_to.read_bytes() == content
-    assert await EventJournal(ledger).last_id() == 0
+    assert await events.last_id(ledger) == 0
     await ledger.close()
     assert (await open_ledger()).recovered_from is None
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.ledger import instances
-from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger import events, instances
 from supervisord_py.ledger.instances import PINS
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnavailableError, StoreLimits
 from waiting import eventually
@@ -188,14 +187,13 @@ async def test_a_disk_that_stalls_does_not_stall_those_who_write(open_ledger: Op
 WRITER = """
 import asyncio, pathlib, sys
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.events import Event, EventJournal
+from supervisord_py.ledger.events import EVENTS, Event
 from supervisord_py.ledger.store import Ledger
 
 async def main():
     ledger = await Ledger.open(pathlib.Path(sys.argv[1]))
-    journal = EventJournal(ledger)
     for number in range(1, 1_000_000):
-        journal.append(Event(number, 0.0, None, "e", None, None, None, {}))
+        ledger.post(EVENTS.insert(Event(number, 0.0, None, "e")))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 0.0)))
         print(number, flush=True)
 
@@ -215,7 +213,7 @@ async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLed
     ledger = await open_ledger()
     assert ledger.recovered_from is None
     # Queued before the row that was awaited, so written with it.
-    assert await EventJournal(ledger).last_id() >= told[-1]
+    assert await events.last_id(ledger) >= told[-1]
     rows = await instances.open_rows(ledger)
     assert {f"k{number}" for number in told} <= {row.key for row in rows}
     closed = await instances.close_interrupted(ledger, set(), 5.0)

@@ -15,7 +15,6 @@ import pytest
 
 from keeper.keeper_rig import PATIENCE, RealKeeper, alive
 from supervisord_py.errors import PxError, StartFailedError
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import program
@@ -92,7 +91,7 @@ class House:
         channel = await asyncio.to_thread(self.keeper.channel)
         self.client = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
         self.ledger = await Ledger.open(self.folder / "pxd.db")
-        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.events = await EventStream.open(self.ledger)
         self.supervisor = Supervisor(self.client, self.ledger, self.events)
 
     async def vanish(self) -> None:

@@ -57,6 +57,7 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     said = [set(map(str, each["random"])) for each in (first, second, third)]
     assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
     assert await forks(house, "numpy") is zygote, "what it has learnt is enough"
+    await house.ledger.flush()
     (row,) = await instances.latest(house.ledger, "tool:packages")
     assert row.start_method == "zygote"
     assert [event.facts["start_method"] for event in await house.said("ready")] == ["spawn", "zygote", "zygote"]

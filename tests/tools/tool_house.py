@@ -12,7 +12,6 @@ from typing import Any
 
 from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import read_note
@@ -70,7 +69,7 @@ class ToolHouse:
             channel, daemon_id=self.rig.daemon_id, log_dir=self.rig.boot["log_dir"]
         )
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
-        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.events = await EventStream.open(self.ledger)
         self.catalog = Catalog([self.tools], self.config.settings)
         self.launcher = Tools(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
