@@ -52,11 +52,9 @@ class Front:
 
     @property
     def jupyter(self) -> Path:
-        """Everything of Jupyter's own."""
         return self.house.home / "jupyter"
 
     def spec(self, name: str, argv: list[str], **members: Any) -> str:
-        """Write a kernelspec that our provisioner starts; return its name."""
         place = self.jupyter / "path" / "kernels" / name
         place.mkdir(parents=True, exist_ok=True)
         plain = {"argv": argv, "display_name": name, "language": "python", "metadata": OURS}
@@ -64,20 +62,16 @@ class Front:
         return name
 
     def kernels(self) -> dict[str, dict[str, Any]]:
-        """Return the daemon's sessions by id."""
         return {each["id"]: each for each in self.house.get("/api/kernels")["kernels"]}
 
     def living(self) -> dict[str, dict[str, Any]]:
-        """Return those that have a process."""
         return {name: each for name, each in self.kernels().items() if each["pid"] is not None}
 
     def only(self) -> dict[str, Any]:
-        """Return the only session that has a process."""
         (found,) = self.living().values()
         return found
 
     def session_of(self, km: Any) -> dict[str, Any]:
-        """Return the session of a kernel manager."""
         return self.kernels()[km.provisioner._session]
 
 
@@ -117,7 +111,6 @@ def front_end(settings: Mapping[str, str] | None = None, *, started: bool = True
 async def kernel(
     name: str = "pxd", *, ready: bool = True, **kwargs: Any
 ) -> AsyncIterator[tuple[AsyncKernelManager, AsyncKernelClient]]:
-    """Start a kernel as Jupyter does it, and shut it down."""
     km = AsyncKernelManager(kernel_name=name)
     await km.start_kernel(**kwargs)
     kc = km.client()
@@ -133,7 +126,6 @@ async def kernel(
 
 
 async def run(kc: AsyncKernelClient, code: str, **kwargs: Any) -> tuple[dict[str, Any], str]:
-    """Run a cell; return the content of its reply, and what it printed."""
     printed: list[str] = []
 
     def hook(message: dict[str, Any]) -> None:
@@ -145,7 +137,6 @@ async def run(kc: AsyncKernelClient, code: str, **kwargs: Any) -> tuple[dict[str
 
 
 async def value(kc: AsyncKernelClient, expression: str) -> Any:
-    """Return the value of an expression that is JSON."""
     reply, printed = await run(kc, f"import json; print(json.dumps({expression}))", allow_stdin=False)
     assert reply["status"] == "ok", reply
     return json.loads(printed)
@@ -156,8 +147,6 @@ async def value(kc: AsyncKernelClient, expression: str) -> Any:
 
 @dataclass
 class Lab:
-    """A jupyter_server on a Unix socket, as JupyterLab has it."""
-
     process: subprocess.Popen[bytes]
     http: aiohttp.ClientSession
 
@@ -197,8 +186,6 @@ async def ask(http: aiohttp.ClientSession, method: str, path: str, body: Any = N
 
 
 class Page:
-    """What a notebook page holds: one WebSocket to a kernel."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
 
@@ -239,5 +226,4 @@ def is_reply(asked: Message) -> Callable[[Message], bool]:
 
 
 def printed(heard: list[Message]) -> str:
-    """Return the text of all streams, in however many pieces it came."""
     return "".join(it.content["text"] for it in heard if it.type == "stream")

@@ -13,14 +13,12 @@ from ports import free_port
 
 @pytest.fixture(scope="module")
 def shared_front() -> Iterator[Front]:
-    """A daemon for the tests of one module; it also listens on loopback."""
     with front_end({"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}) as made:
         yield made
 
 
 @pytest.fixture
 def front(shared_front: Front) -> Iterator[Front]:
-    """The module's daemon, with no kernel before and none after."""
     yield shared_front
     for name, each in shared_front.living().items():
         shared_front.house.post(f"/api/kernels/{name}/stop")
@@ -29,6 +27,5 @@ def front(shared_front: Front) -> Iterator[Front]:
 
 @pytest.fixture
 def own_front() -> Iterator[Front]:
-    """A daemon of this test alone, not yet started."""
     with front_end(started=False) as made:
         yield made

@@ -35,7 +35,6 @@ def kernelspecs() -> Iterator[Front]:
 
 @pytest.fixture(scope="class")
 def ipykernel6(require: Callable[[object, str], None]) -> None:
-    """The older ipykernel is there, and it is the older one."""
     require(IPYKERNEL6.exists(), NEEDS_PEERS)
     said = subprocess.run(
         [IPYKERNEL6, "-c", "import ipykernel; print(ipykernel.__version__)"], capture_output=True, check=True
@@ -99,14 +98,12 @@ class PythonKernel(suite.KernelTests):
 
     @staticmethod
     def _is_last(channel: Any, asked: str, kind: str) -> bool:
-        """Take a message; say whether it is the last one to a request."""
         told = suite.ensure_sync(channel.get_msg)(timeout=PATIENCE)
         suite.validate_message(told)
         is_answer = told["parent_header"].get("msg_id") == asked and told["msg_type"] == kind
         return is_answer and (kind != "status" or told["content"] == IDLE)
 
     def execute_helper(self, *args: Any, **kwargs: Any) -> Any:
-        """As the suite's, with patience for what must come."""
         type(self).is_patient = True
         try:
             return super().execute_helper(*args, **{"timeout": PATIENCE, **kwargs})

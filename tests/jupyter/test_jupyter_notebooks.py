@@ -17,7 +17,6 @@ from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front
 
 
 def notebook(*cells: str) -> nbformat.NotebookNode:
-    """Return a notebook of code cells that has no kernelspec of its own."""
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
 
 

@@ -139,7 +139,6 @@ async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is
 
 @pytest.mark.deep
 async def test_without_a_place_the_front_end_is_told_so(own_front: Front) -> None:
-    """A kernel that works keeps its place."""
     own_front.house.start()
     async with kernel() as (km, kc):
         await run(kc, "x = 1")

@@ -30,13 +30,11 @@ def token_of(front: Front) -> str:
 
 @pytest_asyncio.fixture
 async def http(front: Front) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client that has the token."""
     async with aiohttp.ClientSession(url_of(front), headers={"Authorization": f"token {token_of(front)}"}) as made:
         yield made
 
 
 async def begin(http: aiohttp.ClientSession, front: Front) -> str:
-    """Start a kernel; return its path."""
     body = {"name": "python3", "env": {"KERNEL_WORKING_DIR": str(front.folder)}}
     return f"/api/kernels/{(await ask(http, 'POST', '/api/kernels', body, 201))['id']}"
 

@@ -39,8 +39,6 @@ _LOOSE = ("--ZMQChannelsWebsocketConnection.limit_rate=False",)
 
 @dataclass(slots=True)
 class Peer:
-    """A server; it listens on the same port after it was started again."""
-
     kind: str
     folder: Path
     options: tuple[str, ...]
@@ -53,11 +51,9 @@ class Peer:
 
     @property
     def log(self) -> str:
-        """What it has said."""
         return (self.folder / "log").read_text(errors="replace")
 
     async def start(self) -> None:
-        """Start it, and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
@@ -72,7 +68,6 @@ class Peer:
         await client.close()
 
     async def end(self) -> None:
-        """End it and its kernels."""
         process, self.process = self.process, None
         if process is not None:
             process.terminate()
@@ -122,7 +117,6 @@ class House(Running):
         self.backend: Any = None
 
     async def open(self, session: str = "s-000000", **changes: Any) -> Any:
-        """Start a kernel; `run` speaks with the last one that was."""
         env = {**self.rig.launch(session).env, **changes.pop("env", {}), "USER": "px"}
         self.launch = self.rig.launch(session, env=env, **changes)
         self.backend = self.backend or await self.make()
@@ -134,7 +128,6 @@ class House(Running):
         return await super().begin_and_wait(f"print('on', flush=True)\n{code}")
 
     async def replace(self) -> None:
-        """Let go, and be the next control plane."""
         await self.backend.close(stop=False)
         await self.rig.replace()
         self.backend = await self.make()

@@ -30,7 +30,6 @@ KNOWN = {"silent": False, "store_history": True, "user_expressions": {}, "allow_
 
 
 def ours(python: str = sys.executable, *options: str) -> list[str]:
-    """Return the command line of a kernel of ours; the connection file is added."""
     return [python, LAUNCHER, *options]
 
 
@@ -40,14 +39,11 @@ def stock(python: str = sys.executable) -> list[str]:
 
 @dataclass
 class Ran:
-    """What came of one execute_request."""
-
     id: str
     reply: dict[str, Any]
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def text(self, stream: str = "stdout") -> str:
-        """Return what was published of a stream."""
         told = [content for kind, content in self.messages if kind == "stream"]
         return "".join(content["text"] for content in told if content["name"] == stream)
 
@@ -107,7 +103,6 @@ class InsideRig:
             passed.append(message)
 
     def collect(self, cell: str) -> Ran:
-        """Wait for the reply and for idle."""
         ran = Ran(cell, self.message("shell", cell)["content"])
         while True:
             message = self.message("iopub", cell)
@@ -120,7 +115,6 @@ class InsideRig:
         return self.collect(self.send(code, **options))
 
     def good(self, code: str, **options: Any) -> Ran:
-        """Run, and insist that it went well."""
         ran = self.run(code, **options)
         assert ran.reply["status"] == "ok", ran.reply
         return ran
@@ -136,11 +130,9 @@ class InsideRig:
         return [record for record in found if kind is None or record["kind"] == kind]
 
     def interrupt(self) -> None:
-        """SIGINT to the kernel's process alone."""
         os.kill(self.process.pid, signal.SIGINT)
 
     def close(self) -> None:
-        """End the kernel and all of its group."""
         if self.process.poll() is None:
             self.ask("control", "shutdown_request", {"restart": False})
             try:
@@ -172,7 +164,6 @@ def kernel(argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
 
 
 def refused(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the one line of JSON of a kernel that does not start."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith("px-launch: ")]
     assert (len(lines), done.returncode) == (1, 78), done.stderr

@@ -55,7 +55,6 @@ class KernelRig:
         return self._supervisor
 
     async def connect(self) -> KeeperClient:
-        """Be the next control plane."""
         channel = await asyncio.to_thread(self.keeper.channel)
         self.placement = await KeeperClient.connect(
             channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
@@ -81,7 +80,6 @@ class KernelRig:
         return replace(made, **changes)
 
     def stock(self, session: str = "stock-000000", **changes: Any) -> Launch:
-        """Return what starts a stock ipykernel, which does not know our launcher."""
         spec = {"interpreter": None, "kernelspec": "stock", "kernelspec_argv": STOCK, **changes}
         return self.launch(session, **spec)
 
@@ -132,7 +130,6 @@ class KernelRig:
         return [it for it in found if kind is None or it["kind"] == kind]
 
     async def close(self) -> None:
-        """Let go of everything; the keeper ends what it holds."""
         for handle in self._handles:
             await handle.close()
         await self._put_down()
@@ -181,7 +178,6 @@ class Running:
         return request, asyncio.ensure_future(self.handle.execute(request))
 
     async def begin_and_wait(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
-        """Send a cell, and return when it has printed."""
         request, task = self.begin(code)
         await eventually(lambda: task.done() or self.rig.out(request), "its first output")
         assert not task.done(), task.result()

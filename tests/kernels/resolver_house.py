@@ -34,7 +34,6 @@ esac
 
 
 def script(path: Path, text: str) -> Path:
-    """Write an executable shell script, in one piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     part.write_text(f"#!/bin/sh\n{text}\n")
@@ -94,11 +93,9 @@ class ResolverHouse:
         return self
 
     def made(self) -> InterpreterResolver:
-        """Return another one, on the same placement."""
         return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})
 
     async def close(self) -> None:
-        """Stop everything, and see that nothing was left."""
         try:
             await self.resolver.close()
             assert [child.unit for child in await self.placement.list("")] == []
@@ -113,11 +110,9 @@ class ResolverHouse:
         self.patch.setattr(interpreters, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:
-        """Return the commands that uv was given."""
         return self.uv_log.read_text().splitlines() if self.uv_log.exists() else []
 
     async def choose(self, **request: Any) -> Choice:
-        """Choose for the project's directory, noting the progress."""
         how = {name: request.pop(name) for name in ("install", "deadline") if name in request}
         asked = StartRequest(**{"cwd": str(self.proj), **request})
         return await self.resolver.resolve(asked, self.config, progress=self.lines.append, **how)

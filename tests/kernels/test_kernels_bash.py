@@ -29,7 +29,6 @@ def shell_of(rig: KernelRig) -> Running:
 
 @pytest.fixture
 async def shell(short_tmp: Path) -> AsyncIterator[Running]:
-    """A session of shell cells."""
     async with kernel_house(short_tmp) as rig:
         made = shell_of(rig)
         await made.start()
@@ -41,7 +40,6 @@ async def said(shell: Running, code: str) -> str:
 
 
 async def begin(shell: Running, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
-    """Begin a cell that prints `up`; returns when it has."""
     request, running = await shell.begin_and_wait(f"echo up; {code}")
     await eventually(lambda: shell.handle.child)
     return request, running

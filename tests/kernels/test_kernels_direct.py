@@ -55,7 +55,6 @@ async def kernel(request: pytest.FixtureRequest, rig: KernelRig) -> Running:
 
 
 def program(rig: KernelRig, script: str) -> tuple[str, ...]:
-    """Return the command line of a shell script that is taken for a kernel."""
     path = rig.folder / "program"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

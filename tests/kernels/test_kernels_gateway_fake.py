@@ -98,13 +98,11 @@ class FakeServer:
     async def say(
         self, kind: str, content: dict[str, Any], *, to: Message | None = None, channel: str = "iopub"
     ) -> None:
-        """Send a message to everybody."""
         frame = wire.pack(wire.make(kind, content, "server", channel, parent=to.header if to else {}), None)
         for each in self.sockets:
             await each.send_str(str(frame))
 
     async def cut(self) -> None:
-        """Break all connections off without a word."""
         sockets, self.sockets[:] = list(self.sockets), []
         for each in sockets:
             if each._req is not None and each._req.transport is not None:
@@ -132,7 +130,6 @@ async def fake_server(**how: Any) -> AsyncIterator[FakeServer]:
 
 @asynccontextmanager
 async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
-    """Have a backend for a server that does what it is told to."""
     async with kernel_house(folder) as rig, fake_server(**how) as server:
         house = House(rig, "external", url=server.url, gateway_token=None, trace=True)
         house.backend = await house.make()
@@ -323,7 +320,6 @@ def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str
 
 
 async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -> PxError:
-    """Return the error that a preflight ends with; it holds no secret."""
     client = GatewayClient(url, token, "kernels.gateway_token")
     with pytest.raises(PxError) as caught:
         await client.preflight(seconds)

@@ -170,7 +170,6 @@ async def test_what_a_kernel_elsewhere_is_told_and_tells(kind: str, short_tmp: P
 
 
 async def held(house: House) -> Child:
-    """Return the one kernel that an earlier control plane left."""
     (child,) = await house.backend.held()
     assert (child.key, child.unit) == (house.launch.instance, house.launch.unit)
     found: Child = child
@@ -235,7 +234,6 @@ UNIT = "kernel:gateway"
 
 
 async def gateways_of(rig: KernelRig) -> list[int]:
-    """Return the pids of gateways that the keeper holds."""
     return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
 
 

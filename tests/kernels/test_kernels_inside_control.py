@@ -19,7 +19,6 @@ def rig(python: str) -> Iterator[InsideRig]:
 
 
 def started(rig: InsideRig, code: str, *, px: bool = True) -> str:
-    """Send a cell and wait until its code runs, which it says by printing."""
     cell = rig.send("print('runs', flush=True)\n" + code, px=px)
     if px:
         until(lambda: rig.out(cell), "the first output")

@@ -112,6 +112,5 @@ def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(rig: InsideRi
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what differs between any two kernels."""
     varying = {"execution_count", "traceback", "engine_info"}
     return {name: value for name, value in content.items() if name not in varying}

@@ -29,7 +29,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the status events that are published."""
     published: list[dict[str, Any]] = []
     monkeypatch.setattr(prelude, "publish_display_data", lambda data: published.append(*data.values()))
     return published

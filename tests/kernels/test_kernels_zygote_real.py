@@ -61,7 +61,6 @@ HASH = "print(hash('zygote'))"
 
 @asynccontextmanager
 async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBackend]:
-    """Give a backend that keeps a zygote."""
     backend = DirectBackend(rig.placement, replace(rig.config, **{"zygotes": 1, **changes}))
     try:
         yield backend
@@ -71,7 +70,6 @@ async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBack
 
 
 async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int:
-    """Wait for a zygote; return its pid."""
     if launch is not None:
         backend.expect(launch)
     (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.ready], "a zygote")
