@@ -38,13 +38,7 @@ PATIENCE = 60.0
 
 @dataclass
 class Front:
-    """A front end's side of one house.
-
-    Attributes:
-        house: The daemon's.
-        folder: Where notebooks lie; the folder of kernels that name none.
-        patch: Undone when the front end ends.
-    """
+    """A front end's side of one house; notebooks lie in `folder`, `patch` is undone when the front end ends."""
 
     house: House
     folder: Path
@@ -81,27 +75,21 @@ def front_end(settings: Mapping[str, str] | None = None, *, started: bool = True
     with house() as home, pytest.MonkeyPatch.context() as patch:
         jupyter = home.home / "jupyter"
         places = {
-            "JUPYTER_PATH": jupyter / "path",
-            "JUPYTER_DATA_DIR": jupyter / "data",
-            "JUPYTER_RUNTIME_DIR": jupyter / "run",
-            "JUPYTER_CONFIG_DIR": jupyter / "config",
-            "IPYTHONDIR": jupyter / "ipython",
+            f"JUPYTER_{name.upper()}": jupyter / name for name in ("path", "data_dir", "runtime_dir", "config_dir")
         }
+        places["IPYTHONDIR"] = jupyter / "ipython"
         for place in places.values():
             place.mkdir(parents=True)
         shared = {"JUPYTER_PLATFORM_DIRS": "1", **{name: str(place) for name, place in places.items()}}
         home.settings = {**shared, **(settings or {})}
-        own = home.environ
-        for name in [name for name in os.environ if name not in own]:
+        for name in set(os.environ) - set(home.environ):
             patch.delenv(name)
-        for name, value in own.items():
+        for name, value in home.environ.items():
             patch.setenv(name, value)
         folder = home.home / "work"
         folder.mkdir()
         patch.chdir(folder)
-        place = jupyter / "path" / "kernels" / "pxd"
-        place.mkdir(parents=True)
-        shutil.copy(SPEC, place)
+        shutil.copytree(SPEC.parent, jupyter / "path" / "kernels" / "pxd")
         if started:
             home.start()
         yield Front(home, folder, patch)

@@ -244,40 +244,37 @@ class Install(msgspec.Struct, frozen=True):
     by_hand: str  # the command that a person can run instead
 
 
-class Installers(msgspec.Struct, frozen=True):
-    python: str
-    uv: str | None = None
-
-    def overlay(self, said: Interpreter, overlay: Path) -> Install | None:
-        if self.uv is None and not said.pip:
-            return None
-        step = (*self._pip_install(said.executable), "--target", str(overlay), REQUIREMENT)
-        what = f"an overlay with ipykernel for {said.executable}"
-        return Install(overlay, what, (step,), "ipykernel", self.add_ipykernel(said))
-
-    def managed(self, root: Path) -> Install:
-        make: tuple[str, ...] = (self.python, "-m", "venv", str(root))
-        if self.uv is not None:
-            make = (self.uv, "venv", "--seed", "--python", self.python, str(root))
-        steps = (make, (*self._pip_install(f"{root}/bin/python"), REQUIREMENT))
-        return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
-
-    def add_ipykernel(self, said: Interpreter) -> str:
-        python = said.executable
-        if not said.pip and self.uv is not None:
-            return shlex.join((self.uv, "pip", "install", "--python", python, "ipykernel"))
-        command = shlex.join((python, "-m", "pip", "install", "ipykernel"))
-        return command if said.pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
-
-    def _pip_install(self, python: str) -> tuple[str, ...]:
-        if self.uv is not None:
-            return (self.uv, "pip", "install", "--python", python, "--compile-bytecode")
-        return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
-
-
-def find_installers(path: str) -> Installers:
+def find_uv(path: str) -> str | None:
     beside = Path(sys.executable).with_name("uv")
-    return Installers(sys.executable, str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path))
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path)
+
+
+def overlay_for(said: Interpreter, folder: Path, uv: str | None) -> Install | None:
+    if uv is None and not said.pip:
+        return None
+    step = (*_pip_install(said.executable, uv), "--target", str(folder), REQUIREMENT)
+    what = f"an overlay with ipykernel for {said.executable}"
+    return Install(folder, what, (step,), "ipykernel", adding_ipykernel(said, uv))
+
+
+def managed_in(root: Path, uv: str | None) -> Install:
+    program = (sys.executable, "-m", "venv") if uv is None else (uv, "venv", "--seed", "--python", sys.executable)
+    steps = ((*program, str(root)), (*_pip_install(f"{root}/bin/python", uv), REQUIREMENT))
+    return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
+
+
+def adding_ipykernel(said: Interpreter, uv: str | None) -> str:
+    python = said.executable
+    if not said.pip and uv is not None:
+        return shlex.join((uv, "pip", "install", "--python", python, "ipykernel"))
+    command = shlex.join((python, "-m", "pip", "install", "ipykernel"))
+    return command if said.pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
+
+
+def _pip_install(python: str, uv: str | None) -> tuple[str, ...]:
+    if uv is not None:
+        return (uv, "pip", "install", "--python", python, "--compile-bytecode")
+    return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
 
 
 def mark_of(target: Path) -> Path:
@@ -327,7 +324,11 @@ class Installs:
         progress(f"building {install.what} in {target} with {Path(install.steps[0][0]).name} (its output: {log})")
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            await asyncio.to_thread(_clear, target)
+            mark_of(target).touch(mode=0o600)
+            if target.is_symlink() or target.is_file():
+                target.unlink()
+            elif target.is_dir():  # what an earlier one left
+                await asyncio.to_thread(shutil.rmtree, target)
             with log.open("w", encoding="utf-8", errors="replace") as written:
                 for argv in install.steps:
                     ended = await program.run(
@@ -351,12 +352,3 @@ class Installs:
 
 def how_it_ended(ended: program.Completed) -> str:
     return f"{ended.words}: {ended.last_line}" if ended.last_line else ended.words
-
-
-def _clear(target: Path) -> None:
-    """Mark that an install begins; take away what an earlier one left, a link without what it leads to."""
-    mark_of(target).touch(mode=0o600)
-    if target.is_symlink() or target.is_file():
-        target.unlink()
-    elif target.is_dir():
-        shutil.rmtree(target)

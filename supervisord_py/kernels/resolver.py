@@ -231,7 +231,7 @@ class Resolution:
         request, setting = self._request.interpreter or None, self._config.python or None
         managed = self._config.data_dir / "python"
         if (request or setting) == MANAGED and self._install:
-            install = (await asyncio.to_thread(interpreters.find_installers, self._path)).managed(managed)
+            install = interpreters.managed_in(managed, await asyncio.to_thread(interpreters.find_uv, self._path))
             await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
         return interpreters.candidates(
             self._cwd,
@@ -294,8 +294,8 @@ class Resolution:
         """Return `detail` and `remedy` where an interpreter has no overlay; it is installed if it may be."""
         if await asyncio.to_thread(interpreters.is_complete, overlay, "ipykernel"):
             return None
-        tools = await asyncio.to_thread(interpreters.find_installers, self._path)
-        why, install = "there is no overlay for it", tools.overlay(said, overlay)
+        uv = await asyncio.to_thread(interpreters.find_uv, self._path)
+        why, install = "there is no overlay for it", interpreters.overlay_for(said, overlay, uv)
         if install is not None and self._install:
             try:
                 await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
@@ -304,7 +304,7 @@ class Resolution:
                 why = error.detail
         else:
             self.installable |= install is not None
-        return {"detail": f"has no {said.lacking[0]}, and {why}", "remedy": tools.add_ipykernel(said)}
+        return {"detail": f"has no {said.lacking[0]}, and {why}", "remedy": interpreters.adding_ipykernel(said, uv)}
 
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.env}

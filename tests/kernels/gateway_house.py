@@ -21,7 +21,6 @@ from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import ExecuteRequest, Reply
-from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_kernel import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
@@ -105,14 +104,12 @@ class House(Running):
     def __init__(self, rig: KernelRig, kind: str, peer: Peer | None = None, url: str = "", **config: Any) -> None:
         async def make() -> Any:
             supervisor = await rig.supervise()
-            if kind == "direct":
-                return DirectBackend(rig.placement, rig.config)
             if kind == "local":
                 return GatewayLocal(supervisor, rig.config)
             changed = {"gateway_url": url, "gateway_token": TOKEN, **config}
             return GatewayExternal(supervisor, replace(rig.config, **changed))
 
-        super().__init__(rig, make, rig.launch())
+        super().__init__(rig, rig.launch(), None if kind == "direct" else make)
         self.peer = peer
         self.backend: Any = None
 

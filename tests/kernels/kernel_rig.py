@@ -19,6 +19,7 @@ from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelHandle, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -157,11 +158,13 @@ class Ran:
 class Running:
     """A kernel of a backend. `make` gives one for the present control plane; `start` or `attach` it first."""
 
-    def __init__(self, rig: KernelRig, make: Callable[[], Awaitable[Any]], launch: Launch) -> None:
-        self.rig = rig
-        self.make = make
-        self.launch = launch
+    def __init__(self, rig: KernelRig, launch: Launch, make: Callable[[], Awaitable[Any]] | None = None) -> None:
+        self.rig, self.launch = rig, launch
+        self.make = make or self.direct
         self.handle: Any = None
+
+    async def direct(self) -> DirectBackend:
+        return DirectBackend(self.rig.placement, self.rig.config)
 
     async def start(self, **changes: Any) -> Any:
         self.launch = replace(self.launch, **changes)

@@ -14,7 +14,6 @@ from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.inside.self_report import MARK
-from supervisord_py.kernels.interpreters import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import Choice, StartRequest
 from supervisord_py.process.keeper_client import KeeperClient
@@ -107,7 +106,7 @@ class ResolverHouse:
         """Let a script play uv; `first` is what it does first."""
         python = fake_python(self.folder / "managed-python", executable="")
         uv = script(self.folder / "uv", FAKE_UV.format(log=self.uv_log, first=first, python=python))
-        self.patch.setattr(interpreters, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+        self.patch.setattr(interpreters, "find_uv", lambda _path: str(uv))
 
     def built(self) -> list[str]:
         return self.uv_log.read_text().splitlines() if self.uv_log.exists() else []

@@ -24,7 +24,7 @@ def shell_of(rig: KernelRig) -> Running:
     async def make() -> BashBackend:
         return BashBackend(await rig.supervise())
 
-    return Running(rig, make, rig.launch("sh-000000", interpreter=None))
+    return Running(rig, rig.launch("sh-000000", interpreter=None), make)
 
 
 @pytest.fixture

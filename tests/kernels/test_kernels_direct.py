@@ -32,15 +32,8 @@ async def rig(short_tmp: Path) -> AsyncIterator[KernelRig]:
         yield made
 
 
-def made(rig: KernelRig, launch: Launch) -> Running:
-    async def make() -> DirectBackend:
-        return DirectBackend(rig.placement, rig.config)
-
-    return Running(rig, make, launch)
-
-
 async def started(rig: KernelRig, launch: Launch) -> Running:
-    kernel = made(rig, launch)
+    kernel = Running(rig, launch)
     await kernel.start()
     return kernel
 

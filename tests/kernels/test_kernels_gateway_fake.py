@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
-from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConfigError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels import gateway_kernel, messaging, wire
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway import init_code
@@ -172,19 +172,6 @@ async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> Non
         assert server.executed == ["1"], "it is never sent again"
 
 
-async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> None:
-    async def end_unheard(server: FakeServer, message: Message) -> None:
-        await server.cut()
-
-    async with talking(short_tmp, on_execute=end_unheard) as (house, server):
-        await house.open()
-        ran = await house.run("1")
-        assert (ran.reply.status, ran.reply.lossy) == (CellStatus.ERROR, True)
-        assert (ran.records[-1]["kind"], ran.records[-1]["error"]["name"]) == ("end", "NoReply")
-        assert server.executed == ["1"]
-        assert not house.handle.died.done(), "the variables are kept"
-
-
 @pytest.mark.parametrize("state", ["autorestarting", "dead", "starting"])
 async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, short_tmp: Path) -> None:
     async def restart(server: FakeServer, message: Message) -> None:
@@ -294,15 +281,6 @@ async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(sta
             await house.backend.start(house.rig.launch(), None, deadline=house.rig.deadline(2.0))
         await eventually(lambda: server.state is None, "its end")
         await eventually(lambda: not house.backend._notes, "the end of its note")
-
-
-async def test_an_unknown_kernelspec_is_told_with_the_nearest(short_tmp: Path) -> None:
-    async with talking(short_tmp) as (house, server):
-        with pytest.raises(InvalidInputError) as caught:
-            await house.open(kernelspec="pyton3")
-        assert caught.value.extra["nearest"] == "python3"
-        assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
-        assert "POST /api/kernels" not in server.asked
 
 
 NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", fullmatch=True)

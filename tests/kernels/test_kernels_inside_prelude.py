@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -91,30 +89,12 @@ def test_env_gets_sets_and_lists_without_telling_values(
 
 
 def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
+    rig.good("; ".join(prelude.__all__))
     first = rig.good("print('é' * 100_000); import sys; print('err', file=sys.stderr)")
     whole = rig.good(f"assert output('{first.id}') == 'é' * 100_000 + '\\nerr\\n'")
     assert rig.records(whole.id, "status")[0]["event"]["bytes"] == 200_005
     for none in ("0000", "../x"):
         assert rig.run(f"output({none!r})").reply["ename"] == "FileNotFoundError"
-
-
-def test_every_function_is_in_the_manual_as_it_is_and_helps(rig: InsideRig) -> None:
-    assert "Return the text of a file" in rig.out(rig.good("help(read)").id).decode()
-    rig.good("; ".join(prelude.__all__))
-    lines = [line for line in MAN.read_text().splitlines() if line.startswith("\\fB")]
-    page = re.sub(r"\\f[BIPR]|\\&", "", "\n".join(lines)).replace("\\-", "-")
-    documented = dict(re.findall(r"^(\w+)\((.*)\)$", page, re.MULTILINE))
-    assert sorted(documented) == sorted(set(prelude.__all__) - {"display"})
-    for name, signature in documented.items():
-        told = re.findall(r'(\w+)(?:=("[^"]*"|[\w-]+))?', signature)
-        parameters = inspect.signature(getattr(prelude, name)).parameters.values()
-        assert told == [(each.name, _shown(each.default)) for each in parameters]
-
-
-def _shown(default: object) -> str:
-    if default is inspect.Parameter.empty:
-        return ""
-    return f'"{default}"' if isinstance(default, str) else str(default)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import zmq
 from ipykernel import ipkernel, kernelapp, zmqshell
-from IPython.core.error import StdinNotImplementedError
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from .streams import OwnCell  # noqa: TID252
 
-NO_INPUT = "nobody can answer input() here: put the value into the code, or read it from a file or os.environ"
 _FOLDER = os.path.dirname(__file__)
 _DISPLAYS = ("display_data", "update_display_data", "clear_output")
 _RECORDED = (*_DISPLAYS, "execute_result", "error", "execute_reply")
@@ -91,7 +89,7 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show what was raised; an interrupt without our frames, whose sources say nothing to users."""
         kind, _, trace = sys.exc_info()
-        if kind in (KeyboardInterrupt, StdinNotImplementedError) and trace is not None:
+        if kind is KeyboardInterrupt and trace is not None:
             while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
                 trace = trace.tb_next
             trace.tb_next = None
@@ -238,27 +236,13 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
     def _answer_for(self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None) -> None:
         """Reply to a request of ours that was broken off outside of the user's code."""
-        name = type(error).__name__
+        name, session = type(error).__name__, self.session
         raised = {"ename": name, "evalue": str(error), "traceback": [name + ": " + str(error)]}
-        members: dict[str, Any] = {"execution_count": number, "user_expressions": {}, "payload": []}
-        content: dict[str, Any] = {"status": "error", **raised, **members}
-        session: Any = self.session
-        session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))
-        session.send(stream, "execute_reply", content, parent, ident=ident)
+        content: Any = {"status": "error", "execution_count": number, "user_expressions": {}, "payload": [], **raised}
+        session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))  # type: ignore[union-attr]
+        session.send(stream, "execute_reply", content, parent, ident=ident)  # type: ignore[union-attr]
         if parent["content"].get("stop_on_error", True):
             self._abort_queues()
-
-    def raw_input(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_somebody()
-        return super().raw_input(*args, **kwargs)
-
-    def getpass(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_somebody()
-        return super().getpass(*args, **kwargs)
-
-    def _need_somebody(self) -> None:
-        if not self._allow_stdin and CURRENT.get() is not None:
-            raise StdinNotImplementedError(NO_INPUT)
 
     def _cancel_on_sigint(self, future: Any) -> Any:
         return INTERRUPTS.awaiting(future)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 EX_CONFIG = 78
-OLDEST = (3, 8)
 PACKAGE = "px_inside"
 LATER = (
     "IPython.core.completerlib",
@@ -100,10 +99,6 @@ def import_all(overlay: str | None) -> None:
 
 
 def main() -> None:
-    if sys.version_info[:2] < OLDEST:
-        refuse(
-            sys.executable + ": Python 3.8 or later is needed", "name another one: `pxctl kernel start --python PATH`"
-        )
     options = read_options()
     folder = os.path.dirname(os.path.abspath(__file__))
     load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])

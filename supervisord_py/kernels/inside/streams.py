@@ -193,8 +193,7 @@ def _c_stdout() -> Any:
 
         library = ctypes.CDLL(None)
         stdout = ctypes.c_void_p.in_dll(library, "__stdoutp" if sys.platform == "darwin" else "stdout")
-        line_by_line = 1  # _IOLBF, of glibc and of macOS
-        library.setvbuf(stdout, None, line_by_line, 0)
+        library.setvbuf(stdout, None, 1, 0)  # 1 is _IOLBF, of glibc and of macOS
         return functools.partial(library.fflush, stdout)
     except (ImportError, OSError, ValueError, AttributeError):
         return None
@@ -205,10 +204,9 @@ _FLUSH_C_STDOUT = _c_stdout()
 
 def _flush_native() -> None:
     """Have the C library and Python's original streams write out what they hold back for descriptors 1 and 2."""
-    originals: tuple[Any, ...] = (sys.__stdout__, sys.__stderr__)
-    for stream in originals:
+    for stream in (sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]
     if _FLUSH_C_STDOUT is not None:
         _FLUSH_C_STDOUT()
 
