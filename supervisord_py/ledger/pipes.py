@@ -243,14 +243,9 @@ def mark_running(number: int, **facts: Any) -> Operation:
             sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions
                      AS mine ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
             pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
-            process = "its process is not there yet" if pid is None else f"pid {pid}"
-            raise ConflictError(
-                f"pipe:{pipe} is already running: execution {holder}, {process}",
-                hint=f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it",
-                unit=f"pipe:{pipe}",
-                execution=holder,
-                pid=pid,
-            ) from None
+            said = f"pipe:{pipe} is already running: execution {holder}, pid {pid or 'not known yet'}"
+            hint = f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it"
+            raise ConflictError(said, hint=hint, unit=f"pipe:{pipe}", execution=holder, pid=pid) from None
         said = f"execution {number} is not queued any more"
         raise ConflictError(said, hint="see `pxctl pipe runs`", execution=number)
 

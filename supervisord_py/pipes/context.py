@@ -131,21 +131,15 @@ def machine_zone(
 
 
 class PipeStates:
-    """One row for each pipe that was ever seen.
-
-    Attributes:
-        last_status: How the newest execution of a pipe ended.
-        average_seconds: How long its runs take; of those before this life only the last one counts.
-    """
+    """One row for each pipe that was ever seen."""
 
     def __init__(self, ledger: Ledger, clocks: Clocks) -> None:
-        self.last_status: dict[str, Status] = {}
-        self.average_seconds: dict[str, float] = {}
+        self.last_status: dict[str, Status] = {}  # how the newest execution of a pipe ended
+        self.average_seconds: dict[str, float] = {}  # of its runs; of those before this life only the last one counts
         self._ledger = ledger
         self._clocks = clocks
         self._rows: dict[str, PipeStateRow] = {}
-        self._boots: dict[tuple[str, str], float] = {}
-        """Of a pipe's instant: when it was, on the clock that counts suspend."""
+        self._boots: dict[tuple[str, str], float] = {}  # of a pipe's instant, on the clock that counts suspend
 
     async def open(self) -> None:
         self._rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}

@@ -132,15 +132,8 @@ class Executions(PipesContext):
     ) -> Run:
         run = Run(self, row, definition)
         run.event = cause
-        self.supervisor.say(
-            "execution_queued",
-            run,
-            trigger=row.trigger.value,
-            group=row.group.value,
-            retry_of=row.retry_of,
-            preset=row.preset.id,
-            warnings=list(warnings),
-        )
+        facts: dict[str, Any] = {"trigger": row.trigger.value, "retry_of": row.retry_of, "preset": row.preset.id}
+        self.supervisor.say("execution_queued", run, **facts, warnings=list(warnings))
         if row.status is Status.QUEUED:
             self.push(run)
         else:
@@ -173,20 +166,13 @@ class Executions(PipesContext):
     async def after(self, run: Run) -> None:
         """Do what follows from an end whose row is final, and free the slot."""
         it = run.execution
-        self.supervisor.say(
-            f"execution_{it.status.value}",
-            run,
-            REASONS.get(run.cause),
-            error_type=None if it.error_type is None else it.error_type.value,
-            error_message=it.error_message,
-            exit_code=it.exit_code,
-            duration_ms=it.duration_ms,
-        )
+        facts: dict[str, Any] = {name: getattr(it, name) for name in ("error_message", "exit_code", "duration_ms")}
+        error = it.error_type and it.error_type.value
+        self.supervisor.say(f"execution_{it.status.value}", run, REASONS.get(run.cause), error_type=error, **facts)
         self.states.ended(it)
         try:
             if run.following is not None and run.definition is not None:
-                follower = self.take_in(run.definition, run.following, run.event)
-                self.supervisor.say("execution_retried", follower, retry_of=run.id)
+                self.take_in(run.definition, run.following, run.event)
             if self.listening:
                 await self.announce(run)
             if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:

@@ -99,7 +99,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
     reference = it.preset.api_key
     key = None if reference is None else await resolve_key(shelf, reference, dotenv)
-    values = placeholder_values(spec, it, folder, config, has_key=key is not None)
+    values = placeholder_values(spec, it, folder, config)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
     # How an agent and its tools know where they are; a sweep finds them by it as well.
@@ -224,9 +224,7 @@ async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[
 # -- what adapters are filled with -------------------------------------------------------------------------------------
 
 
-def placeholder_values(
-    spec: AgentSpec, it: Execution, folder: Path, config: PipesConfig, *, has_key: bool = False
-) -> Values:
+def placeholder_values(spec: AgentSpec, it: Execution, folder: Path, config: PipesConfig) -> Values:
     """Return the value of every placeholder, as far as no version is known; None for one that has none. Pure."""
     preset, run_dir = it.preset, config.executions_dir / str(it.id)
     url = preset.url or spec.provider_urls.get(preset.provider or "")
@@ -236,7 +234,7 @@ def placeholder_values(
         "provider": preset.provider or (CUSTOM if url else None),
         "url": url,
         "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
-        "key": HAS_KEY if has_key else None,
+        "key": HAS_KEY if preset.api_key else None,
         "key_reference": spec.reference(None),
         "run_dir": str(run_dir),
         "agent_dir": str(run_dir / AGENT_DIR),

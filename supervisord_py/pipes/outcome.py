@@ -298,11 +298,8 @@ def next_try(
 ) -> tuple[Plan, Preset, float | None] | None:
     """Decide on the retry of an execution: the next preset at once, the same again after some seconds, or nothing.
 
-    Args:
-        plan, preset: What it was run with: how many retries and which presets are left.
-        retry_count: How many tries came before it.
-        first: The first delay, in seconds, where the pipe says nothing.
-        chance: In [0, 1): where in the jitter's range the delay falls.
+    `plan` and `preset` are what it was run with, `first` is the first delay in seconds where the pipe says nothing,
+    `chance` in [0, 1) where in the jitter's range the delay falls.
     """
     error_type = outcome.error_type
     if error_type is None:

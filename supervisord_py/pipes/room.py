@@ -45,15 +45,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Pipes(PipeViews):
-    """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
-
-    Attributes:
-        files: Adds, changes and removes pipes.
-    """
+    """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.files = PipeFiles(self)
+        self.files = PipeFiles(self)  # adds, changes and removes pipes
         self.triggers = Triggers(self)
         self.announce = self.triggers.announce
 
@@ -100,8 +96,7 @@ class Pipes(PipeViews):
     def reconfigure(self, config: PipesConfig) -> None:
         self.config = self.shelf.config = config
         self.catalog.reconfigure(config.default_agent)
-        self.admit()
-        self.due_bell.set()
+        self.clocks_jumped()
 
     def clocks_jumped(self) -> None:
         self.admit()

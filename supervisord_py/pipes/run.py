@@ -129,11 +129,9 @@ class Run(Instance):
     def refuse_if_left(self) -> None:
         """Raise InterruptedRunError where this control plane goes before it is over."""
         if self.is_left:
-            raise InterruptedRunError(
-                f"the control plane is being replaced or stopped; execution {self.id} is not lost",
-                hint=f"follow it again: `pxctl pipe tail {self.id}`",
-                execution=self.id,
-            )
+            said = f"the control plane is being replaced or stopped; execution {self.id} is not lost"
+            hint = f"follow it again: `pxctl pipe tail {self.id}`"
+            raise InterruptedRunError(said, hint=hint, execution=self.id)
 
     async def until_done(self) -> None:
         """Wait until all that follows from its end is done; raises as `refuse_if_left`."""
@@ -367,30 +365,24 @@ class Run(Instance):
     def _judged(self, summary: Summary, facts: Mapping[str, Any]) -> Outcome:
         record, terms = self.record, self.terms
         if self.child is None and self.cause is Cause.NOBODY:
-            return self._not_started(self.error)
+            return self._not_started()
         verdict = record.verdict if record else None
         # A limit that the keeper enforced is the reason, whatever else was wanted.
         if record and verdict and verdict.reason in LIMITS:
             return Outcome(Status.FAILED, ErrorType.RESOURCE_LIMIT, describe(record, verdict))
-        ended = ExitInfo(
-            self.cause,
-            code=record.code if record else None,
-            signal=record.signal if record else None,
-            stdout_tail=facts.get("stdout", "")[-TAIL_CHARS:],
-            stderr_tail=facts.get("stderr", "")[-TAIL_CHARS:],
-            detail=self.detail,
-        )
+        how = (record.code, record.signal) if record else (None, None)
+        stdout, stderr = (facts.get(stream.value, "")[-TAIL_CHARS:] for stream in BOTH)
+        ended = ExitInfo(self.cause, *how, stdout, stderr, self.detail)
         return judge(ended, summary, terms.success, terms.errors, allow_empty=self.execution.plan.allow_empty)
 
-    def _not_started(self, error: PxError | None) -> Outcome:
+    def _not_started(self) -> Outcome:
+        error = self.error or PxError("it was not started")
         if isinstance(error, CannotRunError):
             return Outcome(Status.FAILED, error.error_type, error.message)
-        detail = error.detail if error else "nobody knows why it was not started"
-        if isinstance(error, ConflictError) or self.launch is None:
-            return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"not started: {detail}")
-        is_program = error and error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM
-        kind = ErrorType.AGENT_NOT_FOUND if is_program else ErrorType.UNKNOWN
-        return Outcome(Status.FAILED, kind, f"cannot start {self.launch.argv[0]}: {detail}")
+        if self.launch and error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM:
+            said = f"cannot start {self.launch.argv[0]}: {error.detail}"
+            return Outcome(Status.FAILED, ErrorType.AGENT_NOT_FOUND, said)
+        return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"not started: {error.detail}")
 
 
 def _finished(copier: Copier) -> bool:

@@ -137,7 +137,7 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     also = together(
         PIPE_STATES.merge("report", last_run_at=9.0), INSTANCES.insert(InstanceRow("key", "pipe:report", NOW))
     )
-    with pytest.raises(ConflictError, match="not there yet"):
+    with pytest.raises(ConflictError, match="not known yet"):
         await ledger.write(together(mark_running(second, started_at=NOW), also))
     await ledger.write(EXECUTIONS.update(first, OPEN, pid=41))
     with pytest.raises(ConflictError, match=f"execution {first}, pid 41") as held:

@@ -208,8 +208,7 @@ async def test_a_command_prints_the_key_or_the_reason_is_told(
 
 def values(name: str, preset: Preset) -> Any:
     it = Execution(id=7, pipe_name="p", output_dir="/p/output/7", plan=Plan(name), preset=preset)
-    has_key = preset.api_key is not None
-    return launch.placeholder_values(BUILTIN.get(name), it, Path("/p"), pipes_config(Path("/")), has_key=has_key)
+    return launch.placeholder_values(BUILTIN.get(name), it, Path("/p"), pipes_config(Path("/")))
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILTIN.agents) - {"command"}))
