@@ -68,6 +68,14 @@ async def test_what_began_nothing_may_be_tried_again_and_a_failed_run_is_replaye
     assert headers["Idempotent-Replayed"] == "true"
 
 
+async def test_an_answer_is_replayed_as_it_was_to_the_same_request_alone(tool: Tool) -> None:
+    for _ in range(2):
+        status, body, headers = await tool.run()
+        assert (status, body, headers["Content-Type"], tool.runs) == (201, b"png", "image/png", 1)
+    key = {"Idempotency-Key": "k-1"}
+    assert (await tool.rig.ask("POST", "/api/tools/x/run", {"another": 1}, key))[0] == 422
+
+
 async def test_a_stream_is_not_replayed(tool: Tool) -> None:
     assert (await tool.run("stream"))[0] == 201
     status, problem, _ = await tool.run("stream")

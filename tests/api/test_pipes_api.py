@@ -30,22 +30,17 @@ async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
     assert {"part": "scheduler", "detail": "was restarted: it fell"} in health["degraded"]
 
 
-async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
+async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
     rig.pipes.refused = {"pipe:digest": "No space left on device"}
+    for name, more in (("digest", {}), ("off", {"enabled": False}), ("broken", {"config_error": "pipe.md:3: no"})):
+        rig.pipes.put(name, **more)
     part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
-    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
     known = {"part": part, "detail": detail, "repair": "df -h, then free some space"}
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
-    check = {"name": part, "status": "fail", "detail": detail, "repair": known["repair"]}
-    assert check in (await rig.get("/api/doctor"))[1]["checks"]
-
-
-async def test_doctor_names_each_pipe_that_cannot_run(rig: Rig) -> None:
-    rig.pipes.put()
-    rig.pipes.put("off", enabled=False)
-    rig.pipes.put("broken", config_error="pipe.md:3: no")
-    found = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
+    found = {each["name"]: each for each in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert (found[part]["status"], found[part]["detail"], found[part]["repair"]) == ("fail", detail, known["repair"])
     told = {"name": "pipe:broken", "status": "fail", "detail": "pipe.md:3: no", "repair": "pxctl pipe validate broken"}
     assert found["pipe:broken"] == told
-    assert (found["pipe:digest"]["status"], found["pipe:digest"]["detail"]) == ("fail", "it is odd")
-    assert (found["pipe:off"]["status"], found["scheduler"]["status"], "pipes" in found) == ("warn", "ok", False)
+    verdicts = [found[name]["status"] for name in ("pipe:digest", "pipe:off", "scheduler")]
+    assert (verdicts, found["pipe:digest"]["detail"], "pipes" in found) == (["fail", "warn", "ok"], "it is odd", False)

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,30 +141,6 @@ def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_
 
 def setting(house: House, key: str) -> tuple[Any, str]:
     return next((one["value"], one["origin"]) for one in house.get("/api/config")["settings"] if one["key"] == key)
-
-
-@pytest.mark.deep
-def test_a_socket_of_the_service_manager_is_served_and_left_in_place(home: House, short_tmp: Path) -> None:
-    """As systemd does it: the socket is descriptor 3 and LISTEN_PID is the pid of whoever is executed."""
-    path = str(short_tmp / "given.sock")
-    code = (
-        "import os, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n"
-        "os.dup2(s.fileno(), 3)\n"
-        "os.set_inheritable(3, True)\n"
-        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()), PX_SOCKET=sys.argv[1])\n"
-        "os.execv(sys.argv[2], sys.argv[2:])\n"
-    )
-    home.runner, home.elsewhere = (sys.executable, "-c", code, path), path
-    home.start()
-    assert home.get("/api/daemon")["socket"] == path
-    keeper, control = home.pids()
-    # Restarting everything must keep the socket: nobody but the service manager could make it again.
-    home.request("POST", "/api/daemon/restart?all=1")
-    until(lambda: not alive(control), "the old control plane is gone")
-    assert home.pids()[0] == keeper == home.process.pid
-    assert home.stop() == 0
-    assert os.path.exists(path)
 
 
 @pytest.mark.deep
