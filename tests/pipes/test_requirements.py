@@ -33,7 +33,6 @@ HERE = Path(__file__).parent
 
 @in_one_room
 async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
-    """The store is read whole before it is parsed, and what runs never looks at it again."""
     presets(rig, preset("a1", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a1", "agent: tell\npreset: a1")
     (folder / "wait").touch()
@@ -46,7 +45,6 @@ async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
-    """What waits runs with the model that was meant when it was queued; the next one with the new model."""
     presets(rig, preset("a2", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a2", "agent: tell\npreset: a2")
     (folder / "wait").touch()
@@ -79,7 +77,6 @@ async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
-    """What agents write to stderr becomes one word of a closed list, in the row and in the API."""
     for said, word in {
         "404 The model `gtp` does not exist": "model_not_found",
         "401 invalid_api_key": "auth_failed",
@@ -93,7 +90,6 @@ async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
-    """Which variable of which provider is missing; or what the provider said of the key."""
     presets(rig, preset("a5", 'provider = "openai"', 'api_key = "$A5_KEY"'))
     rig.write("a5", "agent: tell\npreset: a5")
     missing = await rig.run("a5")
@@ -106,7 +102,6 @@ async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) -> None:
-    """Whatever an agent does with an address where nobody answers: the timeout ends it."""
     presets(rig, preset("a6", 'url = "http://192.0.2.1/v1"', 'model = "m"'))
     folder = rig.write("a6", "agent: tell\npreset: a6\ntimeout: 0.2\nretries: 0")
     (folder / "wait").touch()
@@ -116,7 +111,6 @@ async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) ->
 
 @in_one_room
 async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not running and without the model are two things."""
     monkeypatch.setattr("supervisord_py.pipes.preflight.FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr("supervisord_py.pipes.preflight.READ_SECONDS", 60.0)
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
@@ -160,7 +154,6 @@ async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> No
 
 @in_one_room
 async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
-    """As it stands, to the agent and into the row; and that nobody knows it is told."""
     rig.write("a9", "agent: tell\nprovider: acme-llm\nmodel: m")
     done = await rig.run("a9")
     assert (done.stdout, done.preset.provider) == ("--provider acme-llm --model m\n", "acme-llm")
@@ -175,7 +168,6 @@ DAY = 86400.0
 
 
 async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None:
-    """Its row survives: failed, `interrupted`, with fixed words; what it left is marked as incomplete, not removed."""
     folder = own_rig.shell("b1", "echo half > $PX_OUTPUT_DIR/report; touch begun; sleep 1000")
     number = await begun(own_rig, "b1")
     await eventually((folder / "begun").exists, "the report")
@@ -194,7 +186,6 @@ async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None
 
 
 async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who says something within the patience goes on: suspended time is no timeout. Who died is failed as always."""
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         house.shell("b2-mute", "sleep 1000", "timeout: 1000\nretries: 0")
@@ -222,7 +213,6 @@ def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
 
 
 async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
-    """Intervals go by a clock that nobody sets; what is stored is the one truth; more than three due is one run."""
     folder = own_rig.shell("b4", UNTIL_GATE, "schedule: every 30m\nallow_empty: true")
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("b4").pid, "the start")
@@ -249,7 +239,6 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
 async def test_b5_a_connection_that_drops_ends_with_the_timeout(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was said until then is kept (fault 2 of the original: it threw it away)."""
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         house.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
@@ -263,7 +252,6 @@ async def test_b5_a_connection_that_drops_ends_with_the_timeout(
 
 @in_one_room
 async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
-    """Private from the first instant."""
     rig.shell("c1", "echo kept")
     shutil.rmtree(rig.config.executions_dir, ignore_errors=True)
     done = await rig.run("c1")
@@ -272,7 +260,6 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
 
 
 async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither under the output nor under the ledger; health says so meanwhile, and the row says so afterwards."""
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         fails = house.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
@@ -300,7 +287,6 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
 
 
 async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 days, the row and its files together; what the agent wrote for its user stays."""
     monkeypatch.setattr(room, "FIRST_PRUNE_SECONDS", 3600.0)  # it is counted what our own sweep does
     async with pipe_house(short_tmp) as house:
         folder = house.shell("c3", "echo x | tee $PX_OUTPUT_DIR/report")
@@ -316,7 +302,6 @@ async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.
 
 @in_one_room
 async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
-    """Nobody else may read output and ledger; what matches a pattern is never stored."""
     rig.shell("c4", "echo card 1234-5678; echo card 1234-5678 >&2", "redact: '\\d{4}-\\d{4}'")
     done = await rig.run("c4")
     folder = rig.room.folder(done.id)
@@ -329,7 +314,6 @@ async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_c5_all_output_can_be_read_in_pages(rig: PipeRig) -> None:
-    """The row's text leaves out the middle, lists have none of it; the pages have every byte."""
     rig.shell("c5", "seq 60000")
     done = await rig.run("c5")
     whole = "".join(f"{number}\n" for number in range(1, 60001)).encode()
@@ -345,7 +329,6 @@ async def test_c5_all_output_can_be_read_in_pages(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_c6_files_of_a_crash_are_marked_and_stay(rig: PipeRig) -> None:
-    """Each execution writes into a folder of its own."""
     rig.shell("c6", "echo half > $PX_OUTPUT_DIR/report; kill -9 $$", "retries: 0")
     done = await rig.run("c6")
     assert (done.status, done.error_type, done.incomplete) == (Status.FAILED, ErrorType.CRASH, True)
@@ -359,7 +342,6 @@ async def test_c6_files_of_a_crash_are_marked_and_stay(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
-    """Neither their output nor their files."""
     for name in ("c7-a", "c7-b"):
         rig.shell(name, f"for i in 1 2 3; do echo {name} $i; sleep 0.01; done; echo {name} > $PX_OUTPUT_DIR/who")
     for row in await asyncio.gather(rig.run("c7-a"), rig.run("c7-b")):
@@ -369,7 +351,6 @@ async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None:
-    """The same values as the prompt names; the next window begins where this one ended."""
     rig.shell("c8", "cat")
     with settings(rig, timezone="Europe/Berlin"):
         [queued] = await rig.room.run("c8", [{"context": {"query": "invoices"}}])

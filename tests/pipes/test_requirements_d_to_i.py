@@ -37,35 +37,31 @@ from waiting import alive
 
 @in_one_room
 async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
-    """In the view, in the execution and in the ledger's row, with what tells it from a later process of that pid."""
     rig.shell("d1", "sleep 1000")
     number = await begun(rig, "d1")
     await rig.ledger.flush()
     row = await ledger_pipes.EXECUTIONS.get(rig.ledger, number)
     assert row is not None
     assert row.pid == rig.room.get("d1").pid == (await rig.room.execution(number)).pid
-    assert row.pid is not None
-    assert alive(row.pid)
-    assert None not in {row.start_time, row.boot_id, row.instance}
+    assert None not in {row.pid, row.start_time, row.boot_id, row.instance}
+    assert alive(row.pid or 0)
     assert (await rig.room.cancel(number)).pid == row.pid
 
 
 @in_one_room
 async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
-    """Children in its group, in a session of their own, and those that nobody is the parent of any more."""
     script = "sleep 1000 & echo $! > a; setsid sleep 1000 & echo $! > b; (setsid sleep 1000 & echo $! > c); touch all"
     folder = rig.shell("d2", f"{script}; wait")
     number = await begun(rig, "d2")
     await eventually((folder / "all").exists, "the children")
     pids = [int((folder / name).read_text()) for name in "abc"]
-    assert all(alive(pid) for pid in pids)
+    assert [alive(pid) for pid in pids] == [True] * 3
     assert (await rig.room.cancel(number)).status is Status.CANCELLED
-    assert not any(alive(pid) for pid in pids)
+    assert [alive(pid) for pid in pids] == [False] * 3
 
 
 @in_one_room
 async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TERM, grace, KILL; and where even that fails the row is final and the slot is free, and the pid is told."""
     rig.shell("d3", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
     number = await begun(rig, "d3")
     await eventually((rig.config.pipes_dir / "d3" / "deaf").exists, "the trap")
@@ -102,31 +98,26 @@ async def test_d4_a_vanished_program_is_named(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
-    """One that cannot work is `agent_incompatible`, with both versions and the cure; an untested one is told."""
     program = rig.folder / "drifted"
     program.write_text("#!/bin/sh\necho drifted 1.4.0\n")
     program.chmod(0o755)
-    version = f'[agents.NAME]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n[agents.NAME.version]\n'
-    version += f'argv = ["{program}", "--version"]\ncure = "get drifted 2"\n'
+    table = f'[agents.NAME]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n[agents.NAME.version]\n'
+    table += f'argv = ["{program}", "--version"]\ncure = "get drifted 2"\n'
     with rig.config.agents_file.open("a") as agents:
-        agents.write(f'{version.replace("NAME", "old")}want = ">=2"\n{version.replace("NAME", "new")}tested = "<1.2"\n')
+        agents.write(f'{table.replace("NAME", "old")}want = ">=2"\n{table.replace("NAME", "new")}tested = "<1.2"\n')
     rig.write("d5-old", "agent: old")
     old = await rig.run("d5-old")
     assert (old.status, old.error_type) == (Status.FAILED, ErrorType.AGENT_INCOMPATIBLE)
-    assert "old is 1.4.0, and this adapter needs >=2" in (old.error_message or "")
-    assert "get drifted 2" in (old.error_message or "")
+    assert "old is 1.4.0, and this adapter needs >=2; get drifted 2" in (old.error_message or "")
     rig.write("d5-new", "agent: new")
     new = await rig.run("d5-new")
     assert (new.status, new.agent_version) == (Status.COMPLETED, "1.4.0")
     started = next(it for it in await rig.said("pipe:d5-new") if it.event == "execution_started")
     assert "was tested with <1.2" in json.dumps(started.facts["warnings"])
-    [told] = [it for it in await rig.room.validate("d5-new") if it.name == "agent"]
-    assert (told.verdict, "was tested with <1.2" in told.detail) == ("warn", True)
 
 
 @in_one_room
 async def test_d6_two_daemons_exclude_each_other(rig: PipeRig, tmp_path: Path) -> None:
-    """The second on a state directory is refused with the holder's pid; one on the same ledger, by the row itself."""
     held = take_lock(tmp_path / "pxd.lock")
     sign_lock(held)
     with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
@@ -158,7 +149,6 @@ async def _queued(ledger: Ledger, pipe: str) -> int:
 
 
 async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -> None:
-    """Disabled, or manual from now on: cancelled with the reason; the row says why it was in line."""
     own_rig.shell("hold", "sleep 1000", "schedule: every 1h")
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("hold").pid, "the start of what holds the slot")
@@ -179,7 +169,6 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
 
 @in_one_room
 async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeRig) -> None:
-    """`run_on_enable: false` waits one interval first; a calendar never runs for what was before."""
     rig.shell("e2-wait", "true", "schedule: every 1h\nenabled: false\nrun_on_enable: false\nallow_empty: true")
     rig.shell("e2-cron", "true", "schedule: '@yearly'\nenabled: false\nallow_empty: true")
     rig.shell("e2-now", "true", "schedule: every 1h\nenabled: false\nallow_empty: true")
@@ -195,7 +184,6 @@ async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeR
 
 @in_one_room
 async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
-    """`running` and `last_run_at` are written together or not at all."""
     rig.shell("e3", "sleep 1000")
     asked = await asyncio.gather(*(rig.room.run("e3") for _ in range(3)), return_exceptions=True)
     assert sum(isinstance(it, ConflictError) for it in asked) == 2
@@ -214,7 +202,6 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
 
 
 async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, with the last error, in health; and what is due runs."""
     monkeypatch.setattr(Timetable, "restart_policy", BackoffPolicy(0.01, 0.01, 60.0))
     candidates, crashes = Timetable._candidates, iter((RuntimeError("boom"),))
 
@@ -236,7 +223,6 @@ async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkey
 
 @in_one_room
 async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None:
-    """The average decides; a due time while it runs is a skip, not an error."""
     folder = rig.shell("e5", UNTIL_GATE, "schedule: every 10m\nenabled: false\nallow_empty: true")
     number = await begun(rig, "e5")
     due = Due(rig.time.clocks.wall(), "due")
@@ -264,7 +250,6 @@ def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
 
 @in_one_room
 async def test_f1_an_edit_is_noticed_by_itself(rig: PipeRig) -> None:
-    """Nobody asks for it; and a run by hand right after an edit runs what stands there now."""
     rig.shell("f1", "echo one", "title: One")
     await eventually(lambda: any(it.name == "f1" for it in rig.room.snapshot()), "the new pipe")
     rig.shell("f1", "echo two", "title: Two")
@@ -275,7 +260,6 @@ async def test_f1_an_edit_is_noticed_by_itself(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
-    """By name, with line and cure; the others run on, and an older, good content is not used in silence."""
     rig.shell("f2", "echo good")
     rig.shell("f2-other", "echo fine")
     assert (await rig.run("f2")).status is Status.COMPLETED
@@ -293,7 +277,6 @@ async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> None:
-    """By whoever: asked to remove a pipe, we wait for the end and delete then; by others, we end what runs in it."""
     folder = rig.shell("f3", "sleep 1000")
     number = await begun(rig, "f3")
     pid = rig.running(number)
@@ -337,7 +320,6 @@ async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> Non
 
 
 async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
-    """Neither what is due nor what somebody asked for; the daemon opens the gate when its doors are open."""
     async with pipe_house(short_tmp, scheduler=False) as house:
         house.shell("g1-due", "echo", "schedule: every 1h")
         house.shell("g1-asked", "echo")
@@ -352,7 +334,6 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
 
 @in_one_room
 async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
-    """Or the socket, where there is no port; the row keeps which it was. The port's token is in a file it may read."""
     rig.shell("g2", "cat; echo; echo token in ${PX_API_TOKEN_FILE-no file}")
     with settings(rig, api_port=4711, api_token_file="/state/api.token"):  # noqa: S106 - a path
         done = await rig.run("g2")
@@ -367,7 +348,6 @@ async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -> None:
-    """As a new row that names the one before, not before the time of the provider's hint."""
     rig.shell("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
     first = await rig.run("g3")
     assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
@@ -379,7 +359,6 @@ async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -
 
 @in_one_room
 async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
-    """The row has its head and its tail; bytes that are no text are kept, and told; who writes without end is ended."""
     rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
     with settings(rig, row_bytes=1000):
         done = await rig.run("g4")
@@ -429,7 +408,6 @@ async def test_h1_sessions_are_kept_apart_from_pipes(own_rig: PipeRig) -> None:
 
 
 async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig) -> None:
-    """After a minute without a word whoever looks is told so, with the pid and the command that ends it."""
     own_rig.shell("h2", "echo hello; sleep 1000")
     number = await begun(own_rig, "h2")
     await eventually(lambda: own_rig.room.get("h2").pid, "the pid")
@@ -445,7 +423,6 @@ async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig)
 
 @in_one_room
 async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
-    """Each with its own pid, in the list of what runs; two of one pipe never."""
     names = [f"h3-{at}" for at in range(3)]
     for name in names:
         rig.shell(name, "sleep 1000")
@@ -459,7 +436,6 @@ async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
 
 
 async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
-    """Nor does a run by hand wait for what is scheduled; what each uses is measured by itself."""
     chats = [await _chat(own_rig, f"chat{at}") for at in range(2)]
     own_rig.shell("h4-due", "sleep 1000", "schedule: every 1h")
     own_rig.shell("h4-hand", UNTIL_GATE)
@@ -477,7 +453,6 @@ async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
 
 
 async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) -> None:
-    """TERM, grace, KILL; every row is final before the stop returns, and what waits waits on for the next start."""
     async with pipe_house(short_tmp, stop_seconds=0.1) as house:
         folder = house.shell("i1", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
         number = await begun(house, "i1")
@@ -510,7 +485,6 @@ async def test_i2_an_update_leaves_what_runs_alone(own_rig: PipeRig) -> None:
 
 
 async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no TOML at the first look is looked at once more a moment later."""
     file = tmp_path / "presets.toml"
     file.write_text('[presets.i3]\nmodel = "hal')
 
