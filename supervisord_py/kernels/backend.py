@@ -154,6 +154,6 @@ class Backends:
         if name is not BackendName.DIRECT:
             return make(self._supervisor, self._config)
         placement = self._supervisor.placement
-        alive = {child.key for child in await placement.list("kernel:")}
+        alive = {child.unit.partition(":")[2] for child in await placement.list("kernel:")}
         await asyncio.to_thread(connection_file.sweep, self._config.run_dir, alive)
         return make(placement, self._config)

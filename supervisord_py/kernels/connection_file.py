@@ -1,8 +1,7 @@
 """Where one kernel's connection file and sockets lie: `run_dir/k/<digest of the session>/`, private.
 
-Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves; the
-folder belongs to one process life at a time, which it names, and a replacement is made when its predecessor is gone.
-What no living instance owns is swept. Nothing outside of `run_dir/k` is ever removed.
+Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves, which is
+made when its predecessor is gone. What no living kernel has is swept. Nothing outside of `run_dir/k` is ever removed.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import secrets
 import shutil
 import sys
-import threading
 from collections.abc import Collection
 from pathlib import Path
 
@@ -26,8 +24,6 @@ FOLDER = "k"
 FILE = "connection.json"
 SECRET = ".secret"  # noqa: S105  a file's name
 """From which the keys of all sessions follow: a session that is started again has the one that its clients know."""
-SECRET_BYTES = 32
-_ONE_AT_A_TIME = threading.Lock()
 SOCKET_PATH_MAX = (104 if sys.platform == "darwin" else 108) - 1
 """Bytes of a socket's path, without its closing zero: unix(7), sys/un.h."""
 PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
@@ -39,7 +35,6 @@ class Connection(Struct, frozen=True):
 
     file: Path
     key: str
-    instance: str  # whose it is
 
     def __repr__(self) -> str:
         return f"Connection({self.file})"
@@ -52,7 +47,7 @@ def folder_of(run_dir: Path, session_id: str) -> Path:
     return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]  # short: a socket's path must be
 
 
-def make(run_dir: Path, session_id: str, instance: str) -> Connection:
+def make(run_dir: Path, session_id: str) -> Connection:
     """Make the folder (0700) and the connection file (0600); what a dead predecessor has left there goes.
 
     Raises ConfigError: the path would be too long for a socket; OSError: the folder cannot be made.
@@ -65,49 +60,33 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
         hint = f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)"
         raise ConfigError(f"cannot start {unit}: {why}", hint=hint, unit=unit)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
+    secret = folder.parent / SECRET
+    if not secret.exists():
+        write_private(secret, secrets.token_bytes(32))
+    key = hmac.digest(secret.read_bytes(), session_id.encode(), "sha256").hex()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    members = {"ip": f"{folder}/s", "key": key, "transport": "ipc", "px_instance": instance}
+    members = {"ip": f"{folder}/s", "key": key, "transport": "ipc"}
     members |= {"signature_scheme": "hmac-sha256", "kernel_name": ""}
     ports = {f"{channel}_port": number for channel, number in PORTS.items()}
     write_private(folder / FILE, json.dumps({**ports, **members}, indent=1).encode())
-    return Connection(folder / FILE, key, instance)
-
-
-def _secret(file: Path) -> bytes:
-    with _ONE_AT_A_TIME:
-        if not file.exists() or file.stat().st_size != SECRET_BYTES:
-            write_private(file, secrets.token_bytes(SECRET_BYTES))
-        return file.read_bytes()
+    return Connection(folder / FILE, key)
 
 
 def read(file: Path) -> Connection:
-    """Read a connection file. Raises OSError: it is not there; ValueError: it is not one of ours."""
-    text = json.loads(file.read_bytes())
+    """Read a connection file. Raises OSError: it is not there; ValueError: it is none."""
     try:
-        return Connection(file, str(text["key"]), str(text["px_instance"]))
+        return Connection(file, str(json.loads(file.read_bytes())["key"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{file} is no connection file of ours: {error!r}") from error
+        raise ValueError(f"{file} is no connection file: {error!r}") from error
 
 
-def give_back(folder: Path, instance: str) -> None:
-    """Remove the folder of an instance that is gone, unless a replacement has it by now."""
-    if _owner(folder) in {"", instance}:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep(run_dir: Path, alive_instances: Collection[str]) -> None:
+def sweep(run_dir: Path, alive: Collection[str]) -> None:
+    """Remove the folders of sessions that have no living kernel."""
+    kept = {folder_of(run_dir, session) for session in alive}
     for folder in (run_dir / FOLDER).glob("*"):
-        if _owner(folder) not in alive_instances:
+        if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)  # which leaves files and links alone
-
-
-def _owner(folder: Path) -> str:
-    try:
-        return read(folder / FILE).instance
-    except (OSError, ValueError):
-        return ""
 
 
 def write_private(path: Path, content: bytes) -> None:

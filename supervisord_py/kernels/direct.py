@@ -86,8 +86,7 @@ class DirectBackend:
 
         Raises OSError, ConfigError: the folder cannot be made, or the kernelspec has no command line.
         """
-        where = self._config.run_dir, launch.session_id, launch.instance
-        place = await asyncio.to_thread(connection_file.make, *where)
+        place = await asyncio.to_thread(connection_file.make, self._config.run_dir, launch.session_id)
         return ChildSpec(
             unit=launch.unit,
             argv=command(launch, str(place.file)),
@@ -123,15 +122,13 @@ class DirectBackend:
     async def attach(self, launch: Launch, child: Child) -> DirectKernel | None:
         """Take over a kernel that an earlier control plane started.
 
-        None when it is dead, or its connection file is gone or another's. One that says nothing is taken: it runs a
+        None when it is dead, or its connection file is gone. One that says nothing is taken: it runs a
         cell that does not let it speak.
         """
         if child.exit is not None:
             return None
         try:
             connection = await asyncio.to_thread(self._connection, launch)
-            if connection.instance != launch.instance:
-                raise ValueError(f"{connection.file} belongs to the instance {connection.instance}")
         except (OSError, ValueError) as error:
             _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, why=str(error))
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -260,8 +261,6 @@ class KernelPool(Driver[KernelInstance]):
         """It ended unasked; what is left of its tree is still to be stopped."""
         if kernel.ending or kernel.session.kernel is not kernel:
             return
-        if kernel.record is not None:
-            kernel.explain(End(outcome(kernel.record, kernel.wanted, ready=True), kernel.record))
         is_clean = kernel.record is not None and kernel.record.code == 0 and kernel.run is None
         # A front end restarts its kernel itself, and would kill ours in the middle of the next cell.
         is_crash = not (is_clean or kernel.exiting or kernel.wanted or kernel.session.owner is Owner.JUPYTER)
@@ -269,15 +268,15 @@ class KernelPool(Driver[KernelInstance]):
 
     def fail_waiters(self, instance: KernelInstance) -> None:
         """Keep how it ended; whoever waits for a cell on it hears of it by `instance.over`."""
-        if instance.end is not None:
-            instance.explain(instance.end)
+        if (end := instance.end) is not None:
+            instance.problem.update(end.facts(), detail=f"The kernel {messages.how_it_ended(end)}.")
 
     async def release(self, instance: KernelInstance) -> None:
         if instance.handle is not None:
             await instance.handle.close()
         if instance.is_ours:
             folder = connection_file.folder_of(self.config.run_dir, instance.name)
-            await asyncio.to_thread(connection_file.give_back, folder, instance.key)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def gone(self, instance: KernelInstance) -> None:
         self.kernels.pop(instance, None)

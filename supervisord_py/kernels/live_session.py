@@ -30,7 +30,7 @@ from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.process.instance import End, Instance, Note, Phase
+from supervisord_py.process.instance import Instance, Note, Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
 
@@ -219,9 +219,6 @@ class KernelInstance(Instance):
             interrupt_mode=session.interrupt_mode,
             arguments=session.arguments,
         )
-
-    def explain(self, end: End) -> None:
-        self.problem.update(end.facts(), detail=f"The kernel {messages.how_it_ended(end)}.")
 
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.start_method} if self.is_ours else {}

@@ -90,7 +90,6 @@ def not_ready(launch: Launch, seconds: float) -> PxError:
 
 # -- why a call got none -----------------------------------------------------------------------------------------------
 
-_EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
 RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
 _WAITED = {
     Phase.STARTING: "The kernel of {unit} was still starting",
@@ -139,7 +138,7 @@ def hard_failure(deaths: int, last: Mapping[str, object], unit: str) -> PxError:
         hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
         unit=unit,
         failures=deaths,
-        **{key: value for key, value in last.items() if key in _EVIDENCE},
+        **{key: value for key, value in last.items() if key != "detail"},
     )
 
 

@@ -63,7 +63,7 @@ def test_messages_with_a_wrong_signature_or_no_sense_are_none() -> None:
 
 
 async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_up(short_tmp: Path) -> None:
-    sockets = KernelSockets(place.make(short_tmp, "k", "k.1"), "me", ("control",), lambda _: None)
+    sockets = KernelSockets(place.make(short_tmp, "k"), "me", ("control",), lambda _: None)
     message = wire.make("kernel_info_request", {"fill": "x" * 10_000}, "me", "control")
     with pytest.raises(ConflictError, match="queue is full"):
         for _number in range(1_000_000):

@@ -151,7 +151,7 @@ REFUSALS = [
     (messages.waited_in_vain(UNIT, Phase.STARTING, LIMITS), "timed_out", 504, "still starting"),
     (messages.waited_in_vain(UNIT, Phase.STOPPING, LIMITS), "timed_out", 504, "on its way out"),
     (messages.waited_in_vain(UNIT, Phase.COLD, LIMITS), "timed_out", 504, "All 4 places"),
-    (messages.hard_failure(2, {"detail": "killed", "status": 500}, UNIT), "start_failed", 503, "died 2 times"),
+    (messages.hard_failure(2, {"detail": "killed", "code": 3}, UNIT), "start_failed", 503, "died 2 times"),
 ]
 
 
