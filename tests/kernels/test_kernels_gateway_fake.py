@@ -172,34 +172,29 @@ async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> Non
         assert server.executed == ["1"], "it is never sent again"
 
 
-@pytest.mark.parametrize("state", ["autorestarting", "dead", "starting"])
-async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, short_tmp: Path) -> None:
-    async def restart(server: FakeServer, message: Message) -> None:
-        await server.say("status", {"execution_state": state})
+LOST = {"autorestarting": "auto", "dead": "'dead'", "starting": "'starting'", 404: "not know it any more"}
+LOST |= {401: "requires a token", 503: "status 503"}
 
-    async with talking(short_tmp, on_execute=restart) as (house, server):
+
+@pytest.mark.parametrize("how", LOST)
+async def test_d4_a_kernel_that_is_restarted_or_cannot_be_reached_again_ends_its_cell(
+    how: str | int, short_tmp: Path
+) -> None:
+    async with talking(short_tmp) as (house, server):
         await house.open()
         request, task = house.begin("1")
-        with pytest.raises(KernelGoneError, match=state):
+        await eventually(lambda: server.executed, "the cell")
+        if isinstance(how, str):
+            await server.say("status", {"execution_state": how})
+        else:
+            path = f"GET /api/kernels/{house.handle.held.kernel}"
+            server.answers = {path: (how, ""), f"{path}/channels": (how, "")}
+            await server.cut()
+        with pytest.raises(KernelGoneError, match=LOST[how]):
             await task
         assert [each["kind"] for each in house.rig.records(request)] == ["begin"], "who judges it writes its end"
         assert await house.handle.shutdown(1.0, "exit") == ()
         assert server.state is None, "the new process under the old id is deleted"
-
-
-@pytest.mark.parametrize(
-    ("status", "words"), [(404, "does not know it any more"), (401, "requires a token"), (503, "status 503")]
-)
-async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, words: str, short_tmp: Path) -> None:
-    async with talking(short_tmp) as (house, server):
-        await house.open()
-        _, task = house.begin("1")
-        await eventually(lambda: server.executed, "the cell")
-        path = f"GET /api/kernels/{house.handle.held.kernel}"
-        server.answers = {path: (status, ""), f"{path}/channels": (status, "")}
-        await server.cut()
-        with pytest.raises(KernelGoneError, match=words):
-            await task
 
 
 @pytest.mark.parametrize(
@@ -232,42 +227,34 @@ async def test_what_may_be_missing_is_said_and_a_servers_warning_is_no_output(
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
-async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
-    async with talking(short_tmp) as (house, server):
-        await house.open()
-        server.answers = {f"POST /api/kernels/{house.handle.held.kernel}/interrupt": (status, "")}
-        assert await house.handle.interrupt() == action
-        assert house.handle.died.done() is (action == "gone")
-
-
 async def test_a_delete_that_fails_leaves_it_to_a_later_sweep(short_tmp: Path) -> None:
-    """Its note stays until it is known to be gone."""
+    """Its note stays until it is known to be gone. An interrupt that fails is told, too."""
     async with talking(short_tmp) as (house, server):
         await house.open()
-        key = f"DELETE /api/kernels/{house.handle.held.kernel}"
-        server.answers = {key: (500, "")}
+        path = f"/api/kernels/{house.handle.held.kernel}"
+        server.answers = {f"DELETE {path}": (500, ""), f"POST {path}/interrupt": (500, "")}
+        assert (await house.handle.interrupt(), house.handle.died.done()) == ("interrupt_failed", False)
         assert await house.handle.kill() == "delete"
         with pytest.raises(KernelGoneError, match="status 500"):
             await house.run("1")
         await house.handle.shutdown(0.0, "stopped")
-        assert server.asked.count(key) == 1
-        assert len(await house.backend.held()) == 1
+        assert (server.asked.count(f"DELETE {path}"), len(await house.backend.held())) == (1, 1)
         server.answers = {}
-        assert await house.backend.sweep() == 1
-        assert await house.backend.held() == ()
+        assert (await house.backend.sweep(), await house.backend.held()) == (1, ())
 
 
-async def test_a_kernel_that_its_server_has_culled_is_noticed_before_the_next_cell(
+async def test_a_kernel_that_its_server_has_culled_is_noticed_at_an_interrupt_and_before_the_next_cell(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_kernel, "LEFT_ALONE_SECONDS", 0.0)
     async with talking(short_tmp) as (house, server):
         await house.open()
+        other = await house.open("other-000000")
         server.state = None
         with pytest.raises(KernelGoneError, match="does not know it any more"):
             await house.run("1")
         assert server.executed == []
+        assert (await other.interrupt(), other.died.done()) == ("gone", True)
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------
