@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 5.0
 """Of silence after a reply, when the end of output counts as lost: a message may be large, and the machine busy."""
-BACKLOG_SECONDS = 30.0  # how long output that still comes may put that off
 REPLY_SECONDS = 2.0  # how long a reply may come after the end of output: it is sent before it
 LAST_WORDS_SECONDS = 0.25
 """How long a reply may come after the news of the kernel's death: without it an exit() looks like a crash."""
@@ -103,7 +102,7 @@ class MessagingKernel:
         try:
             await self.send(message)
         except BaseException:
-            del self._requests[message.id]
+            self._requests.pop(message.id, None)
             raise
         return request
 
@@ -202,12 +201,11 @@ class MessagingKernel:
     async def _until_end(self, request: PendingRequest) -> None:
         loop = asyncio.get_running_loop()
         await self.until(request.reply, request.idle, request.passed)
-        over_by = loop.time() + BACKLOG_SECONDS
         while not self.died.done() and not self._let_go.done():
             if request.reply.done() and (request.idle.done() or self._recording is None):
                 return
             patience = IDLE_SECONDS if request.reply.done() else REPLY_SECONDS
-            left = min(over_by, request.heard_at + patience) - loop.time()
+            left = request.heard_at + patience - loop.time()
             if left <= 0 or (request.passed.done() and self._recording is None):
                 return
             await self.until(*(each for each in (request.reply, request.idle) if not each.done()), seconds=left)
