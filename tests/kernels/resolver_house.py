@@ -12,7 +12,7 @@ import pytest
 
 from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
-from supervisord_py.kernels import interpreters
+from supervisord_py.kernels import interpreters, kernelspecs
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import Choice, StartRequest
@@ -86,6 +86,8 @@ class ResolverHouse:
 
         self.patch.setattr(local, "spawn", counted)
         self.patch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+        specs = self.folder / "share" / "jupyter" / "kernels"
+        self.patch.setattr(kernelspecs, "_folders", lambda: {each.name: str(each) for each in sorted(specs.glob("*"))})
         for tool in ("mkdir", "cp", "sleep"):
             (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
         self.resolver = self.made()

@@ -1,19 +1,25 @@
-"""Which interpreter is taken: the first that runs; why the others were not is told; nobody gets another's."""
+"""Which interpreter is taken: the first that runs; why the others were not is told; nobody gets another's. What is
+installed for it: once, whole or not at all, never in silence. Kernelspecs: found where Jupyter finds them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from kernels.resolver_house import ResolverHouse, fake_python, script
-from supervisord_py.errors import ConfigError, StartFailedError
+from kernels.resolver_house import TAG, ResolverHouse, fake_python, script
+from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.interpreters import MANAGED, candidates
 from supervisord_py.kernels.session import DECISIVE, BackendName, CandidateVerdict, Source, StartRequest
+from waiting import eventually
 
 
 async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:
@@ -174,3 +180,216 @@ def test_what_is_named_decides_alone(around: dict[str, Any], source: Source, pat
     assert only.source is source
     assert only.source in DECISIVE
     assert only.paths[: len(paths)] == paths
+
+
+@pytest.fixture
+def bare(house: ResolverHouse) -> Path:
+    """The project's interpreter, which has no ipykernel."""
+    house.install_with()
+    return fake_python(house.proj / ".venv" / "bin" / "python", lacking=["ipykernel", "zmq"])
+
+
+# -- overlays ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ResolverHouse, bare: Path) -> None:
+    overlay = house.folder / "data" / "overlays" / TAG
+    for _ in range(2):
+        choice = await house.choose()
+        assert (choice.interpreter, choice.overlay) == (str(bare), str(overlay))
+    assert choice.attempts[0].detail == f"runs, with the overlay {overlay}"
+    assert len(house.built()) == 1
+    assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
+    log = overlay.with_name(f"{TAG}.log")
+    assert house.lines[0] == f"building an overlay with ipykernel for {bare} in {overlay} with uv (its output: {log})"
+    assert "fake uv: pip install" in log.read_text()
+    assert len(house.lines) == 2
+    assert house.lines[-1].startswith("built an overlay with ipykernel for ")
+    assert sorted(os.listdir(overlay.parent)) == [TAG, log.name]
+    assert overlay.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: Path) -> None:
+    remedy = f"{bare} -m pip install ipykernel"
+    for allowed in (True, False):
+        house.config = replace(house.config, managed=allowed)
+        with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
+            await house.choose(install=not allowed)
+        assert caught.value.hint == remedy
+    asked = StartRequest(cwd=str(house.proj))
+    explanation = await house.resolver.explain(asked, house.config)
+    assert explanation.attempts[0].remedy == remedy
+    assert "a start builds" not in str(explanation.failure)
+    assert house.built() == []
+    for wanted in (asked, StartRequest(cwd=str(house.proj), interpreter=MANAGED)):
+        explanation = await house.resolver.explain(wanted, replace(house.config, managed=True))
+        assert str(explanation.failure).endswith("; a start builds what is lacking first")
+    assert house.built() == []
+
+
+async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
+    house: ResolverHouse, bare: Path
+) -> None:
+    house.install_with(first="echo could not resolve host; exit 2")
+    python = fake_python(house.bin / "python3")
+    choice = await house.choose()
+    assert choice.interpreter == str(python)
+    (notice,) = choice.notices
+    assert notice.startswith(
+        f"{bare} (.venv) has no ipykernel, and cannot build an overlay with ipykernel for {bare}: "
+    )
+    assert "uv exits with 2: could not resolve host" in notice
+    assert f"({bare} -m pip install ipykernel)" in notice
+
+
+async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
+    now = asyncio.get_running_loop().time
+    with pytest.raises(TimedOutError) as caught:
+        await house.choose(deadline=now() + 0.5)
+    assert "goes on" in str(caught.value.hint)
+    look = interpreters.is_complete
+
+    def slow(target: Path, proof: str) -> bool:
+        """Say what was so before the build ended, after it has."""
+        found = look(target, proof)
+        while proof == "ipykernel" and not look(target, proof):
+            threading.Event().wait(0.01)
+        return found
+
+    monkeypatch.setattr(interpreters, "is_complete", slow)
+    second = asyncio.create_task(house.choose())
+    third = asyncio.create_task(house.choose())
+    (house.folder / "uv.go").touch()
+    assert (await second).overlay == (await third).overlay is not None
+    assert len(house.built()) == 1
+
+
+async def test_the_end_of_the_control_plane_ends_a_build(house: ResolverHouse, bare: Path) -> None:
+    house.install_with(first="sleep 600")
+    call = asyncio.create_task(house.choose())
+    await eventually(house.built)
+    await house.resolver.close()
+    with pytest.raises(ShuttingDownError):
+        await call
+    assert list(await house.placement.list("program:")) == []
+    house.install_with()
+    assert (await house.choose()).overlay is not None
+    assert not list((house.folder / "data" / "overlays").glob(".part-*"))
+
+
+async def test_a_build_sees_the_installers_settings_and_no_secrets(house: ResolverHouse, bare: Path) -> None:
+    house.install_with(first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
+    house.environ |= {"UV_CACHE_DIR": "/cache", "PIP_CERT": "/cert", "PYTHONPATH": "/python"}
+    house.environ |= {"PI_X": "gateway-token", "OPENAI_API_KEY": "sk"}
+    house.resolver = house.made()
+    assert "UV_CACHE_DIR" not in (await house.choose()).env
+    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
+
+
+# -- the managed environment -------------------------------------------------------------------------------------------
+
+
+async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
+    """A build that was killed counts for nothing, and the next one makes it whole."""
+    house.install_with()
+    root = house.folder / "data" / "python"
+    fake_python(root / "bin" / "python")
+    (root / "half").touch()
+    (root.parent / ".part-python").touch()
+    explanation = await house.resolver.explain(StartRequest(cwd=str(house.proj)), house.config)
+    attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
+    assert (attempt.verdict, attempt.detail) == (CandidateVerdict.MISSING, "is not built")
+    with pytest.raises(StartFailedError):
+        await house.choose()
+    assert house.built() == []
+    choice = await house.choose(interpreter=MANAGED)
+    assert choice.interpreter == str(root / "bin" / "python")
+    assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
+    assert house.lines[0] == f"building the managed environment in {root} with uv (its output: {root}.log)"
+    assert (sorted(os.listdir(root.parent)), (root / "half").exists()) == (["python", "python.log"], False)
+    unnamed = await house.choose()
+    assert (unnamed.interpreter, unnamed.attempts[2].source) == (choice.interpreter, Source.MANAGED)
+    assert len(house.built()) == 2
+
+
+IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+def install(house: ResolverHouse, name: str, argv: list[str], **more: Any) -> Path:
+    folder = house.folder / "share" / "jupyter" / "kernels" / name
+    folder.mkdir(parents=True)
+    spec = {"argv": argv, "display_name": name.title(), "language": "python", **more}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    return folder / "kernel.json"
+
+
+def provisioned(name: str) -> dict[str, Any]:
+    return {"metadata": {"kernel_provisioner": {"provisioner_name": name}}}
+
+
+async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHouse) -> None:
+    install(house, "julia", ["julia"])
+    with pytest.raises(InvalidInputError) as caught:
+        await house.choose(kernelspec="Juila")
+    assert caught.value.detail == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
+    assert caught.value.extra["nearest"] == "julia"
+    assert caught.value.extra["kernelspecs"] == ["julia", "python3"]
+    assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
+    with pytest.raises(InvalidInputError, match=r"^there is no kernelspec '\.\./x'\. There are: ") as far:
+        await house.choose(kernelspec="../x")
+    assert far.value.extra["nearest"] is None
+
+
+async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    for more in ({}, {"env": {"FROM_SPEC": "${HOME}/x"}}, provisioned("supervisord-py")):
+        choice = await house.choose(kernelspec="python3")
+        assert (choice.key, choice.interpreter, choice.kernelspec) == (str(python), str(python), "python3")
+        if not more:
+            install(house, "python3", ["python", "-Xfrozen_modules=off", *IPYKERNEL])
+        else:
+            spec = house.folder / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
+            spec.write_text(json.dumps({"argv": ["python3", *IPYKERNEL], "language": "python", **more}))
+    assert (await house.choose(kernelspec="PYTHON3")).interpreter == str(python)
+    named = await house.choose(kernelspec="python3", interpreter=str(python))
+    assert named.attempts[0].source.value == "request"
+
+
+async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ResolverHouse) -> None:
+    python = fake_python(house.folder / "env" / "bin" / "python")
+    install(house, "mine", [str(python), *IPYKERNEL], env={"A": "${HOME}/a", "B": "$UNKNOWN"}, interrupt_mode="message")
+    choice = await house.choose(kernelspec="mine")
+    assert (choice.key, choice.interpreter, choice.kernelspec_argv) == ("spec:mine", str(python), None)
+    assert choice.env["A"] == f"{house.folder}/a"
+    assert choice.env["B"] == "$UNKNOWN"
+    assert choice.interrupt_mode == "message"
+    assert choice.env["PATH"].split(":")[0] == str(python.parent)
+    with pytest.raises(InvalidInputError, match="says itself what it runs"):
+        await house.choose(kernelspec="mine", interpreter="/x/python")
+
+
+async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ResolverHouse) -> None:
+    program = script(house.bin / "xkernel", "")
+    file = install(
+        house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
+    )
+    choice = await house.choose(kernelspec="x", env={"K": "2", "OPENAI_API_KEY": "k"})
+    assert choice.key == "spec:x"
+    assert choice.language == "x"
+    assert choice.interpreter is None
+    assert choice.kernelspec_argv == (str(program), "{connection_file}", f"{file.parent}/y", "{z}")
+    assert choice.env["K"] == "2"
+    assert "OPENAI_API_KEY" not in choice.env
+    assert house.spawned == []
+
+
+async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
+    script(house.bin / "xkernel", "")
+    install(house, "far", ["xkernel"], language="x", **provisioned("kubernetes-provisioner"))
+    with pytest.raises(ConfigError, match="kubernetes-provisioner"):
+        await house.choose(kernelspec="far")
+    install(house, "ours", ["xkernel"], language="x", **provisioned("supervisord-py"))
+    assert (await house.choose(kernelspec="ours")).key == "spec:ours"
