@@ -74,17 +74,6 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
     assert datetime.fromisoformat(report["next_run"]) == datetime.fromisoformat(good["next_run"])
 
 
-def test_the_prompt_has_the_five_facts_and_is_shown_before_and_after(home: PipeHouse) -> None:
-    done = home.execute("good", context={"issue": 12})
-    lines = done.rendered_prompt.splitlines()
-    assert lines[0] == f"Time range: {done.context_start} to {done.context_end}"
-    assert (home.socket in lines[4], '"issue": 12' in lines[5]) == (True, True)
-    assert done.stdout == f"{done.rendered_prompt}good\n"
-    rendered = home.pxctl("pipe", "show", "good", "--rendered").stdout
-    assert [line.split(":")[0] for line in rendered.splitlines()[:5]] == [line.split(":")[0] for line in lines[:5]]
-    assert home.pxctl("pipe", "show", str(done.id), "--rendered").stdout == done.rendered_prompt
-
-
 def test_an_agent_gets_nothing_of_ours_and_a_key_that_it_prints_is_nowhere(home: PipeHouse) -> None:
     home.fake("looks", "env", front="timeout: 30")
     ours = {name for name in json.loads(home.output(home.execute("looks").id)) if name.startswith("PX_")}

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from e2e.house import BROKEN_OFF, Later, a_moment, small_disk, until
-from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house, whole
+from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house
 from rounds import rounds
 
 pytestmark = pytest.mark.timeout(600)  # daemon after daemon: minutes, where others want the processors, too
@@ -302,35 +302,6 @@ def lasting() -> Iterator[PipeHouse]:
     with pipes_house() as made:
         yield made
         made.nothing_left()
-
-
-def test_an_end_that_no_brain_saw_starts_who_waits_for_it(lasting: PipeHouse) -> None:
-    home = lasting
-    home.shell("follows", "echo heard", "trigger: pipe_completed:leads")
-    home.shell("leads", f"while kill -0 {home.pids()[1]}; do :; done; echo END")
-    until(lambda: home.names() >= {"follows", "leads"}, "both are known")
-    home.post("/api/pipes/follows/enable")
-    first = home.begin("leads").id
-    home.started(first)
-    home.kill_brain()
-    assert home.ended(first).ended == DONE
-    until(lambda: [each.trigger_key for each in home.rows("pipe=follows")] == [str(first)], "it is told, and once")
-
-
-def test_an_orderly_restart_of_the_brain_cuts_no_run_and_nothing_that_waits(lasting: PipeHouse) -> None:
-    home = lasting
-    folder = home.shell("orderly", COUNTS)
-    first, second = home.begin("orderly").id, home.begin("orderly", queue=True).id
-    pid = home.started(first).pid
-    assert home.pxctl("daemon", "restart").returncode == 0
-    assert (home.row(first).pid, home.row(first).status) == (pid, "running")
-    assert home.asked("orderly").status == 409
-    (folder / "go").touch()
-    for number in (first, second):
-        done = home.ended(number)
-        assert done.ended == DONE
-        whole(done.stdout)
-    assert home.row(first).pid == pid
 
 
 @pytest.mark.deep

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -132,32 +130,6 @@ async def test_whoever_reads_an_output_whose_files_are_gone_is_told(short_tmp: P
 
 
 # -- redaction ---------------------------------------------------------------------------------------------------------
-
-VALUES = st.lists(st.text("ab", min_size=6, max_size=9) | st.text('ab"\\é', min_size=6, max_size=8), max_size=4)
-TEXTS = st.lists(st.sampled_from("ab\n") | st.sampled_from(["ababab", 'é"', "\\"]), max_size=60).map("".join)
-CUTS = st.lists(st.integers(0, 300), max_size=8)
-PATTERNS = st.sampled_from([(), ("a+b",), ("b*", "^a.b$")])
-
-
-def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    return [data[one:other] for one, other in pairwise(places)]
-
-
-def streamed(redactor: Redactor, parts: Iterable[bytes]) -> bytes:
-    return b"".join([*(redactor.feed(part) for part in parts), redactor.end()])
-
-
-@given(values=VALUES, text=TEXTS, cuts=CUTS, patterns=PATTERNS)
-@example(values=["bababa"], text="bbbababab\naab", cuts=[4, 6, 12], patterns=("a+b",))
-def test_no_value_comes_through_and_the_cuts_make_no_difference(
-    values: list[str], text: str, cuts: list[int], patterns: tuple[str, ...]
-) -> None:
-    whole = redact(text, values, patterns).encode()
-    parts = pieces(text.encode(), cuts)
-    assert streamed(Redactor(values, patterns), parts) == whole
-    for value in values:
-        assert len(value.strip()) < 6 or value.strip().encode() not in whole
 
 
 def test_what_is_held_and_what_is_a_secret() -> None:
