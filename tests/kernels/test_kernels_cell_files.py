@@ -40,12 +40,9 @@ def kinds(log: CellLog) -> list[str]:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_after_the_end_is_kept_and_what_was_swept_away_stays_away(tmp_path: Path) -> None:
+def test_what_was_swept_away_after_the_end_stays_away(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     finish(writer)
-    writer.write("stderr", b"late")
-    log = log_of(tmp_path)
-    assert log.page(0).data == b"late"
     for path in tmp_path.iterdir():
         path.unlink()
     writer.write("stderr", b"late")
@@ -193,19 +190,6 @@ def test_any_history_is_told_as_it_was_from_any_place_and_read_in_pages(
         assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
 
 
-def test_a_follower_finds_what_comes_while_it_looks(tmp_path: Path) -> None:
-    reading = Reading(log_of(tmp_path), span_bytes=READ_BYTES)
-    assert reading.pieces() == [], "it has not begun"
-    writer = writer_of(tmp_path)
-    (begin,) = reading.pieces()
-    assert isinstance(begin, Record)
-    assert (begin.kind, reading.pieces()) == ("begin", [])
-    writer.write("stdout", b"hello")
-    assert reading.pieces() == [Piece("stdout", 0, b"hello")]
-    finish(writer)
-    assert (len(reading.pieces()), reading.ended) == (1, True)
-
-
 def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(
     tmp_path: Path,
 ) -> None:
@@ -246,14 +230,13 @@ def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path, monk
     assert len(found.text.encode()) < LIMITS.preview_bytes + 100
 
 
-@pytest.mark.parametrize("artifact_id", ["", "..", "../secret", CELL, f"{CELL}.0.png/../../x", f"{CELL}.jsonl", "x\0y"])
+@pytest.mark.parametrize("artifact_id", ["..", "../secret", CELL, f"{CELL}.0.png/../../x", f"{CELL}.1.png", "x\0y"])
 def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifact_id: str) -> None:
     writer_of(tmp_path / "session").close()
     (tmp_path / "secret").write_text("s")
     os.symlink(tmp_path / "secret", tmp_path / "session" / f"{CELL}.1.png")
-    for name in (artifact_id, f"{CELL}.1.png"):
-        with pytest.raises(UnknownUnitError, match="there is no artifact"):
-            find_artifact(tmp_path / "session", name)
+    with pytest.raises(UnknownUnitError, match="there is no artifact"):
+        find_artifact(tmp_path / "session", artifact_id)
 
 
 def test_carriage_returns_show_what_was_written_last() -> None:
@@ -274,16 +257,6 @@ def shown(folder: Path, parts: list[Any], head: int = 100, tail: int = 100) -> C
             writer.display({"text/markdown": part} if part else PICTURE)
     finish(writer)
     return show(log_of(folder), CellLimits(preview_bytes=head + tail, head_bytes=head))
-
-
-def test_text_and_outputs_tell_the_same_in_order(tmp_path: Path) -> None:
-    parts = [("stdout", "before"), "| a |\n", ("stderr", "oops\n"), ("stdout", "out\n"), ""]
-    found = shown(tmp_path, parts)
-    assert found.text == "before\n| a |\noops\nout\n"
-    kinds = [output.get("name") or next(iter(output["data"])) for output in found.outputs]
-    assert kinds == ["stdout", "text/markdown", "stderr", "stdout", "image/png"]
-    assert [found.outputs[place]["text"] for place in (0, 2, 3)] == ["before", "oops\n", "out\n"]
-    assert (found.truncated, found.total_bytes) == (False, 15)
 
 
 def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own(tmp_path: Path) -> None:
@@ -374,9 +347,10 @@ def test_what_stays_is_within_the_quotas_and_nothing_went_without_need(
     assert sum(cell.size for cell in stay) <= of_all
     assert all(sum(it.size for it in stay if it.session_id == session) <= of_session for session in "abc")
     for cell in going:  # too old, or one of the quotas would be exceeded if it and what is younger had stayed
-        younger = [it.size for it in cells if it.changed_at >= cell.changed_at]
-        mine = [it.size for it in cells if it.changed_at >= cell.changed_at and it.session_id == cell.session_id]
-        assert NOW - cell.changed_at > 7 * DAY_SECONDS or sum(mine) > of_session or sum(younger) > of_all
+        younger = [it for it in cells if it.changed_at >= cell.changed_at]
+        mine = sum(it.size for it in younger if it.session_id == cell.session_id)
+        is_old = NOW - cell.changed_at > 7 * DAY_SECONDS
+        assert is_old or mine > of_session or sum(it.size for it in younger) > of_all
 
 
 async def test_old_cells_go_with_all_their_files_and_running_ones_stay(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from kernels.cell_folder import config_in
-from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.call import timeout_of
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
 from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.session_set import WhyRefused
-from supervisord_py.process.instance import End, Phase
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 KEPT, LOST = Variables.KEPT, Variables.LOST
@@ -136,28 +134,3 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
     cancelled = judge(CellOutcome(reply, cut=CANCELLED, steps=(INT,)), None)
     assert cancelled.notices[0] == "some output is missing"
     assert "ended well all the same" in cancelled.notices[1]
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------------
-
-UNIT = "kernel:default-3fa9c1"
-LIMITS = KernelsSettings(max_sessions=4, queue_max=64)
-REFUSALS = [
-    (messages.refusal(WhyRefused.QUEUE_FULL, UNIT, LIMITS), "overloaded", 429, "64 calls"),
-    (messages.refusal(WhyRefused.STOPPED, UNIT, LIMITS), "cancelled", 409, "stopped while the call waited"),
-    (messages.refusal(WhyRefused.CLOSING, UNIT, LIMITS), "shutdown", 503, "stopping"),
-    (messages.own_session(UNIT), "conflict", 409, "neither would ever end"),
-    (messages.waited_in_vain(UNIT, Phase.READY, LIMITS), "timed_out", 504, "came first"),
-    (messages.waited_in_vain(UNIT, Phase.STARTING, LIMITS), "timed_out", 504, "still starting"),
-    (messages.waited_in_vain(UNIT, Phase.STOPPING, LIMITS), "timed_out", 504, "on its way out"),
-    (messages.waited_in_vain(UNIT, Phase.COLD, LIMITS), "timed_out", 504, "All 4 places"),
-    (messages.hard_failure(2, {"detail": "killed", "code": 3}, UNIT), "start_failed", 503, "died 2 times"),
-]
-
-
-@pytest.mark.parametrize(("error", "kind", "status", "words"), REFUSALS)
-def test_who_gets_no_kernel_learns_what_stood_in_the_way(error: Any, kind: str, status: int, words: str) -> None:
-    found = error.problem()
-    assert (found["kind"], found["status"], found["unit"]) == (kind, status, UNIT)
-    assert (words in found["detail"], bool(found["hint"])) == (True, True)
-    assert (found.get("retry_after_seconds") == 1) is (kind in {"overloaded", "timed_out"})
