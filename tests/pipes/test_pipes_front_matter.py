@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,10 +14,6 @@ from supervisord_py.pipes.front_matter import Value, parse, set_keys
 BODY = "\n# Do it\n\n```yaml\nenabled: false\n---\n```\n\n---\nMore {{start_time}} $x\n"
 
 
-def values_of(text: str) -> Any:
-    return parse(text, "pipe.md").header.value
-
-
 def fault(text: str) -> Problem:
     with pytest.raises(DocumentError) as caught:
         parse(text, "pipe.md")
@@ -31,11 +24,8 @@ def fault(text: str) -> Problem:
     ("text", "header", "body"),
     [
         ("---\na: 1\n---\nDo it.\n", {"a": "1"}, "Do it."),
-        ("\ufeff---\r\na: 1\r\n---\r\n\r\nDo\r\nit.\r\n", {"a": "1"}, "Do\r\nit."),
-        ("\n \n---  \na: 1\n---\t\nDo it.", {"a": "1"}, "Do it."),
         ("---\na: 1\n-----\nDo it.", {"a": "1"}, "Do it."),
         ("---\n---", {}, ""),
-        ("---\na: 1\n---\nx\n\n---\n\nenabled: false\n---\n", {"a": "1"}, "x\n\n---\n\nenabled: false\n---"),
         ("---\na: {b: [c, 'd e']}\nf:\n- g\n-\n  h: ~\n---\n", {"a": {"b": ["c", "d e"]}, "f": ["g", {"h": None}]}, ""),
         ("---\na: 9:30\nb: 010\nc: yes\nd: 2026-01-01\ne: 0x1F\ng: ''\n---\n",
          {"a": "9:30", "b": "010", "c": "yes", "d": "2026-01-01", "e": "0x1F", "g": ""}, ""),
@@ -43,8 +33,8 @@ def fault(text: str) -> Problem:
     ],
 )  # fmt: skip
 def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None:
-    assert values_of(text) == header
-    assert parse(text, "pipe.md").body == body
+    found = parse(text, "pipe.md")
+    assert (found.header.value, found.body) == (header, body)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +47,6 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
         (pipe_text("a: 1\nschedule: */30 * * * *  # often"), 3, "no valid YAML", "quote it: schedule: '*/30 * * * *'"),
         (pipe_text("preset: [fast, *]"), 2, "no valid YAML", 'quote what is odd: "*"'),
         (pipe_text("a: !!int 3"), 2, "no valid YAML", "quote it: a: '!!int 3'"),
-        (pipe_text("model: @x/y"), 2, "no valid YAML", "quote it: model: '@x/y'"),
         (pipe_text("description: Notes: the day's"), 2, "no valid YAML", "quote it: description: 'Notes: the day''s'"),
         (pipe_text("a: 1\n\tb: 2"), 3, "no valid YAML", "use spaces"),
         (pipe_text("a: [b, c\nd: e"), 2, "no valid YAML", "close what is opened"),
@@ -67,11 +56,9 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
         (pipe_text("a: [" + "b, " * 20_000 + "]"), 2, "more than 10000 values", ""),
     ],
 )  # fmt: skip
-def test_every_fault_has_line_and_cure(text: str, line: int | None, detail: str, hint: str) -> None:
+def test_every_fault_has_line_and_cure(text: str, line: int, detail: str, hint: str) -> None:
     found = fault(text)
-    assert detail in found.message, found
-    assert hint in (found.hint or ""), found
-    assert line is None or found.line == line, found
+    assert (found.line, detail in found.message, hint in (found.hint or "")) == (line, True, True), found
 
 
 @given(st.text(max_size=300))
@@ -79,10 +66,10 @@ def test_every_fault_has_line_and_cure(text: str, line: int | None, detail: str,
 @example("a: \ufeffb")
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     for whole in (text, f"---\n{text}\n---\nbody\n"):
-        with contextlib.suppress(DocumentError):
+        try:
             parse(whole, "pipe.md")
-            continue
-        assert fault(whole).message
+        except DocumentError as error:
+            assert error.problem.message
 
 
 @pytest.mark.parametrize(
