@@ -136,14 +136,7 @@ def deaths(held: stage.Daemon, port: int, rounds: int) -> list[stage.Row]:
         return stage.timed(lambda: at_once(lambda: answers(port)))
 
     def ours() -> float:
-        while True:
-            pid = int(held.run_tool("app"))
-            state = held.ask("GET", "/api/launcher/state")["app"]
-            if state["start_method"] == "zygote":
-                break
-            held.ask("POST", "/api/tools/app/stop")  # what it imports is known after its first start
-            time.sleep(0.5)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(held.fork_tool("app")["pid"], signal.SIGKILL)
         return stage.timed(lambda: at_once(lambda: is_back(held)))
 
     return [stage.against("kill -9 of a FastAPI program to its next answer", ours, restarted, rounds)]

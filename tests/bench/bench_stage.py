@@ -68,6 +68,16 @@ class Daemon(House):
     def run_tool(self, name: str, body: Any = None) -> Any:
         return self.ask("POST", f"/api/tools/{name}/run", {} if body is None else body)
 
+    def fork_tool(self, name: str, body: Any = None) -> Any:
+        """Run a tool until it was forked, and return its state: its zygote is made after its first start."""
+        while True:
+            self.run_tool(name, body)
+            state = self.ask("GET", "/api/launcher/state")[name]
+            if state["start_method"] == "zygote":
+                return state
+            self.ask("POST", f"/api/tools/{name}/stop")
+            time.sleep(0.5)
+
 
 @contextmanager
 def daemon(tools: Sequence[Path] = (), **settings: str) -> Iterator[Daemon]:

@@ -43,8 +43,7 @@ def crowd(connect: Connect, path: str) -> float:
 
 def measure(rounds: int = 20) -> list[stage.Row]:
     with stage.daemon([stage.EXAMPLES / NAME]) as held, tempfile.TemporaryDirectory() as place:
-        held.run_tool(NAME, BODY)
-        port = int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
+        port = int(held.fork_tool(NAME, BODY)["port"])  # from then on nothing else goes on in the daemon
         relay, ours, theirs = Path(place) / "relay", f"/api/tools/{NAME}/run", "/run"
 
         def direct() -> http.client.HTTPConnection:
