@@ -25,7 +25,7 @@ PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 def started(**members: Any) -> dict[str, Any]:
-    return {"event": "cell_started", "index": 0, "id": CELL, "title": None, "kernel": KERNEL, **members}
+    return {"event": "cell_started", "index": 0, "count": 1, "id": CELL, "title": None, "kernel": KERNEL, **members}
 
 
 def out(text: str, stream: str = "stdout") -> dict[str, Any]:

@@ -196,7 +196,7 @@ def test_status_tells_pipes(px: Px, daemon: FakeDaemon) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({}, " in "), ({"state": "running", "running": 12}, "execution 12"),
         ({"state": "disabled", "next_run": None}, " ago"),
-        ({"last_status": "timed_out", "consecutive_failures": 2}, "last run timed out, 2 in a row"),
+        ({"last_status": "timed_out"}, "last run timed out"),
         ({"state": "failed", "config_error": "pipe.md:3: no"}, "pipe.md:3: no"),
     ]  # fmt: skip
     known = {"kind": "pipe", "next_run": "2100-01-01T00:00:00Z", "last_used": LONG_AGO, "last_status": "completed"}

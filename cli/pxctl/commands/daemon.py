@@ -12,7 +12,7 @@ import click
 
 from pxctl import output, paths, service
 from pxctl.app import Invocation, PxGroup, declare, root, timeout_option
-from pxctl.client import AWAY, Client, Document, Exit, Failure, Interrupted, Unreachable, query
+from pxctl.client import AWAY, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.service import Service, finding
 
 daemon = PxGroup("daemon", "Start, stop, restart, reload, install the daemon.")
@@ -76,36 +76,24 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     """Replace the control plane and keep every child; returns when the new one answers.
 
     The keeper becomes a version that was installed meanwhile, or it is said why it cannot (exit 8).
-    When pxd does not run, it is started.
 
     $ pxctl daemon restart --all
     """
-    client = invocation.client()
-    try:
-        before = client.get("/api/daemon")
-    except Unreachable:
-        invocation.notice("pxd does not run; starting it")
-        service.start_daemon(invocation, timeout)
-        document = client.get("/api/daemon")
-    else:
-        with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):
-            # The old control plane may go before its answer is out; what counts is the new one.
-            with contextlib.suppress(Interrupted):
-                client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
-            document = _await_new(client, before, timeout)
+    client, deadline = invocation.client(), time.monotonic() + timeout
+    document = before = client.get("/api/daemon")
+    with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):
+        # The old control plane may go before its answer is out; what counts is the new one.
+        with contextlib.suppress(Interrupted):
+            client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
+        while all(document["control"][key] == before["control"][key] for key in ("pid", "started_at")):
+            if time.monotonic() >= deadline:
+                detail = f"no new control plane answers after {timeout:g} s"
+                raise Failure(detail, kind="timed_out", hint="pxctl doctor")
+            time.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(Failure):
+                document = client.get("/api/daemon", timeout=5.0)
     keeper, control = (document[name]["pid"] for name in ("keeper", "control"))
     invocation.show(document, (), f"pxd answers again (keeper {keeper}, control {control})")
-
-
-def _await_new(client: Client, before: Document, timeout: float) -> Document:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        with contextlib.suppress(Failure):
-            document = client.get("/api/daemon", timeout=5.0)
-            if any(document["control"][key] != before["control"][key] for key in ("pid", "started_at")):
-                return document
-        time.sleep(_PAUSE_SECONDS)
-    raise Failure(f"no new control plane answers after {timeout:g} s", kind="timed_out", hint="pxctl doctor")
 
 
 @declare(daemon, "reload", "reload the settings")

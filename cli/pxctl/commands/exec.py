@@ -105,17 +105,15 @@ class CellCall:
 
     def _noted(self, event: Document) -> Iterator[Document]:
         """Yield the event, and before the end of a cell what the stream left out of it."""
-        self.kernel = str(event.get("kernel") or (event.get("result") or {}).get("kernel") or self.kernel)
-        match event.get("event"):
+        match event["event"]:
             case "cell_started":
-                self._cell, self._counts = str(event.get("id")), dict.fromkeys(STREAMS, 0)
+                self._cell, self.kernel, self._counts = event["id"], event["kernel"], dict.fromkeys(STREAMS, 0)
             case "output":
-                self._counts["stderr" if event.get("stream") == "stderr" else "stdout"] += len(bytes_of(event))
+                self._counts[event["stream"]] += len(bytes_of(event))
             case "cell_done":
-                cell = event.get("cell") or {}
-                if sum(self._counts.values()) < int(cell.get("total_bytes") or 0):
-                    yield from self._rest(str(cell.get("id")))
-                self._done.append(cell)
+                if sum(self._counts.values()) < event["cell"].get("total_bytes", 0):
+                    yield from self._rest(event["cell"]["id"])
+                self._done.append(event["cell"])
                 self._cell = None
         yield event
 
@@ -134,8 +132,8 @@ class CellCall:
         yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         while row.get("status", "running") == "running":
             try:
-                cells = self._asking.get(route("kernel", self.kernel, "cells")).get("cells", [])
-                row = next((cell for cell in cells if cell.get("id") == cell_id), {"status": "lost"})
+                cells = self._asking.get(route("kernel", self.kernel, "cells"))["cells"]
+                row = next((cell for cell in cells if cell["id"] == cell_id), {"status": "lost"})
                 patience.met()
                 yield from self._rest(cell_id)
                 time.sleep(_PAUSE_SECONDS)
@@ -249,28 +247,15 @@ def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
-    """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
-    for mime in filter(bundle.__contains__, _PICTURES):
-        text = _text(bundle[mime])
-        with contextlib.suppress(ValueError):
-            return mime, text.encode() if mime == _SVG else binascii.a2b_base64(text)
-    return None
-
-
 def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
     if "application/json" in bundle:
         return json.dumps(bundle["application/json"], ensure_ascii=False, indent=indent)
     order = ("text/markdown", "text/plain", "text/html", "text/latex")
-    mime = next((mime for mime in order if mime in bundle), None)
-    text = "" if mime is None else _text(bundle[mime])
-    if mime != "text/html":
-        return text
-    return "\n".join(line for each in _TAGS.sub(" ", text).splitlines() if (line := each.strip()))
-
-
-def _text(value: Any) -> str:
-    return "".join(map(str, value)) if isinstance(value, list) else str(value)
+    mime = next((mime for mime in order if mime in bundle), "")
+    text = str(bundle.get(mime, ""))
+    if mime == "text/html":
+        return "\n".join(filter(None, map(str.strip, _TAGS.sub(" ", text).splitlines())))
+    return text
 
 
 def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -> Path:
@@ -306,55 +291,48 @@ class CellScreen(Screen):
     def __init__(self, invocation: Invocation, unit: str) -> None:
         super().__init__(invocation, unit)
         self._updates: dict[str, Document] = {}  # the last one of each display
-        self._pictures = 0
-        self._is_announced = False
-        self.count = 0
+        self._pictures = self.count = 0
         self.has_shown_error = False
 
     def show(self, event: Document) -> None:
-        match event.get("event"):
+        match event["event"]:
             case "cell_started":
-                self._begin(event)
+                self.count, self.has_shown_error, self._pictures, self._updates = event["count"], False, 0, {}
+                if self.count > 1:
+                    self.say(f"[{event['index'] + 1}/{self.count}] {event['title'] or ''}", "bold")
+                self.wait("running…")
             case "output":
-                self.put(str(event.get("stream") or "stdout"), bytes_of(event))
+                self.put(event["stream"], bytes_of(event))
             case "display" | "result" if event.get("update") and event.get("display_id"):
-                self._updates[str(event["display_id"])] = event
+                self._updates[event["display_id"]] = event
             case "display" | "result":
-                self._show_bundle(str(event.get("id")), event.get("data") or {})
+                self._show_bundle(event["id"], event["data"])
             case "error":
-                self._show_error([str(line) for line in event.get("traceback") or []])
+                self._show_error(event["traceback"])
             case "cell_done":
-                self._end(event.get("cell") or {})
+                self._end(event["cell"])
             case "rung":
-                self.say(f"pxctl: ending the cell: {event.get('action')}", "yellow")
+                self.say(f"pxctl: ending the cell: {event['action']}", "yellow")
             case "notice":
-                self.say_once(str(event.get("text")))
+                self.say_once(event["text"])
             case "queued":
-                self.wait(f"waiting in line ({event.get('position')})…")
+                self.wait(f"waiting in line ({event['position']})…")
             case "starting":
                 self.wait("starting the kernel…")
 
     def conclude(self, result: Document) -> None:
         for document in [*(result.get("cells") or []), result]:
             for text in document.get("notices") or []:
-                self.say_once(str(text))
-
-    def _begin(self, event: Document) -> None:
-        index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))
-        self.has_shown_error, self._pictures, self._updates = False, 0, {}
-        self._is_announced = self.count > 1 or index > 0
-        if self._is_announced:
-            self.say(f"[{index + 1}/{self.count or '?'}] {event.get('title') or ''}", "bold")
-        self.wait("running…")
+                self.say_once(text)
 
     def _end(self, cell: Document) -> None:
         for event in self._updates.values():
-            self._show_bundle(str(cell.get("id")), event.get("data") or {})
-        status, error = str(cell.get("status")), cell.get("error") or {}
+            self._show_bundle(event["id"], event["data"])
+        status, error = cell["status"], cell.get("error")
         if error and not self.has_shown_error and status == "error":
-            self._show_error([f"{error.get('name')}: {error.get('value')}"])  # no traceback: a shell's code, a death
+            self._show_error([f"{error['name']}: {error['value']}"])  # no traceback: a shell's code, a death
         self.close_lines()
-        if self._is_announced:
+        if self.count > 1:
             word = "✓" if status == "ok" else f"✗ {status.replace('_', ' ')}"
             self.say(f"{word} {output.duration(cell.get('duration_seconds'))}", output.BY_STATE.get(status))
 
@@ -362,17 +340,16 @@ class CellScreen(Screen):
         if text := words_of(bundle, indent=2 if self.out.is_terminal else None):
             self.put("stdout", b"")
             self.out.put_lines(text)
-        if (picture := picture_in(bundle)) is None:
-            return
-        mime, content = picture
-        self._pictures += 1
-        try:
-            path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
-            self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
-        except OSError as error:
-            self.say(f"pxctl: {mime} not saved: {error}")
-        if self.out.is_terminal:
-            output.write(drawn(self.invocation.env, mime, content))
+        for mime in [mime for mime in _PICTURES if mime in bundle][:1]:
+            content = str(bundle[mime]).encode("utf-8", "surrogatepass")
+            self._pictures += 1
+            try:
+                content = content if mime == _SVG else binascii.a2b_base64(content)
+                path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+                self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
+                output.write(drawn(self.invocation.env, mime, content) if self.out.is_terminal else b"")
+            except (OSError, ValueError) as error:  # a full disk, or what is no base64
+                self.say(f"pxctl: {mime} not saved: {error}")
 
     def _show_error(self, lines: list[str]) -> None:
         if lines:

@@ -243,11 +243,12 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
         invocation.print(execution["id"])
     if code != Exit.OK:
         raise executions.failure_of(execution, successor)
-    title = executions.title_of(execution)
     if not no_wait:
-        invocation.notice(f"pxctl: {title}: completed, {executions.took(execution)}")
+        invocation.notice(f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}")
     elif not invocation.quiet:
-        invocation.print(f"{title}: {executions.where_it_is(execution) or execution['status']}")
+        invocation.print(
+            f"{executions.title_of(execution)}: {executions.where_it_is(execution) or execution['status']}"
+        )
     return Exit.OK
 
 
@@ -379,18 +380,17 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
-    outlet, text = Outlet(invocation, "stdout"), bytearray()
+    outlet, kept = Outlet(invocation, "stdout"), b""
     for page in pages(client, executions.route_of(found, "output"), stream, offset, limit):
         if invocation.json:
-            text += page.content
+            kept += page.content
         else:
             outlet.put(page.content)
     if invocation.json:
         of = {"execution": found["id"], "pipe_name": found["pipe_name"], "stream": stream, "offset": offset}
         facts = {"total_bytes": page.total, "complete": page.complete, "truncated": page.truncated}
-        invocation.print_json(
-            {"schema": "px.execution-output/1", **of, **facts, "text": text.decode("utf-8", "replace")}
-        )
+        text = kept.decode("utf-8", "replace")
+        invocation.print_json({"schema": "px.execution-output/1", **of, **facts, "text": text})
         return
     outlet.close_line()
     if page.truncated and not page.content:
@@ -405,27 +405,24 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
 def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> None:
     """Show an execution's streams from the beginning, live with -f; of a pipe, its newest one.
 
-    Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.
+    Ctrl-C ends the looking only. With --json, events as they come, one a line, to the end.
 
     $ pxctl pipe tail -f disk-digest    # its newest execution, to the end
     """
     client = invocation.client()
     found = executions.find_execution(client, execution)
-    if not goes_on and invocation.json:
-        invocation.print_json(client.get(f"/api/executions/{found.get('id')}"))
-        return
     with contextlib.suppress(KeyboardInterrupt):
-        if goes_on and invocation.json:
+        if invocation.json:
             for line, _ in executions.execution_events(client, found):
                 output.write(line + b"\n")
         elif goes_on:
             invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
         else:
-            with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
+            with Screen(invocation, f"pipe:{found['pipe_name']}") as screen:
                 for stream in STREAMS:
                     for page in pages(client, executions.route_of(found, "output"), stream):
                         screen.put(stream, page.content)
             if found.get("truncated"):
                 invocation.warn(executions.NOT_KEPT)
             if not executions.is_final(found):
-                invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
+                invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found['id']}")

@@ -10,7 +10,7 @@ import binascii
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -68,15 +68,15 @@ def run_tool(
             schema = client.get(route("tool", name), keep=True).get("input_schema")
             body = json.dumps(build_input(values, base, schema), ensure_ascii=False).encode("utf-8", "surrogateescape")
         with (
-            invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name)) as spinner,
+            invocation.spinner(f"tool:{name}", lambda: _phase(invocation.socket_path, name)) as spinner,
             client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
         ):
+            pieces = _pieces(exchange, is_saved=file is not None, is_terminal=invocation.out_is_terminal)
             if file is not None:
-                size = output.write_whole(file, _to_be_saved(exchange))
+                size = output.write_whole(file, pieces)
                 spinner.stop()
                 invocation.notice(f"saved {file} ({output.size(size)})")
                 return
-            pieces = _answer(exchange, is_terminal=invocation.out_is_terminal)
             if streams and exchange.content_type in _JSON_LINES:
                 pieces = (line + b"\n" for line in exchange.lines())
             for piece in pieces:
@@ -86,47 +86,30 @@ def run_tool(
         raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
 
 
-def _phase(socket_path: str, name: str) -> Callable[[], str]:
-    def phase() -> str:
-        with contextlib.suppress(Failure):
-            if Client(socket_path).get(route("tool", name), timeout=0.5)["state"] in {"ready", "busy"}:
-                return "running…"
-        return "starting (cold)…"
-
-    return phase
+def _phase(socket_path: str, name: str) -> str:
+    with contextlib.suppress(Failure):
+        if Client(socket_path).get(route("tool", name), timeout=0.5)["state"] in {"ready", "busy"}:
+            return "running…"
+    return "starting (cold)…"
 
 
-def _is_json(exchange: Exchange) -> bool:
-    return exchange.content_type == _JSON or exchange.content_type.endswith("+json")
-
-
-def _answer(exchange: Exchange, *, is_terminal: bool) -> Iterable[bytes]:
-    """Yield JSON, indented on a terminal, with a newline at its end; anything else as it comes."""
-    kind, is_json, last = exchange.content_type, _is_json(exchange), b"\n"
-    if is_json and is_terminal:
-        raw = exchange.read()
-        try:
-            text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
-        except (ValueError, RecursionError):  # it is none in spite of its type
-            text = harmless(raw.decode("utf-8", "replace"))
-        yield text.encode("utf-8", "backslashreplace") + b"\n"
-        return
-    if is_terminal and not (kind.startswith("text/") or kind in {*_JSON_LINES, "application/xml"}):
-        what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
-        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
-    for last in exchange.chunks():
-        yield last
-    if is_json and not last.endswith(b"\n"):
-        yield b"\n"
-
-
-def _to_be_saved(exchange: Exchange) -> Iterable[bytes]:
-    if not _is_json(exchange):
+def _pieces(exchange: Exchange, *, is_saved: bool, is_terminal: bool) -> Iterable[bytes]:
+    """Return an answer as it is saved or shown: JSON with a newline at its end, indented on a terminal."""
+    kind = exchange.content_type
+    if kind != _JSON and not kind.endswith("+json"):
+        if is_terminal and not is_saved and not kind.startswith("text/") and kind not in _JSON_LINES:
+            what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
+            raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
         return exchange.chunks()
     raw = exchange.read()
-    with contextlib.suppress(ValueError, RecursionError):
-        return [_embedded(json.loads(raw)) or raw]
-    return [raw]
+    with contextlib.suppress(ValueError, RecursionError):  # else it is none in spite of its type
+        if is_saved:
+            return [_embedded(json.loads(raw)) or raw]
+        if is_terminal:
+            raw = json.dumps(json.loads(raw), ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace")
+    if is_terminal and not is_saved:
+        raw = harmless(raw.decode("utf-8", "replace")).encode()
+    return [raw if is_saved or raw.endswith(b"\n") else raw + b"\n"]
 
 
 def _embedded(value: Any) -> bytes | None:

@@ -33,9 +33,7 @@ def _reason(unit: Document) -> output.Cell:
         return f"execution {unit['running']}", None
     if unit.get("last_status") not in {"failed", "timed_out"}:
         return "", None
-    failures = unit.get("consecutive_failures") or 0
-    often = f", {failures} in a row" if failures > 1 else ""
-    return f"last run {str(unit['last_status']).replace('_', ' ')}{often}", "red"
+    return f"last run {unit['last_status'].replace('_', ' ')}", "red"
 
 
 _COLUMNS = [
