@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,74 +19,21 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from api.kernel_fakes import FakeKernels
-from api.pipe_fakes import FakePipes
+from api.fakes import STARTED, FakeKernels, FakeLauncher, FakePipes
 from supervisord_py.api.app import serve
 from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
+from supervisord_py.process.model import Caps, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
-from supervisord_py.tools.status import LastState, ToolState
 from waiting import eventually as until
 
 __all__ = ["until"]
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
-STARTED = 1_800_000_000.0
-
-
-@dataclass
-class FakeLauncher:
-    """Does what it is told, remembers what it was told, and fails as told."""
-
-    catalog: Catalog
-    config: ToolsConfig
-    states: dict[str, ToolState] = field(default_factory=dict)
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-    failure: PxError | None = None
-    gate: asyncio.Event | None = None
-    cancelled: int = 0
-
-    def import_seconds(self) -> tuple[()]:
-        return ()
-
-    def put(self, name: str, **facts: Any) -> None:
-        state = self.states.setdefault(name, ToolState(name, None, LastState(), None, None))
-        vars(state).update(facts)
-
-    def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
-        for entry in self.catalog.entries():
-            if entry.name not in self.states:
-                self.put(entry.name)
-        return tuple(state for state in self.states.values() if name in {None, state.name})
-
-    async def _did(self, *call: str) -> None:
-        self.calls.append(call)
-        try:
-            if self.gate is not None:
-                await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if self.failure is not None:
-            raise self.failure
-
-    async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
-        await self._did("warm", name, str(timeout_seconds))
-        self.put(name, state="ready", pid=os.getpid(), instance="00000000.A")
-
-    async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
-        await self._did("stop", name, str(reason))
-        self.put(name, state="cold", pid=None, reason=str(reason), instance=None)
-        return StopReport()
-
-    async def refresh(self) -> None:
-        self.calls.append(("refresh",))
 
 
 @dataclass

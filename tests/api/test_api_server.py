@@ -1,10 +1,15 @@
-"""What happens to every request: ids, problems, limits, shutdown."""
+"""What happens to every request: who may ask, ids, problems, limits, shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,109 @@ import pytest
 from aiohttp import web
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
-from supervisord_py.api import tools
-from supervisord_py.errors import ToolFailedError
+from supervisord_py.api import app, tools
+from supervisord_py.api.app import routed_path
+from supervisord_py.api.auth import TcpAccess, admit_bearer
+from supervisord_py.errors import ForbiddenError, ToolFailedError
+
+TCP = TcpAccess("s3cret-token", 7860)
+GOOD = {"Host": "127.0.0.1:7860", "Authorization": "Bearer s3cret-token"}
+ASK = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+s.sendall(b"GET /api/nothing HTTP/1.1\\r\\nHost: px\\r\\nConnection: close\\r\\n\\r\\n")
+answer = b""
+while piece := s.recv(65536):
+    answer += piece
+sys.stdout.buffer.write(answer)
+"""
+
+
+def test_the_token_is_enough_with_a_loopback_name_and_is_not_in_the_repr() -> None:
+    for more in ({}, {"Authorization": "bearer  s3cret-token "}, {"Origin": "http://localhost:3000"}):
+        admit_bearer({**GOOD, **more}, TCP)
+    assert "s3cret" not in repr(TCP)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("Authorization", it) for it in ("", "Bearer ", "Bearer s3cret-token\u00e9", "Basic s3cret-token")),
+        *(("Host", it) for it in ("evil.example:7860", "", "127.0.0.1:7861", "localhost.evil.example", "[::1")),
+        *(("Host", it) for it in ("user@127.0.0.1", "127.0.0.1:99999999", "192.0.2.1")),
+        *(("Origin", it) for it in ("https://evil.example", "null", "http://[", "ftp://localhost")),
+    ],
+)
+def test_everything_else_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ForbiddenError):
+        admit_bearer({**GOOD, name: value}, TCP)
+    with pytest.raises(ForbiddenError):
+        admit_bearer(GOOD, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "unix", "tcp"),
+    [
+        ("/api", "/api", "/jupyter/api"),
+        ("/api/kernels/a/x?y=1", "/api/kernels/a/x?y=1", "/jupyter/api/kernels/a/x?y=1"),
+        ("/api/kernelsx", "/api/kernelsx", "/api/kernelsx"),
+        ("/px/api/kernels?cwd=/a", "/api/kernels?cwd=/a", "/api/kernels?cwd=/a"),
+    ],
+)  # fmt: skip
+def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
+    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
+
+
+async def test_another_user_gets_a_403_problem_even_for_unknown_routes(
+    short_tmp: Path, require: Callable[[bool, str], None]
+) -> None:
+    require(os.geteuid() == 0, "only root can become somebody else")
+
+    async with api_rig(short_tmp) as rig:
+        for path in (short_tmp.parent, short_tmp):
+            path.chmod(0o711)
+        rig.socket.chmod(0o666)
+        argv = [sys.executable, "-I", "-S", "-c", ASK, str(rig.socket)]
+        asked = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+        answer, _ = await asyncio.wait_for(asked.communicate(), DEADLINE)
+    assert (answer[:12], b'"kind":"forbidden"' in answer, b"uid 65534" in answer) == (b"HTTP/1.1 403", True, True)
+
+
+async def test_a_client_that_has_said_all_and_reads_on_is_answered(short_tmp: Path) -> None:
+    """As `nc -N` does; also where the answer takes a while. One that is gone is not waited for."""
+    async with api_rig(short_tmp) as rig, asyncio.timeout(DEADLINE):
+        for request in (b"GET /api/doctor", b"GET /api/events?follow=true"):
+            reader, writer = await rig.connect()
+            writer.write(request + b" HTTP/1.1\r\nHost: px\r\n\r\n")
+            writer.write_eof()
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+            if b"doctor" in request:
+                assert (await reader.read()).endswith(b"}")
+            writer.close()
+
+
+async def test_the_loopback_listener_keeps_so_many_connections_and_none_that_asks_nothing(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TCP_CONNECTIONS", 2)
+    monkeypatch.setattr(app, "FIRST_REQUEST_SECONDS", 0.5)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    health = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
+    async with api_rig(short_tmp, tcp=TcpAccess("t0ken", port)) as rig, asyncio.timeout(DEADLINE):
+        await web.SockSite(rig.runner, listener).start()
+        asked, asks = await asyncio.open_connection("127.0.0.1", port)
+        asks.write(health)
+        await asked.readuntil(b"}")
+        silent, says = await asyncio.open_connection("127.0.0.1", port)
+        third, _ = await asyncio.open_connection("127.0.0.1", port)
+        assert await third.read() == b"", "over the limit"
+        assert await silent.read() == b"", "it asked nothing"
+        asks.write(health)
+        assert (await asked.readuntil(b"200")).endswith(b"HTTP/1.1 200")
+        for each in (asks, says, _):
+            each.close()
 
 
 async def test_a_bug_tells_the_client_its_id_and_nothing_else(rig: Rig) -> None:

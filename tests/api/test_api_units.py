@@ -1,18 +1,26 @@
-"""Units and the daemon: status, starts and stops, why, metrics, and the description of it all."""
+"""Units and the daemon: status, starts and stops, why, metrics, what doctor looks at, and the description of it all."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import resource
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from jsonschema_rs import meta
 
 from api.api_rig import STDERR, Output, Rig, until
+from supervisord_py.api import daemon as checks
+from supervisord_py.api.daemon import FAIL, OK, WARN
+from supervisord_py.api.status import KERNEL_MEANINGS, MEANINGS, meaning_of
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.process.model import Reason, TreeStat
+from supervisord_py.ledger.pipes import Status
+from supervisord_py.process.model import Caps, Reason, TreeStat
 
 GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
 
@@ -116,3 +124,82 @@ async def test_the_description_is_sound(rig: Rig) -> None:
         assert {name for place, name in names if place == "path"} == set(re.findall(r"{(\w+)}", path))
         for parameter in operation["parameters"]:
             meta.validate(parameter["schema"])
+
+
+async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
+    rig.pipes.put(running=3, pid=1, instance="k", started_at=1.0)
+    rig.pipes.put("idle", last_status=Status.FAILED)
+    rig.pipes.put("off", enabled=False, last_status=Status.COMPLETED)
+    rig.pipes.put("broken", config_error="no")
+    rig.pipes.put("waiting", queued=2)
+    rig.placement.stats["k"] = TreeStat(1000, 1.0, 2)
+    units = {unit["unit"]: unit for unit in (await rig.get("/api/status"))[1]["units"]}
+    states = {name: units[f"pipe:{name}"]["state"] for name in ("digest", "idle", "off", "broken", "waiting")}
+    assert states == {"digest": "running", "idle": "idle", "off": "disabled", "broken": "failed", "waiting": "queued"}
+    assert (units["pipe:digest"]["rss_bytes"], units["pipe:digest"]["processes"]) == (1000, 2)
+    waits = {"idle?for=done": False, "off?for=done": True, "off?for=ready": False, "idle?for=stopped": True}
+    for asked, ok in waits.items():
+        name, _, query = asked.partition("?")
+        assert (await rig.get(f"/api/units/pipe:{name}/wait?{query}"))[1]["ok"] is ok
+    status, problem, _ = await rig.get("/api/units/digest/wait?for=done&timeout=0")
+    assert (status, problem["kind"]) == (504, "timed_out")
+    rig.pipes.scheduler_error = "it fell"
+    health = (await rig.get("/api/health"))[1]
+    assert health["pipes"]["pipes"] == 5
+    assert {"part": "scheduler", "detail": "was restarted: it fell"} in health["degraded"]
+
+
+async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
+    rig.pipes.refused = {"pipe:digest": "No space left on device"}
+    for name, more in (("digest", {}), ("off", {"enabled": False}), ("broken", {"config_error": "pipe.md:3: no"})):
+        rig.pipes.put(name, **more)
+    part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
+    known = {"part": part, "detail": detail, "repair": "df -h, then free some space"}
+    assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
+    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
+    found = {each["name"]: each for each in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert (found[part]["status"], found[part]["detail"], found[part]["repair"]) == ("fail", detail, known["repair"])
+    told = {"name": "pipe:broken", "status": "fail", "detail": "pipe.md:3: no", "repair": "pxctl pipe validate broken"}
+    assert found["pipe:broken"] == told
+    verdicts = [found[name]["status"] for name in ("pipe:digest", "pipe:off", "scheduler")]
+    assert (verdicts, found["pipe:digest"]["detail"], "pipes" in found) == (["fail", "warn", "ok"], "it is odd", False)
+
+
+@pytest.mark.parametrize(
+    ("files", "mebibytes", "mode", "verdicts"),
+    [(4096, 5000, 0o600, [OK, OK]), (128, 500, 0o644, [FAIL, WARN, WARN]), (4096, 10, 0o600, [OK, FAIL])],
+)
+async def test_open_files_disk_space_and_secrets(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, files: int, mebibytes: int, mode: int, verdicts: list[str]
+) -> None:
+    (rig.add_tool("x") / ".env").touch(mode=mode)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=mebibytes * checks.MEBIBYTE))
+    found = list(checks.check_machine(rig.context))
+    assert [one.status for one in found] == verdicts
+    repairs = {"open_files": "ulimit -n 288 && ", "disk": "du -sh ", "dotenv:x": "chmod 600 "}
+    assert all((one.repair or "").startswith(repairs[one.name]) is (one.status != OK) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("platform", "controllers", "said", "found"),
+    [
+        ("linux", ("cpu", "memory", "pids"), "the kernel holds", (OK, None)),
+        ("linux", ("memory", "pids"), "`cpu_percent` is not held; in a unit", (WARN, "pxctl daemon install")),
+        ("linux", (), "held by measuring (resident); `processes` counts all of", (WARN, "pxctl daemon install")),
+        ("darwin", (), "`cpu_percent` is not held", (OK, None)),
+    ],
+)
+def test_which_limits_the_kernel_holds(
+    monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], said: str, found: object
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    told = list(checks.check_rungs(Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)))[-1]
+    assert ((told.status, told.repair), said in told.detail) == (found, True)
+
+
+def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:
+    assert set(MEANINGS) == set(Reason)
+    for sentence, step in (meaning_of(reason, unit) for reason in Reason for unit in ("tool:x", "kernel:x")):
+        assert (bool(sentence and step), "{" in step) == (True, False)
+    assert "tool" not in str(KERNEL_MEANINGS)

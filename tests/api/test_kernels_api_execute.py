@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
-from api.kernel_fakes import Tell, key_of, ok, result
+from api.fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
 from supervisord_py.api import kernels
 from supervisord_py.errors import TimedOutError

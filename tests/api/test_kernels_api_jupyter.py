@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, Rig, until
-from api.kernel_fakes import FakeHandle
+from api.fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.session import BackendName, Owner
 from supervisord_py.kernels.wire import Message, make, unpack

@@ -1,4 +1,4 @@
-"""A real daemon: start, second daemon, modes, replaced and killed control planes, killed keepers, inherited sockets."""
+"""A real daemon: start, second daemon, replaced and killed control planes, killed keepers, what is told of losses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.house import BIN, House, alive, house, server, until
+from supervisord_py.daemon.lock import bind_socket
+from supervisord_py.daemon.paths import make_places, resolve_paths
 
 ECHO = server("return {'echo': body}")
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO
 
 
 def facts(house: House, event: str) -> list[dict[str, Any]]:
@@ -62,8 +67,7 @@ def test_term_to_the_control_plane_alone_replaces_it(shared: House) -> None:
 
 @pytest.mark.deep
 def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House) -> None:
-    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    running.tool("deaf", deaf + ECHO, stop_timeout_seconds=50)
+    running.tool("deaf", DEAF, stop_timeout_seconds=50)
     assert running.run("deaf").status == 200
     tool = running.status("deaf")["pid"]
     keeper, control = running.pids()
@@ -152,3 +156,92 @@ def test_a_port_that_is_taken_degrades_the_daemon_but_does_not_stop_it(home: Hou
         (degraded,) = home.get("/api/health")["degraded"]
     assert degraded["part"] == "tcp"
     assert "Address already in use" in degraded["detail"]
+
+
+def reason_of(house: House, name: str) -> tuple[str, str | None]:
+    found = house.status(name)
+    return found["state"], found["reason"]
+
+
+def interrupted(house: House) -> set[str]:
+    return {each["unit"] for each in house.get("/api/daemon")["interrupted"] if each["pid"] is not None}
+
+
+def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House) -> None:
+    for name in ("one", "two", "ended"):
+        running.tool(name, ECHO)
+        running.run(name)
+    assert running.pxctl("stop", "ended").returncode == 0
+    running.tool("fails", "raise SystemExit('no')")
+    running.run("fails")
+    pid = running.status("one")["pid"]
+    keeper, control = running.pids()
+    os.kill(keeper, signal.SIGKILL)
+    running.process.wait(60)
+    until(lambda: not alive(control), "it is gone, with its lock")
+    log = running.home / "pxd.stderr"
+    before = len(log.read_text())
+    running.start()
+    assert not alive(pid)
+    assert interrupted(running) == {"tool:one", "tool:two"}
+    doctor = {check["name"]: check for check in running.get("/api/doctor")["checks"]}
+    assert "tool:one, tool:two" in doctor["interrupted"]["detail"]
+    assert '"tool:one", "tool:two"' in log.read_text()[before:]
+    ends = [reason_of(running, name) for name in ("one", "two", "ended", "fails")]
+    assert ends == [("cold", "interrupted"), ("cold", "interrupted"), ("cold", "stopped"), ("failed", "early_exit")]
+    assert json.loads(running.pxctl("why", "one", "--json").stdout)["reason"] == "interrupted"
+    running.run("one")
+    assert reason_of(running, "one") == ("ready", None)
+    os.kill(running.pids()[1], signal.SIGKILL)
+    until(lambda: running.answers() and running.get("/api/daemon")["control"]["restarts"] == 1, "another one serves")
+    assert interrupted(running) == {"tool:one", "tool:two"}, "the same keeper, the same loss"
+    assert reason_of(running, "one") == ("ready", None)
+    assert reason_of(running, "two") == ("cold", "interrupted")
+    assert running.stop() == 0
+    running.start()
+    assert interrupted(running) == set()
+    assert reason_of(running, "one") == ("cold", "shutdown")
+    assert reason_of(running, "two") == ("cold", "interrupted"), "it was not started since"
+
+
+def test_a_second_signal_stops_at_once_and_that_was_a_shutdown(running: House) -> None:
+    running.tool("deaf", DEAF, stop_timeout_seconds=500)
+    running.run("deaf")
+    pid = running.status("deaf")["pid"]
+    running.process.send_signal(signal.SIGTERM)
+    until(lambda: running.status("deaf")["state"] == "stopping", "the tool is asked to stop")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(60) == 0
+    assert "killing_everything" in running.said()
+    until(lambda: not alive(pid), "the tool is gone")
+    running.start()
+    assert reason_of(running, "deaf") == ("cold", "interrupted" if interrupted(running) else "shutdown")
+
+
+def test_a_keeper_that_speaks_otherwise_is_not_swept_after(short_tmp: Path) -> None:
+    paths = resolve_paths({"PX_HOME": str(short_tmp)})
+    make_places(paths)
+    lock = os.open(paths.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+    ours, theirs = socket.socketpair()
+    with bind_socket(paths.socket) as listening, ours, theirs:
+        ours.settimeout(60)
+        fds = (theirs.fileno(), listening.fileno(), lock)
+        order = json.dumps({"flags": {}, "fds": fds})
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "XDG_"))}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
+            env={**kept, "PX_HOME": str(short_tmp)},
+            pass_fds=fds,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        theirs.close()
+        (size,) = struct.unpack(">I", ours.recv(4, socket.MSG_WAITALL))
+        hello = json.loads(ours.recv(size, socket.MSG_WAITALL))
+        answer = json.dumps({"id": hello["id"], "ok": True, "protocol": 99, "children": []}).encode()
+        ours.sendall(struct.pack(">I", len(answer)) + answer)
+        _, said = process.communicate(timeout=60)
+    os.close(lock)
+    assert process.returncode == 1
+    assert '"kind": "keeper_lost"' in said
+    assert "sweeping" not in said
