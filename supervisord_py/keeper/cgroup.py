@@ -91,7 +91,6 @@ class Cgroup:
         return Cgroup(f"{self.path}/{key}")
 
     def controllers(self) -> list[str]:
-        """Return what it hands on to those in it."""
         granted = get(self.path + "/cgroup.subtree_control").split()
         return [name for name in CONTROLLERS if name in granted]
 

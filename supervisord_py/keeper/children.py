@@ -67,7 +67,6 @@ class Children:
         return [child.hand_over() for child in self.held.values()]
 
     def take_over(self, held: list[HeldChild], parked: Mapping[str, str]) -> None:
-        """Hold what an earlier version held, and see what has ended meanwhile."""
         self.parked = {zygote: Cgroup(path) for zygote, path in parked.items()}
         for child in held:
             self.held[child.key] = child
@@ -166,7 +165,6 @@ class Children:
             plan.parks = os.open(self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _confirm(self, child: HeldChild) -> None:
-        """Read what became of the exec and answer all who asked for it."""
         if child.report < 0:
             return
         try:
@@ -218,7 +216,6 @@ class Children:
         self._loop.later(0, self.reap)
 
     def reap_leader(self, child: HeldChild) -> None:
-        """Reap the leader if it has ended, and write its record."""
         if child.exit is not None or child.pid not in self._by_pid:
             return
         try:
@@ -260,7 +257,6 @@ class Children:
             self._settle_in(RECOUNT_SECONDS)
 
     def close(self, child: HeldChild) -> None:
-        """The tree is empty: drain and close what is left of it, and say so."""
         if not child.tree_alive:
             return
         if not child.told:

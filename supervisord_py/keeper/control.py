@@ -15,7 +15,7 @@ import socket
 import time
 
 from supervisord_py.keeper import spawn
-from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameError, FrameSocket
+from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameSocket
 from supervisord_py.keeper.spawn import SpawnError, SpawnPlan
 
 TYPE_CHECKING = False
@@ -141,17 +141,9 @@ class ControlProcess:
 
     def _readable(self) -> None:
         assert self._frames is not None
-        try:
-            more = self._frames.receive()
-            while self._reading and (frame := self._frames.next_frame()) is not None:
-                self._receive(*frame)
-        except BlockingIOError:
-            return
-        except (FrameError, OSError) as error:
-            self._channel_ended(str(error))
-            return
-        if not more:
-            self._channel_ended()
+        broken = self._frames.read(self._receive)
+        if broken is not None:
+            self._channel_ended(broken)
 
     def hello(self) -> None:
         self.said_hello = True
@@ -178,7 +170,6 @@ class ControlProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Reap it if it has ended, and start another one in due time."""
         if not self.pid:
             return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -203,7 +194,6 @@ class ControlProcess:
             self._start_again(lived)
 
     def _start_again(self, lived: float) -> None:
-        """Start another one, after a pause if this end, of a life of so many seconds, is one of many."""
         pause = 0.0
         if not self.planned:
             self._failures = 1 if lived >= HEALTHY_SECONDS else self._failures + 1
@@ -213,7 +203,7 @@ class ControlProcess:
             self._notifier.status(f"control plane starts again in {pause:.1f} s")
         self._loop.later(pause, self.start)
 
-    def _channel_ended(self, broken: str = "") -> None:
+    def _channel_ended(self, broken: str) -> None:
         """No frame will come any more: it is about to end, with a code that tells why; or it must."""
         if self._frames is None or not self._reading:
             return

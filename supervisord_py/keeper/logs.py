@@ -55,7 +55,6 @@ class Segments:
         self._log = self._idx = -1
 
     def open(self) -> None:
-        """Open the last segment, or a first one; nothing when open already."""
         if self._log >= 0:
             return
         os.makedirs(self.directory, 0o700, exist_ok=True)
@@ -130,8 +129,6 @@ class Segments:
 
 
 class UnitLog:
-    """Where the pipes of one unit's instances end."""
-
     def __init__(self, logs: Logs, unit: str, segments: Segments) -> None:
         self.logs, self._segments = logs, segments
         self._pending: deque[tuple[float, int, int, bytes]] = deque()
@@ -203,8 +200,6 @@ class UnitLog:
 
 
 class OutputPipe:
-    """The reading end of one pipe of one instance."""
-
     __slots__ = ("fd", "instance", "log", "size", "stream")
 
     def __init__(self, log: UnitLog, fd: int, stream: int, instance: int) -> None:
@@ -236,7 +231,6 @@ class OutputPipe:
             left -= moved
 
     def close(self) -> None:
-        """Give the descriptor back; the log follows with its last one."""
         if self.fd >= 0:
             self.log.logs.loop.unwatch(self.fd)
             os.close(self.fd)

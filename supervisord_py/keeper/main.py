@@ -163,13 +163,12 @@ class Keeper:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _asked_to_end(self, signum: int) -> None:
-        """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""
         self.anew = False
         if self.stopping:
             self.journal.warning("killing_everything")
             self._leave_by = 0.0
             self.control.kill()
-            self._stop_all(0.0, HASTE_SECONDS)
+            self._take_over(0.0, HASTE_SECONDS)
             return
         self._begin_end()
         if self.control.pid and self.control.said_hello:
@@ -212,11 +211,9 @@ class Keeper:
             self.control.kill()
             self._take_over()
 
-    def _take_over(self) -> None:
-        if not self._took_over:
-            self._stop_all(GRACE_SECONDS, KILL_SECONDS)
-
-    def _stop_all(self, grace: float, kill_seconds: float) -> None:
+    def _take_over(self, grace: float = GRACE_SECONDS, kill_seconds: float = KILL_SECONDS) -> None:
+        if self._took_over and grace:
+            return
         for child in self._alive():
             child.condemn("shutdown", "keeper", signal.SIGTERM if grace else signal.SIGKILL)
             self.ladder.stop(child, grace, kill_seconds, self.survived)

@@ -86,7 +86,6 @@ def pids() -> Iterable[int]:
 
 
 def table() -> dict[int, Process]:
-    """Return the whole table, by pid; processes that end meanwhile are left out."""
     rows = (look(pid) for pid in pids())
     return {row.pid: row for row in rows if row is not None}
 

@@ -96,7 +96,7 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 PROTOCOL = 1
@@ -130,13 +130,11 @@ def unit_directory(log_dir: str, unit: str) -> str:
 
 
 def segment_starts(folder: str) -> list[int]:
-    """Return the positions at which the segments in a unit's directory begin, ascending."""
     names = [name.removesuffix(".log") for name in os.listdir(folder) if name.endswith(".log")]
     return sorted(int(name) for name in names if len(name) == SEGMENT_DIGITS and name.isdigit())
 
 
 def segment_paths(folder: str, start: int) -> tuple[str, str]:
-    """Return the paths of a segment's bytes and of their index."""
     return f"{folder}/{start:0{SEGMENT_DIGITS}d}.log", f"{folder}/{start:0{SEGMENT_DIGITS}d}.idx"
 
 
@@ -198,35 +196,35 @@ class FrameSocket:
                 self._output.popleft()
         return True
 
-    def receive(self) -> bool:
-        """Read once; return False at the end of the stream.
+    def read(self, take: Callable[[dict[str, Any], list[int]], None]) -> str | None:
+        """Read once, and hand out each whole frame with its descriptors, which are the taker's then.
 
-        Raises BlockingIOError: there is nothing now; FrameError: descriptors got lost on the way; OSError: the
-        connection broke.
+        Returns None while more may come, else why it will not: "" when the other side has closed, or is dead.
         """
         try:
             data, fds, flags, _ = socket.recv_fds(self._sock, 65536, FDS_PER_MESSAGE)
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            self._fds.extend(fds)
+            if flags & socket.MSG_CTRUNC:
+                raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
+            self._input += data
+            while self._sock.fileno() >= 0 and (frame := self._next()) is not None:
+                take(*frame)
+            return None if data else ""
+        except BlockingIOError:
+            return None
         except ConnectionResetError:  # it died with something of ours unread
-            return False
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        self._fds.extend(fds)
-        if flags & socket.MSG_CTRUNC:
-            raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
-        self._input += data
-        return bool(data)
+            return ""
+        except (FrameError, OSError) as error:
+            return str(error)
 
-    def next_frame(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next complete frame and its descriptors, which are the caller's; None: read on first.
-
-        Raises FrameError: no frame of the protocol looks like this.
-        """
+    def _next(self) -> tuple[dict[str, Any], list[int]] | None:
         if len(self._input) < LENGTH_BYTES:
             return None
-        length = int.from_bytes(self._input[:LENGTH_BYTES], "big")
-        if length > MAX_FRAME:
-            raise FrameError(f"a frame announces {length} bytes, over the limit of {MAX_FRAME}")
-        end = LENGTH_BYTES + length
+        end = LENGTH_BYTES + int.from_bytes(self._input[:LENGTH_BYTES], "big")
+        if end > LENGTH_BYTES + MAX_FRAME:
+            raise FrameError(f"a frame announces {end - LENGTH_BYTES} bytes, over the limit of {MAX_FRAME}")
         if len(self._input) < end:
             return None
         body = bytes(self._input[LENGTH_BYTES:end])

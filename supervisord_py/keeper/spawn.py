@@ -43,16 +43,12 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class RefusedError(Exception):
-    """An error reply: kind, detail and further members."""
-
     def __init__(self, kind: str, detail: str, **members: Any) -> None:
         super().__init__(detail)
         self.document = {"kind": kind, "detail": detail, **members}
 
 
 class SpawnError(RefusedError):
-    """A child did not come to be: at which stage, with which errno."""
-
     def __init__(self, stage: str, error: int | None) -> None:
         self.stage, self.error = stage, error or errno.EIO
         detail = f"{stage}: {os.strerror(self.error)}"
@@ -60,8 +56,6 @@ class SpawnError(RefusedError):
 
 
 class SpawnPlan:
-    """Everything the child needs, as the kernel wants it: bytes and numbers."""
-
     def __init__(self, message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> None:
         self.argv = [_word(text) for text in message["argv"]]
         self.env = {_word(name): _word(value) for name, value in message["env"].items()}

@@ -85,7 +85,6 @@ class HeldChild:
         self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
 
     def hand_over(self) -> dict[str, Any]:
-        """Return all of it as JSON, for the next version of the keeper."""
         return {
             **{name: getattr(self, name) for name in KEPT},
             "group": self.group.path if self.group else None,
@@ -376,7 +375,6 @@ class KillLadder:
 
 
 def kill_all(child: HeldChild, members: list[Process]) -> None:
-    """SIGKILL every given member, and the instance's cgroup or process group as a whole."""
     if child.group is not None:
         child.group.kill()
     elif child.exit is None and child.pid > 0:

@@ -19,8 +19,6 @@ class BackoffPolicy(msgspec.Struct, frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Where one thing stands that is started again and again."""
-
     policy: BackoffPolicy = BackoffPolicy()
     failures: int = 0  # in a row
     blocked_until: float | None = None  # when the next try is due; None when nothing holds it back
@@ -37,7 +35,6 @@ class Backoff(msgspec.Struct, frozen=True):
         return replace(self, blocked_until=None, calm_since=now) if self.failures else self
 
     def settled(self, now: float) -> Backoff:
-        """Return the state as time alone has changed it."""
         if self.calm_since is not None and now >= self.calm_since + self.policy.reset_seconds:
             return Backoff(self.policy)
         if self.blocked_until is not None and now >= self.blocked_until:

@@ -38,8 +38,6 @@ class Phase(StrEnum):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the keeper remembers of an instance for the next control plane."""
-
     v: int  # version; another one is not understood, and the child is stopped
     ready: bool = False  # it had become ready
     stopping: Reason | None = None  # why it was being stopped
@@ -70,7 +68,6 @@ class End:
         self.signal = record.signal if record else None
 
     def facts(self) -> dict[str, Any]:
-        """Return the members of a problem document that describe this end."""
         found = self.record.verdict if self.record else None
         verdict = {"verdict": msgspec.to_builtins(found)} if found else {}
         how = {"reason": self.reason.value, "code": self.code, "signal": self.signal}
@@ -161,11 +158,9 @@ class Instance:
         return await placement.spawn(self.key, spec)
 
     async def annotate(self, placement: KeeperClient) -> None:
-        """Have what holds it remember `note`."""
         await placement.ask("annotate", key=self.key, tag=self.note())
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
-        """End its whole tree; says what survived."""
         word = (self.wanted or Reason.EXIT).value
         return await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
 
@@ -215,7 +210,6 @@ def outcome(record: ExitRecord, wanted: Reason | None, ready: bool) -> Reason:
 
 
 def signal_name(number: int) -> str:
-    """Return SIGSEGV for 11."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 

@@ -137,11 +137,9 @@ class KeeperClient:
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
-        """Return the child of that key if it is held, alive or exited and not yet released."""
         return next((child for child in await self.list() if child.key == key), None)
 
     async def list(self, prefix: str = "") -> Sequence[Child]:
-        """Return all held children whose unit begins with `prefix`."""
         reply = await self.ask("list", prefix=prefix)
         return tuple(self._hold(child) for child in reply.get("children", ()))
 
@@ -268,19 +266,9 @@ class KeeperClient:
     # -- what comes --------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        why = "the keeper is gone"
-        try:
-            more = self._frames.receive()
-            while not self.lost and (frame := self._frames.next_frame()) is not None:
-                self._take(*frame)
-            if more:
-                return
-        except BlockingIOError:
-            return
-        except (FrameError, OSError) as error:
-            why = f"the keeper is lost: {error}"
-        if not self.lost:
-            self._end(why)
+        broken = self._frames.read(self._take)
+        if broken is not None and not self.lost:
+            self._end(f"the keeper is lost: {broken}" if broken else "the keeper is gone")
             self._tell({"event": "lost"})
 
     def _take(self, message: Message, fds: Fds) -> None:

@@ -50,7 +50,6 @@ class Chunk(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Position after the last byte: where to go on from."""
         return self.position + len(self.data)
 
 
@@ -98,7 +97,6 @@ class Segment:
         self.count = 0 if idx is None else os.fstat(idx).st_size // INDEX_RECORD_SIZE
 
     def records(self, first: int, most: int) -> list[IndexEntry]:
-        """Return those from one on, the ones of no such format left out."""
         most = min(most, self.count - first)
         text = (
             b""
@@ -113,7 +111,6 @@ class Segment:
         return next(iter(self.records(number, 1)), IndexEntry(number, self.start, self.written, 0, 0, STDOUT))
 
     def find(self, field: str, value: float) -> int:
-        """Return the number of the first record whose `position` or `time` is not below a value."""
         return bisect_left(range(self.count), value, key=lambda number: getattr(self.record(number), field))
 
     def read(self, cursor: Cursor, limit: int, stream: Stream | None) -> tuple[list[Output], Cursor]:
@@ -162,7 +159,6 @@ class LogReader:
         return cls(Path(protocol.unit_directory(str(log_dir), unit)))
 
     def _starts(self) -> list[int]:
-        """Return the positions at which the segments begin, ascending; none when there is no folder."""
         try:
             return protocol.segment_starts(str(self.folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -182,7 +178,6 @@ class LogReader:
         return next(iter(self._starts()), 0)
 
     def end(self) -> int:
-        """Return the position after the newest byte."""
         for start in reversed(self._starts()):
             try:
                 return start + os.stat(segment_paths(str(self.folder), start)[0]).st_size

@@ -67,8 +67,6 @@ _SPAWN |= {"stdin_fd": "stdin", "stdout_fd": "stdout", "stderr_fd": "stderr"}
 
 
 class ChildSpec(Struct, frozen=True, rename=_SPAWN):
-    """A validated declaration of one child process."""
-
     unit: str  # `kind:name`
     argv: tuple[str, ...]  # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
     cwd: str  # absolute path; must exist
@@ -88,8 +86,6 @@ class ChildSpec(Struct, frozen=True, rename=_SPAWN):
 
 
 class Verdict(Struct, frozen=True):
-    """What the killer wrote down before it signalled."""
-
     reason: Reason
     by: str
     time: float

@@ -118,8 +118,6 @@ Action = Start | Stop | Grant | Refuse | Fail
 
 
 class Slot:
-    """All that is known of one unit."""
-
     def __init__(self, unit: str, rules: Rules, backoff: BackoffPolicy) -> None:
         self.unit = unit
         self.rules = rules
@@ -185,7 +183,6 @@ class Pool:
     # -- to look at --------------------------------------------------------------------------------------------
 
     def slot(self, unit: str) -> Slot | None:
-        """Return what is known of a unit; None when there is nothing to know."""
         return self._slots.get(unit)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -314,7 +311,6 @@ class Pool:
         return self._settle(now)
 
     def gone(self, unit: str, serial: int, now: float) -> list[Action]:
-        """Note that nothing of an instance is left, or that nothing more can be done about it."""
         if slot := self._present(unit, serial, Phase.STOPPING):
             slot.phase, slot.rss_bytes, slot.digest = Phase.COLD, 0, ""
         return self._settle(now)
@@ -442,7 +438,6 @@ class Pool:
                         self._refuse(slot, ticket, Refusal.ALL_PINNED)
 
     def _shrink(self) -> None:
-        """Stop idle ones while there are too many, or while they are too large together."""
         for victim in self._victims():
             if self._count(*LIVE) > self.bounds.keep_max or (victim.rss_bytes and self._is_over_budget()):
                 self._stop(victim, Reason.EVICTED_LRU)
@@ -456,6 +451,5 @@ class Pool:
         return sum(1 for slot in self._slots.values() if slot.phase in phases)
 
     def _victims(self) -> list[Slot]:
-        """Return the idle instances that may go, the least recently used first."""
         idle = [s for s in self._slots.values() if s.is_idle and self.pin_of(s.unit) is Pin.NONE]
         return sorted(idle, key=lambda s: (s.last_used, s.serial))

@@ -103,7 +103,6 @@ async def _finish(client: KeeperClient, key: str) -> None:
 
 
 async def _collect(end: int, kept: bytearray, on_line: Callable[[str], None] | None) -> None:
-    """Keep the end of what comes through a pipe, and tell it by lines."""
     reader, rest = asyncio.StreamReader(), b""
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(end, "rb", buffering=0)

@@ -201,6 +201,7 @@ class Supervisor:
     async def _adopt(self, driver: Driver[Any], instance: Any, child: Child, note: Note | None) -> Any:
         instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
         instance.asked_at -= max(0.0, time.time() - child.started_at)
+        self._ledger.post(Instance.spawned(instance, child))  # who started it may have died before its commit
         if was_ready := note is not None and note.ready:
             instance.ready_at, instance.phase = child.started_at, Phase.READY
         if child.exit is not None:

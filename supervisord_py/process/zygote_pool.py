@@ -46,8 +46,6 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class ZygoteView(msgspec.Struct, frozen=True):
-    """A zygote as it is shown."""
-
     interpreter: str
     pid: int | None
     ready: bool
@@ -84,14 +82,8 @@ class Zygote:
             ours.setblocking(False)
             with theirs:
                 await self._placement.ask("put_fd", fds=(theirs.fileno(),), name=their_name)
-            spec = ChildSpec(
-                unit=self.unit,
-                argv=(*self.recipe.argv, str(FD)),
-                cwd="/",
-                env=self._env,
-                grants=(GrantedFd(FD, their_name),),
-                max_rss_bytes=MAX_RSS_BYTES,
-            )
+            argv, grants = (*self.recipe.argv, str(FD)), (GrantedFd(FD, their_name),)
+            spec = ChildSpec(self.unit, argv, "/", self._env, grants=grants, max_rss_bytes=MAX_RSS_BYTES)
             try:
                 self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
             finally:

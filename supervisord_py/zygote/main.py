@@ -142,7 +142,6 @@ def _is_over(owner: socket.socket) -> bool:
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message and its descriptors; nothing at the end."""
     space = socket.CMSG_SPACE(FDS * 4)
     try:
         text, ancillary, _, _ = sock.recvmsg(MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
@@ -245,7 +244,6 @@ def _join(group: int, parked: int = 0) -> None:
 
 
 def _place_fds(targets: dict[int, int], others: list[int]) -> None:
-    """Put stdio and what was granted at their numbers, and close the others."""
     for number, source in targets.items():
         os.dup2(source, number, inheritable=True)
     for fd in {*targets.values(), *others}.difference(targets):

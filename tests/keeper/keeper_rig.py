@@ -99,16 +99,14 @@ class Link:
         """Take in what comes within `seconds`; False when nothing did."""
         if not select.select([self.channel], [], [], max(seconds, 0.001))[0]:
             return False
-        if not self._frames.receive():
-            self.closed = True
-            return False
-        while (frame := self._frames.next_frame()) is not None:
-            message, fds = frame
-            if "event" in message:
-                self.events.append(message)
-            else:
-                self.replies[message["id"]] = {**message, "received": fds}
-        return True
+        self.closed = self._frames.read(self._take) is not None
+        return not self.closed
+
+    def _take(self, message: dict[str, Any], fds: list[int]) -> None:
+        if "event" in message:
+            self.events.append(message)
+        else:
+            self.replies[message["id"]] = {**message, "received": fds}
 
     def wait_for(self, found: Callable[[], dict[str, Any] | None], what: str) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE

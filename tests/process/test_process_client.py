@@ -22,7 +22,7 @@ from supervisord_py.errors import (
     TooLargeError,
     UnknownUnitError,
 )
-from supervisord_py.keeper.protocol import MAX_FRAME, FrameError, FrameSocket, close_fds
+from supervisord_py.keeper.protocol import MAX_FRAME, FrameSocket, close_fds
 from supervisord_py.process import keeper_client
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import ChildSpec, Reason, StopReport, Survivor, Verdict
@@ -86,16 +86,16 @@ class FakeKeeper:
         self.frames.close()
 
     def _serve(self) -> None:
-        if not self.frames.receive():
+        if self.frames.read(self._take) is not None:
             self.hang_up()
-        while (frame := self.frames.next_frame()) is not None:
-            message, fds = frame
-            close_fds(fds)
-            self.asked.append(message)
-            answer = self.answers.get(message["verb"], {})
-            if answer is not None and "id" in message:
-                key = {"child": child_message(message["key"])} if message["verb"] == "spawn" else {}
-                self.send({"ok": True, **key, **answer, "id": message["id"]})
+
+    def _take(self, message: dict[str, Any], fds: list[int]) -> None:
+        close_fds(fds)
+        self.asked.append(message)
+        answer = self.answers.get(message["verb"], {})
+        if answer is not None and "id" in message:
+            key = {"child": child_message(message["key"])} if message["verb"] == "spawn" else {}
+            self.send({"ok": True, **key, **answer, "id": message["id"]})
 
 
 @pytest.fixture
@@ -274,13 +274,11 @@ def pair() -> Iterator[tuple[FrameSocket, FrameSocket]]:
 
 
 def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
-    found = []
-    try:
-        while sock.receive():
-            while (one := sock.next_frame()) is not None:
-                found.append(one)
-    except BlockingIOError:
-        pass
+    found: list[tuple[dict[str, Any], list[int]]] = []
+    seen = -1
+    while seen < len(found):
+        seen = len(found)
+        sock.read(lambda message, fds: found.append((message, fds)))
     return found
 
 
@@ -291,13 +289,11 @@ WRONG += [struct.pack(">I", MAX_FRAME + 1), frame({"fds": 1}), frame({"fds": "x"
 @pytest.mark.parametrize("data", WRONG)
 def test_what_is_not_of_the_protocol_is_refused_after_what_is(data: bytes) -> None:
     writer, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock = FrameSocket(reader)
+    sock, taken = FrameSocket(reader), []
     with writer:
         writer.sendall(frame({"n": 1}) + data)
-        assert sock.receive()
-        assert sock.next_frame() == ({"n": 1}, [])
-        with pytest.raises(FrameError):
-            sock.next_frame()
+        assert "frame" in (sock.read(lambda *frame: taken.append(frame)) or "")
+    assert taken == [({"n": 1}, [])]
     sock.close()
 
 
@@ -347,5 +343,5 @@ def test_the_end_comes_after_all_that_was_said_and_closes_what_was_queued() -> N
     assert os.read(read, 1) == b""  # the duplicate of the writing end is closed: nobody can write any more
     os.close(read)
     assert [message for message, _ in frames(sock)] == [{"n": 1}]
-    assert not sock.receive()
+    assert sock.read(lambda *_: None) == ""
     sock.close()
