@@ -197,7 +197,7 @@ class CellLog:
     def _gone(self) -> OutputGoneError:
         return OutputGoneError(
             f"the output of cell {self.cell_id} is not kept: it was removed by age or for space, or the cell never ran",
-            hint="output is kept for a week, 8 GiB of a session and 16 GiB of all at most",
+            hint="output is kept for a week, 16 GiB of all cells at most",
         )
 
 

@@ -7,10 +7,11 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import asdict, replace
@@ -18,7 +19,7 @@ from msgspec.structs import asdict, replace
 from supervisord_py.kernels import messages, render
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell_files import CellLog, folder_of_cells
-from supervisord_py.kernels.config import CellLimits, KernelsConfig
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import RECORDS
 from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import CellOutcome
@@ -189,35 +190,9 @@ def _outcome(log: CellLog, kernel_end: End | None, *, is_shell: bool) -> CellOut
     return messages.judge(CellOutcome(gone=gone, variables=Variables.LOST, is_stateless=is_shell), kernel_end)
 
 
-# -- retention ---------------------------------------------------------------------------------------------------------
-
-
-class KeptCell(NamedTuple):
-    """All files of one cell: bytes of all of them, Unix seconds of the last change."""
-
-    session_id: str
-    cell_id: str
-    size: int
-    changed_at: float
-
-
-def doomed(cells: Iterable[KeptCell], limits: CellLimits, now: float) -> list[KeptCell]:
-    """Return the cells whose files are to go, by `keep_days`, `session_bytes` and `total_bytes`: the oldest."""
-    going: list[KeptCell] = []
-    total, of_session = 0, defaultdict[str, int](int)
-    for cell in sorted(cells, key=lambda cell: cell.changed_at, reverse=True):
-        of_session[cell.session_id] += cell.size
-        is_old = now - cell.changed_at > limits.keep_days * DAY_SECONDS
-        if is_old or of_session[cell.session_id] > limits.session_bytes or total + cell.size > limits.total_bytes:
-            going.append(cell)
-        else:
-            total += cell.size
-    return going
-
-
 def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tuple[str, str]]) -> None:
-    """Remove what is to go: old folders of no session, files of cells. Links are removed, not what they lead to."""
-    cells: list[KeptCell] = []
+    """Remove old folders of no session, and the oldest cells. Links are removed, not what they lead to."""
+    cells: list[tuple[float, int, Path, str]] = []  # the last change, bytes, folder, id
     for folder in config.cells_dir.iterdir() if config.cells_dir.is_dir() else ():
         if folder.is_symlink() or not folder.is_dir():
             continue
@@ -229,12 +204,14 @@ def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tu
         if folder.name not in known and time.time() - newest > FORGOTTEN_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
             continue
-        for cell_id, files in found.items():
+        for cell, files in found.items():
             size, changed = sum(it.st_blocks * 512 for it in files), max(it.st_mtime for it in files)
-            cells.append(KeptCell(folder.name, cell_id, size, changed))
-    for cell in doomed(cells, config.output, time.time()):
-        paths = (config.cells_dir / cell.session_id).glob(f"{cell.cell_id}.*")
-        for path in sorted(paths, key=lambda path: path.suffix != RECORDS):  # the first is the sign that a cell is kept
-            with suppress(OSError):
-                if (cell.session_id, cell.cell_id) not in running:
-                    path.unlink()
+            cells.append((changed, size, folder, cell))
+    total, old = 0, time.time() - config.output.keep_days * DAY_SECONDS
+    for changed, size, folder, cell in sorted(cells, reverse=True):
+        total += size
+        if (changed > old and total <= config.output.total_bytes) or (folder.name, cell) in running:
+            continue
+        for path in sorted(folder.glob(f"{cell}.*"), key=lambda path: path.suffix != RECORDS):
+            with suppress(OSError):  # the first is the sign that a cell is kept
+                path.unlink()

@@ -18,8 +18,7 @@ class CellLimits(Struct, frozen=True):
     head_bytes: int = 16384  # how much of the preview is the beginning; the rest is the end
     cell_bytes: int = 4096 * MIB  # complete output on disk of one cell, beyond which it is capped, and says so
     inline_bytes: int = 256 * 1024  # a rich output larger than this becomes an artifact file with a reference
-    session_bytes: int = 8192 * MIB  # all cells of one session; the oldest go
-    total_bytes: int = 16384 * MIB  # all sessions; the oldest go
+    total_bytes: int = 16384 * MIB  # of all cells; the oldest go
     keep_days: float = 7.0  # age at which outputs of cells go
 
 
