@@ -7,11 +7,12 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
@@ -26,7 +27,26 @@ from supervisord_py.process.keeper_client import KeeperClient
 from waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "eventually"]
+in_one_room = pytest.mark.asyncio(loop_scope="module")
+"""Of a test that shares its room with the others of its file: its pipes bear its id, and it ends what it started."""
+
+UNTIL_GATE = "while [ ! -e gate ]; do sleep 0.01; done"
+TELL = """
+[agents.tell]
+argv = [
+    "/bin/sh", "-c", '[ ! -e wait ] || while [ ! -e gate ]; do sleep 0.01; done; echo "$@"', "sh",
+    ["--provider", "{provider}"], ["--model", "{model}"],
+]
+prompt = "stdin"
+parser = "text"
+"""
+"""An agent that tells with which model it is run; where a file `wait` lies in its folder, once there is `gate`."""
 FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
+
+
+def preset(name: str, *lines: str) -> str:
+    """Return the table of a preset."""
+    return "\n".join((f"[presets.{name}]", *lines, ""))
 
 
 class TurnedClocks:
@@ -154,6 +174,37 @@ class PipeRig:
     async def run(self, name: str, **request: Any) -> Execution:
         [queued] = await self.room.run(name, **request)
         return await self.room.wait(queued.id)
+
+    async def begun(self, name: str) -> int:
+        """Run a pipe, and wait until its process is there; return the execution's id."""
+        [queued] = await self.room.run(name)
+        await eventually(lambda: self.running(queued.id), f"the start of {name}")
+        return queued.id
+
+    async def ended(self, pipe: str, count: int = 1) -> list[Execution]:
+        """Return the executions of a pipe, oldest first, once so many are final and their slots are free."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                rows = await self.rows(pipe)
+                at_work = {live.id for live in self.room.of_pipe(pipe)}
+                if len([it for it in rows if it.status.is_final and it.id not in at_work]) >= count:
+                    return rows
+                await asyncio.sleep(0.01)
+
+    @contextmanager
+    def settings(self, **changes: Any) -> Iterator[None]:
+        """Have other settings for a while."""
+        self.room.reconfigure(replace(self.config, **changes))
+        try:
+            yield
+        finally:
+            self.room.reconfigure(self.config)
+
+    def presets(self, text: str) -> None:
+        """Write presets.toml, whole."""
+        fresh = self.config.presets_file.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self.config.presets_file)
 
     async def overdue(self, name: str, size: int) -> Execution:
         """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many bytes and not before."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest_asyncio
 from msgspec.structs import replace
 
-from pipe_rig import PipeRig, pipe_house
-from requirement_stage import TELL
+from pipe_rig import TELL, PipeRig, pipe_house
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

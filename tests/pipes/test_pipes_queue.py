@@ -23,7 +23,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.holding: dict[int, Execution] = {}
 
     def line(self) -> list[Execution]:
-        return sorted(self.waiting.values(), key=lambda it: (max(it.queued_at, it.not_before or it.queued_at), it.id))
+        def place(it: Execution) -> tuple[float, int]:
+            return (it.queued_at if it.not_before is None else max(it.queued_at, it.not_before)), it.id
+
+        return sorted(self.waiting.values(), key=place)
 
     def may_start(self, one: Execution) -> bool:
         held = list(self.holding.values())

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pipe_rig import PipeRig, eventually, pipe_house
-from requirement_stage import ended, settings
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.ledger.pipes import Status
 
@@ -68,7 +67,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own
     assert [each.name for each in own_rig.room.snapshot() if each.config_error] == ["torn"]
     agents.unlink()
     assert "claud" in (own_rig.room.get("stranger").config_error or "")
-    with settings(own_rig, timeout_max_seconds=60.0):
+    with own_rig.settings(timeout_max_seconds=60.0):
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert own_rig.room.get("sound").warnings == (told,)
         with pytest.raises(InvalidInputError, match="at most 60 s"):
@@ -147,7 +146,7 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(o
     assert (own_rig.room.get("once").warnings, own_rig.room.get("once").next_run is None) == ((), False)
     own_rig.time.pass_by(3601)
     own_rig.room.due_bell.set()
-    await ended(own_rig, "once")
+    await own_rig.ended("once")
     view = await own_rig.room.enable("once")
     over = "its schedule is over: has no time to come"
     assert (view.enabled, view.next_run, view.config_error, view.warnings) == (True, None, None, (over,))

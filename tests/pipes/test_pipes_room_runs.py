@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
-from requirement_stage import begun, ended
 from supervisord_py.errors import BadRequestError, InterruptedRunError
 from supervisord_py.ledger.pipes import (
     EXECUTIONS,
@@ -63,7 +62,7 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
         rig.fake("chain", "fail:429", front="preset: [one, two]\nretries: 1")
         first = await rig.run("chain")
         assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
-        rows = await ended(rig, "chain", 3)
+        rows = await rig.ended("chain", 3)
         assert [(it.preset_id, it.model, it.trigger) for it in rows[:2]] == [
             ("one", "bad", Trigger.MANUAL),
             ("two", "good", Trigger.RETRY),
@@ -101,7 +100,7 @@ async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(own_rig
 
 async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(own_rig: PipeRig) -> None:
     folder = own_rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
-    number = await begun(own_rig, "quick")
+    number = await own_rig.begun("quick")
     waiting = asyncio.ensure_future(own_rig.room.wait(number))
     await asyncio.sleep(0)
     await own_rig.room.detach()
@@ -150,7 +149,7 @@ async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next
     folder = own_rig.shell("leak", "echo begun; until [ -e go ]; do sleep 0.01; done; cat go; touch done; sleep 1000",
                        "preset: one")  # fmt: skip
     (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
-    number = await begun(own_rig, "leak")
+    number = await own_rig.begun("leak")
     files = own_rig.room.folder(number)
     await own_rig.room.detach()
     fresh = folder / "fresh"
@@ -304,7 +303,7 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
     await own_rig.room.enable("off")
     await eventually(lambda: own_rig.room.queued("off"), "it is in line again")
     await own_rig.room.cancel_pipe("hold")
-    rows = await ended(own_rig, "off", 2)
+    rows = await own_rig.ended("off", 2)
     assert [it.started_at is not None for it in rows] == [False, True]
 
 

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipe_rig import TurnedClocks, eventually, pipe_house
-from requirement_stage import ended
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes import triggers
 from supervisord_py.pipes.context import ClockWatch
@@ -111,12 +110,12 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
             rig.shell(name, "echo", "schedule: every 1h")
         rig.shell("lost", "echo", "schedule: at 2099-01-01T00:00:00Z")
         await rig.room.files.refresh()
-        await ended(rig, "b")
+        await rig.ended("b")
         await eventually(lambda: asked.count("a") > 2, "it is tried again")
         told = rig.room.states.get("a").last_decision or ""
         assert told.startswith("could not be decided or started: OSError: disk full; tried again in ")
         is_full = False
-        await ended(rig, "a")
+        await rig.ended("a")
         # B4: a last run in the future counts as now; the clock was wrong when it ran, or is wrong now.
         rig.room.states.change("a", last_run_at=rig.time.clocks.wall() + 400 * 86400)
         await rig.restart()

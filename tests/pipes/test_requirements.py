@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from mock_provider import MockProvider
-from pipe_rig import PipeRig, eventually, pipe_house
-from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, preset, presets, settings
+from pipe_rig import UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house, preset
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions, output, room
@@ -33,10 +32,10 @@ HERE = Path(__file__).parent
 
 @in_one_room
 async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
-    presets(rig, preset("a1", 'provider = "openai"', 'model = "before"'))
+    rig.presets(preset("a1", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a1", "agent: tell\npreset: a1")
     (folder / "wait").touch()
-    number = await begun(rig, "a1")
+    number = await rig.begun("a1")
     rig.config.presets_file.write_text('[presets.a1]\nprovider = "openai"\nmodel = "aft')
     (folder / "gate").touch()
     done = await rig.room.wait(number)
@@ -45,12 +44,12 @@ async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
-    presets(rig, preset("a2", 'provider = "openai"', 'model = "before"'))
+    rig.presets(preset("a2", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a2", "agent: tell\npreset: a2")
     (folder / "wait").touch()
-    first = await begun(rig, "a2")
+    first = await rig.begun("a2")
     [second] = await rig.room.run("a2", queue=True)
-    presets(rig, preset("a2", 'provider = "openai"', 'model = "after"'))
+    rig.presets(preset("a2", 'provider = "openai"', 'model = "after"'))
     row = await rig.room.execution(second.id, blobs=True)
     assert (row.status, row.preset.id, row.preset.model) == (Status.QUEUED, "a2", "before")
     (folder / "gate").touch()
@@ -62,10 +61,10 @@ async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
 @in_one_room
 async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
     """By hand and by schedule; never the file's own model instead, and nothing stays taken (fault 1)."""
-    presets(rig, preset("a3-there", 'model = "other"'))
+    rig.presets(preset("a3-there", 'model = "other"'))
     rig.write("a3", "agent: tell\npreset: a3-gone\nmodel: own\nschedule: every 1h")
     await rig.room.files.refresh()
-    by_itself = (await ended(rig, "a3"))[0]
+    by_itself = (await rig.ended("a3"))[0]
     by_hand = await rig.run("a3")
     assert (by_itself.trigger, by_hand.trigger) == (Trigger.SCHEDULED, Trigger.MANUAL)
     for done in (by_itself, by_hand):
@@ -90,7 +89,7 @@ async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
-    presets(rig, preset("a5", 'provider = "openai"', 'api_key = "$A5_KEY"'))
+    rig.presets(preset("a5", 'provider = "openai"', 'api_key = "$A5_KEY"'))
     rig.write("a5", "agent: tell\npreset: a5")
     missing = await rig.run("a5")
     assert (missing.error_type, missing.pid, missing.preset.provider) == (ErrorType.AUTH_FAILED, None, "openai")
@@ -102,7 +101,7 @@ async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) -> None:
-    presets(rig, preset("a6", 'url = "http://192.0.2.1/v1"', 'model = "m"'))
+    rig.presets(preset("a6", 'url = "http://192.0.2.1/v1"', 'model = "m"'))
     folder = rig.write("a6", "agent: tell\npreset: a6\ntimeout: 0.2\nretries: 0")
     (folder / "wait").touch()
     done = await rig.run("a6")
@@ -116,9 +115,9 @@ async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: py
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
 
     def ollama(url: str, model: str) -> None:
-        presets(rig, preset("a7", 'provider = "ollama"', f'url = "{url}"', f'model = "{model}"'))
+        rig.presets(preset("a7", 'provider = "ollama"', f'url = "{url}"', f'model = "{model}"'))
 
-    with settings(rig, preflight_seconds=60.0), socket.socket() as nobody:
+    with rig.settings(preflight_seconds=60.0), socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         ollama(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", "ok")
         down = await rig.run("a7")
@@ -148,7 +147,7 @@ async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> No
     assert f"{rig.config.presets_file}:1: is no TOML" in (named.error_message or "")
     queued = next(it for it in await rig.said("pipe:a8-own") if it.event == "execution_queued")
     assert "is no TOML" in str(queued.facts["warnings"])
-    presets(rig, preset("a8", 'model = "good"') + preset("a8-torn", 'effort = "much"'))
+    rig.presets(preset("a8", 'model = "good"') + preset("a8-torn", 'effort = "much"'))
     assert (await rig.run("a8")).stdout == "--model good\n"
 
 
@@ -169,7 +168,7 @@ DAY = 86400.0
 
 async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None:
     folder = own_rig.shell("b1", "echo half > $PX_OUTPUT_DIR/report; touch begun; sleep 1000")
-    number = await begun(own_rig, "b1")
+    number = await own_rig.begun("b1")
     await eventually((folder / "begun").exists, "the report")
     await own_rig.room.detach()
     for child in await own_rig.placement.list("pipe:"):
@@ -190,7 +189,7 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
     async with pipe_house(short_tmp) as house:
         house.shell("b2-mute", "sleep 1000", "timeout: 1000\nretries: 0")
         house.shell("b2-well", "while :; do echo x; sleep 0.02; done", "timeout: 1000\nretries: 0")
-        mute, well = await begun(house, "b2-mute"), await begun(house, "b2-well")
+        mute, well = await house.begun("b2-mute"), await house.begun("b2-well")
         before = house.room.watch.resumed_at
         house.time.sleep(3600)
         live = house.room.runs.get(well)
@@ -218,7 +217,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
     await eventually(lambda: own_rig.room.get("b4").pid, "the start")
     own_rig.time.wall += 2 * DAY  # before the scheduler has looked at what it has started
     (folder / "gate").touch()
-    await ended(own_rig, "b4")
+    await own_rig.ended("b4")
 
     async def decided_anew(count: int) -> None:
         """The scheduler has looked at the clocks as they stand now: it is due in half an hour, and ran so often."""
@@ -232,7 +231,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
     await decided_anew(1)
     own_rig.time.pass_by(10 * 1800)
     own_rig.room.due_bell.set()
-    await ended(own_rig, "b4", 2)
+    await own_rig.ended("b4", 2)
     await decided_anew(2)
 
 
@@ -352,7 +351,7 @@ async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
 @in_one_room
 async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None:
     rig.shell("c8", "cat")
-    with settings(rig, timezone="Europe/Berlin"):
+    with rig.settings(timezone="Europe/Berlin"):
         [queued] = await rig.room.run("c8", [{"context": {"query": "invoices"}}])
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")

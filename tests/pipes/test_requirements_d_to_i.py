@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
-from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
+from pipe_rig import PATIENCE, UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
 from supervisord_py.errors import ConfigError, ConflictError, ShuttingDownError
@@ -38,7 +37,7 @@ from waiting import alive
 @in_one_room
 async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
     rig.shell("d1", "sleep 1000")
-    number = await begun(rig, "d1")
+    number = await rig.begun("d1")
     await rig.ledger.flush()
     row = await ledger_pipes.EXECUTIONS.get(rig.ledger, number)
     assert row is not None
@@ -52,7 +51,7 @@ async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
 async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
     script = "sleep 1000 & echo $! > a; setsid sleep 1000 & echo $! > b; (setsid sleep 1000 & echo $! > c); touch all"
     folder = rig.shell("d2", f"{script}; wait")
-    number = await begun(rig, "d2")
+    number = await rig.begun("d2")
     await eventually((folder / "all").exists, "the children")
     pids = [int((folder / name).read_text()) for name in "abc"]
     assert [alive(pid) for pid in pids] == [True] * 3
@@ -63,12 +62,12 @@ async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
 @in_one_room
 async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.shell("d3", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
-    number = await begun(rig, "d3")
+    number = await rig.begun("d3")
     await eventually((rig.config.pipes_dir / "d3" / "deaf").exists, "the trap")
     done = await rig.room.cancel(number)
     assert (done.status, done.signal) == (Status.CANCELLED, 9)
     rig.shell("d3-undead", "sleep 1000")
-    number = await begun(rig, "d3-undead")
+    number = await rig.begun("d3-undead")
     pid, stop = rig.running(number), rig.placement.stop
 
     async def fails(key: str, **_: Any) -> StopReport:
@@ -161,7 +160,7 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
     own_rig.shell("e1-manual", "true", "schedule: manual")
     await own_rig.room.files.refresh()
     for name, why in (("e1-off", "it was disabled"), ("e1-manual", "its schedule has changed")):
-        row = (await ended(own_rig, name))[0]  # a look of the room's own may be at work with it
+        row = (await own_rig.ended(name))[0]  # a look of the room's own may be at work with it
         assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
         assert why in (row.error_message or "")
     assert own_rig.room.health()["queued"] == 0
@@ -176,7 +175,7 @@ async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeR
     assert rig.room.get("e2-now").next_run is None
     for name in ("e2-wait", "e2-cron", "e2-now"):
         await rig.room.enable(name)
-    assert (await ended(rig, "e2-now"))[0].trigger is Trigger.SCHEDULED
+    assert (await rig.ended("e2-now"))[0].trigger is Trigger.SCHEDULED
     waits = await eventually(lambda: rig.room.get("e2-wait").next_run, "the decision")
     assert abs(waits - rig.time.clocks.wall() - 3600) < 120
     assert await rig.rows("e2-wait") + await rig.rows("e2-cron") == []
@@ -215,7 +214,7 @@ async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkey
         await eventually(lambda: house.room.health()["scheduler_restarts"], "the crash")
         house.shell("e4", "echo still", "schedule: every 1h")
         await house.room.files.refresh()
-        assert (await ended(house, "e4"))[0].status is Status.COMPLETED
+        assert (await house.ended("e4"))[0].status is Status.COMPLETED
         health = house.room.health()
         assert (health["scheduler_running"], health["scheduler_restarts"]) == (True, 1)
         assert "boom" in str(health["scheduler_error"])
@@ -224,7 +223,7 @@ async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkey
 @in_one_room
 async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None:
     folder = rig.shell("e5", UNTIL_GATE, "schedule: every 10m\nenabled: false\nallow_empty: true")
-    number = await begun(rig, "e5")
+    number = await rig.begun("e5")
     due = Due(rig.time.clocks.wall(), "due")
     pipe = rig.room.definition_of("e5")
     assert pipe is not None
@@ -278,12 +277,12 @@ async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
 @in_one_room
 async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> None:
     folder = rig.shell("f3", "sleep 1000")
-    number = await begun(rig, "f3")
+    number = await rig.begun("f3")
     pid = rig.running(number)
     await rig.room.files.remove("f3")
     assert (alive(pid), folder.exists()) == (False, False)
     folder = rig.shell("f3-rm", "sleep 1000")
-    other = await begun(rig, "f3-rm")
+    other = await rig.begun("f3-rm")
     shutil.rmtree(folder)
     row = await rig.room.wait(other)
     assert (row.status, "its folder was deleted" in (row.error_message or "")) == (Status.CANCELLED, True)
@@ -329,13 +328,13 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
         assert (house.room.health()["scheduler_running"], len(await house.rows())) == (False, 1)
         house.room.start_scheduler()
         assert (await house.room.wait(asked.id)).status is Status.COMPLETED
-        assert (await ended(house, "g1-due"))[0].trigger is Trigger.SCHEDULED
+        assert (await house.ended("g1-due"))[0].trigger is Trigger.SCHEDULED
 
 
 @in_one_room
 async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
     rig.shell("g2", "cat; echo; echo token in ${PX_API_TOKEN_FILE-no file}")
-    with settings(rig, api_port=4711, api_token_file="/state/api.token"):  # noqa: S106 - a path
+    with rig.settings(api_port=4711, api_token_file="/state/api.token"):  # noqa: S106 - a path
         done = await rig.run("g2")
     told = (done.stdout or "").splitlines()
     assert "API: http://127.0.0.1:4711 (bearer token in the file $PX_API_TOKEN_FILE)" in told
@@ -360,7 +359,7 @@ async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -
 @in_one_room
 async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
     rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
-    with settings(rig, row_bytes=1000):
+    with rig.settings(row_bytes=1000):
         done = await rig.run("g4")
     text = done.stdout or ""
     assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "tail", True, True)
@@ -368,7 +367,7 @@ async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) ->
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
     assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
     rig.shell("g4-flood", "yes", "retries: 0")
-    with settings(rig, output_file_bytes=1_000_000):
+    with rig.settings(output_file_bytes=1_000_000):
         done = await rig.run("g4-flood")
         assert (done.status, done.error_type, done.incomplete) == (Status.FAILED, ErrorType.RESOURCE_LIMIT, True)
         assert "wrote more than 1000000 bytes" in (done.error_message or "")
@@ -397,7 +396,7 @@ async def test_h1_sessions_are_kept_apart_from_pipes(own_rig: PipeRig) -> None:
     """
     chat = await _chat(own_rig, "chat")
     own_rig.shell("h1", "sleep 1000")
-    number = await begun(own_rig, "h1")
+    number = await own_rig.begun("h1")
     assert [it.unit for it in await own_rig.placement.list("pipe:")] == ["pipe:h1"]
     assert pipe_unit(own_rig.room.get("h1")).kind == "pipe"
     await own_rig.restart()
@@ -409,7 +408,7 @@ async def test_h1_sessions_are_kept_apart_from_pipes(own_rig: PipeRig) -> None:
 
 async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig) -> None:
     own_rig.shell("h2", "echo hello; sleep 1000")
-    number = await begun(own_rig, "h2")
+    number = await own_rig.begun("h2")
     await eventually(lambda: own_rig.room.get("h2").pid, "the pid")
     assert own_rig.room.get("h2").warnings == ()
     own_rig.time.pass_by(75)
@@ -426,7 +425,7 @@ async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
     names = [f"h3-{at}" for at in range(3)]
     for name in names:
         rig.shell(name, "sleep 1000")
-    numbers = [await begun(rig, name) for name in names]
+    numbers = [await rig.begun(name) for name in names]
     manual = next(it for it in rig.room.queue() if it["group"] == "manual")
     shown = {it.id: it.pid for it in manual["running"]}
     assert set(numbers) <= set(shown)
@@ -441,7 +440,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
     own_rig.shell("h4-hand", UNTIL_GATE)
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("h4-due").pid, "the scheduled one")
-    await begun(own_rig, "h4-hand")
+    await own_rig.begun("h4-hand")
     assert [len(it["running"]) for it in own_rig.room.queue()] == [1, 0, 1], "scheduled, event, manual"
     keys = [chats[0].key, own_rig.room.get("h4-due").instance or ""]
     used = await own_rig.placement.stat(keys)
@@ -455,7 +454,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
 async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) -> None:
     async with pipe_house(short_tmp, stop_seconds=0.1) as house:
         folder = house.shell("i1", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
-        number = await begun(house, "i1")
+        number = await house.begun("i1")
         await eventually((folder / "deaf").exists, "the trap")
         [waiting] = await house.room.run("i1", queue=True)
         pid = house.running(number)
@@ -475,7 +474,7 @@ async def test_i2_an_update_leaves_what_runs_alone(own_rig: PipeRig) -> None:
     An update of the keeper itself is a stop, as in I1.
     """
     folder = own_rig.shell("i2", f"echo before; {UNTIL_GATE}; echo after")
-    number = await begun(own_rig, "i2")
+    number = await own_rig.begun("i2")
     pid = own_rig.running(number)
     await own_rig.replace()
     assert (own_rig.running(number), alive(pid)) == (pid, True)
