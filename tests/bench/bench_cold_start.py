@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,12 +50,6 @@ def made(place: Path) -> dict[str, Path]:
     return folders
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    port, usual = stage.free_port(), [sys.executable, "main.py", "--port", "{port}"]
-    command = json.loads((folder / "tool.json").read_text()).get("command", usual)
-    return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
-
-
 def polled(port: int, body: Any) -> None:
     """Ask for health every POLL_SECONDS until it is told, then send the request."""
     with stage.local(port) as connection:
@@ -70,39 +63,31 @@ def polled(port: int, body: Any) -> None:
         stage.ask(connection, "POST", "/run", body)
 
 
-def by_polling(*folders: Path) -> Callable[[], float]:
-    """Return what measures the usual way, with all these tools at once."""
+def by_polling(*folders: Path) -> float:
+    """Measure the usual way, with all these tools at once."""
     bodies = [stage.request_of(folder) for folder in folders]
-
-    def once() -> float:
-        begin = time.perf_counter()
-        children = [started(folder) for folder in folders]
-        try:
-            stage.together([partial(polled, port, body) for (_, port), body in zip(children, bodies, strict=True)])
-            return time.perf_counter() - begin
-        finally:
-            for process, _ in children:
-                process.kill()
-                process.wait()
-
-    return once
+    usual = [sys.executable, "main.py", "--port", "{port}"]
+    with contextlib.ExitStack() as children:
+        begin, ports = time.perf_counter(), [stage.free_port() for _ in folders]
+        for folder, port in zip(folders, ports, strict=True):
+            command = json.loads((folder / "tool.json").read_text()).get("command", usual)
+            words = [part.replace("{port}", str(port)) for part in command]
+            children.enter_context(stage.process(*words, cwd=folder))
+        stage.together([partial(polled, *each) for each in zip(ports, bodies, strict=True)])
+        return time.perf_counter() - begin
 
 
-def through(held: stage.Daemon, method: str, *folders: Path) -> Callable[[], float]:
-    """Return what measures the daemon's way: the tools are stopped, then asked; all starts must be by that method."""
+def through(held: stage.Daemon, method: str, *folders: Path) -> float:
+    """Measure the daemon's way: the tools are stopped, then asked; all starts must be by that method."""
     bodies = {folder.name: stage.request_of(folder) for folder in folders}
-
-    def once() -> float:
-        while True:  # what a tool imports is known after its first start
-            for name in bodies:
-                held.ask("POST", f"/api/tools/{name}/stop")
-            seconds = stage.timed(lambda: stage.together([partial(held.run_tool, *each) for each in bodies.items()]))
-            state = held.ask("GET", "/api/launcher/state")
-            if all(state[name]["start_method"] == method for name in bodies):
-                return seconds
-            time.sleep(1.0)
-
-    return once
+    while True:  # what a tool imports is known after its first start
+        for name in bodies:
+            held.ask("POST", f"/api/tools/{name}/stop")
+        seconds = stage.timed(lambda: stage.together([partial(held.run_tool, *each) for each in bodies.items()]))
+        state = held.ask("GET", "/api/launcher/state")
+        if all(state[name]["start_method"] == method for name in bodies):
+            return seconds
+        time.sleep(1.0)
 
 
 def use(held: stage.Daemon, *folders: Path) -> None:
@@ -129,10 +114,10 @@ def measure(rounds: int = 15) -> list[stage.Row]:
         settings, every = {"PX_TOOLS__WARM_KEEP_MAX": "20"}, list(folders.values())
         with stage.daemon(every, **settings) as held, stage.daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
             for name, group in groups.items():
-                acts = {"spawn": through(plain, "spawn", *group), "polling": by_polling(*group)}
+                acts = {"spawn": partial(through, plain, "spawn", *group), "polling": partial(by_polling, *group)}
                 if name != "text-stats":  # it is no Python
                     use(held, *group)
-                    acts["zygote"] = through(held, "zygote", *group)
+                    acts["zygote"] = partial(through, held, "zygote", *group)
                     acts["zygote"]()
                 found = stage.interleaved(acts, rounds if len(group) == 1 else rounds // 3)
                 theirs = found.pop("polling")

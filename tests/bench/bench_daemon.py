@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import bench_stage as stage
@@ -78,22 +79,22 @@ def control_planes() -> list[stage.Row]:
     ours = subprocess.run([sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True).stdout
     figures: dict[str, list[float]] = {"control": [], "libraries": []}
     back: list[float] = []
+
+    def replaced(held: stage.Daemon) -> float:
+        """Kill the control plane; return the processor seconds of the next one up to its first answer."""
+        os.kill(held.pids()[1], signal.SIGKILL)
+        back.append(stage.timed(lambda: stage.until(held.answers, "the next control plane answers")))
+        return stage.cpu_seconds(held.pids()[1])
+
     for _ in range(DAEMONS):
-        came: list[float] = []
         with stage.daemon() as held:
             time.sleep(2)
             idle = stage.resident_mib(held.pids()[1])
-
-            def replaced(held: stage.Daemon = held, came: list[float] = came) -> float:
-                """Kill the control plane; return the processor seconds of the next one up to its first answer."""
-                os.kill(held.pids()[1], signal.SIGKILL)
-                came.append(stage.timed(lambda: stage.until(held.answers, "the next control plane answers")))
-                return stage.cpu_seconds(held.pids()[1])
-
-            for name, seconds in stage.interleaved({"control": replaced, "libraries": libraries}, ROUNDS).items():
+            acts = {"control": partial(replaced, held), "libraries": libraries}
+            for name, seconds in stage.interleaved(acts, ROUNDS).items():
                 figures[name] += seconds
-        back += came[1:]
     cpu, other = (f"{statistics.median(seconds):.2f} s" for seconds in figures.values())
+    del back[:: ROUNDS + 1]  # the first of each
     return [
         stage.Row("own modules imported", ours.strip()),
         stage.Row("resident, idle", f"{idle:.1f} MiB"),
@@ -102,18 +103,16 @@ def control_planes() -> list[stage.Row]:
     ]
 
 
-def copy(source: int, target: int) -> None:
-    while piece := os.read(source, 65536):
-        os.write(target, piece)
-
-
 def output(rounds: int = 25) -> list[stage.Row]:
     port = stage.free_port()
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("wb") as out:
         tool = stage.write_tool(Path(folder) / "writer", WRITER)
         words = (sys.executable, tool / "main.py", "--port", port)
         with stage.daemon([tool]) as held, stage.process(*words, stdout=subprocess.PIPE) as plain:
-            threading.Thread(target=copy, args=(plain.stdout.fileno(), out.fileno())).start()
+
+            def copy() -> None:
+                while piece := os.read(plain.stdout.fileno(), 65536):
+                    os.write(out.fileno(), piece)
 
             def direct() -> float:
                 os.ftruncate(out.fileno(), 0)
@@ -128,6 +127,7 @@ def output(rounds: int = 25) -> list[stage.Row]:
                     return True
                 return False
 
+            threading.Thread(target=copy).start()
             stage.until(up, "the plain writer listens")
             figures = stage.interleaved({"keeper": ours, "plain": direct}, rounds)
             memory = stage.resident_mib(held.pids()[0])

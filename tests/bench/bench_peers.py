@@ -13,18 +13,17 @@ import compileall
 import contextlib
 import http.client
 import os
-import queue
 import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import bench_stage as stage
 from bench_cold_start import APP
@@ -87,22 +86,19 @@ def install() -> None:
         subprocess.run([PEERS / "bin" / "pip", "install", "--quiet", "supervisor", "circus"], check=True)
 
 
-def answers(port: int) -> bool:
-    with stage.local(port) as connection:
-        try:
-            return bool(stage.ask(connection, "GET", "/healthz"))
-        except (OSError, http.client.HTTPException):
-            return False
-
-
 @contextmanager
-def peer(place: Path, program: str, config: str) -> Iterator[int]:
-    port = stage.free_port()
-    (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, port=port))
+def peer(place: Path, program: str, config: str, **values: object) -> Iterator[int]:
+    """Run another supervisor with a configuration; give its pid."""
+    (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, **values))
     words = [PEERS / "bin" / program, *(["-c"] if program == "supervisord" else []), place / f"{program}.conf"]
-    with (place / f"{program}.log").open("wb") as log, stage.process(*words, cwd=place, stdout=log, stderr=log):
-        stage.until(lambda: answers(port), f"the program of {program} answers")
-        yield port
+    with (place / f"{program}.log").open("wb") as log, stage.process(*words, cwd=place, stdout=log, stderr=log) as it:
+        yield it.pid
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException), stage.local(port) as connection:
+        return bool(stage.ask(connection, "GET", "/healthz"))
+    return False
 
 
 def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
@@ -127,135 +123,55 @@ def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
 
 
 def deaths(held: stage.Daemon, port: int, rounds: int) -> list[stage.Row]:
+    def to_answer(pid: int, probe: Callable[[], bool]) -> float:
+        os.kill(pid, signal.SIGKILL)
+        begin = time.perf_counter()
+        while not probe():
+            time.sleep(0.0005)  # too short to be seen in the figures
+        return time.perf_counter() - begin
 
-    def restarted() -> float:
+    def is_back() -> bool:
+        with contextlib.suppress(RuntimeError):  # a run that meets the dying process is not answered
+            return bool(held.run_tool("app"))
+        return False
+
+    def theirs() -> float:
         time.sleep(1.0)  # who dies at once is held back
         with stage.local(port) as connection:
             pid = stage.ask(connection, "POST", "/run", {})  # it tells
-        os.kill(pid, signal.SIGKILL)
-        return stage.timed(lambda: at_once(lambda: answers(port)))
+        return to_answer(pid, lambda: answers(port))
 
     def ours() -> float:
-        os.kill(held.fork_tool("app")["pid"], signal.SIGKILL)
-        return stage.timed(lambda: at_once(lambda: is_back(held)))
+        return to_answer(held.fork_tool("app")["pid"], is_back)
 
-    return [stage.against("kill -9 of a FastAPI program to its next answer", ours, restarted, rounds)]
-
-
-def at_once(probe: Callable[[], bool]) -> None:
-    """Wait for a probe; a pause between two looks is too short to be seen in the figures."""
-    while not probe():
-        time.sleep(0.0005)
-
-
-def is_back(held: stage.Daemon) -> bool:
-    """Say whether a run is answered; one that meets the dying process is not."""
-    try:
-        held.run_tool("app")
-    except RuntimeError:
-        return False
-    return True
+    return [stage.against("kill -9 of a FastAPI program to its next answer", ours, theirs, rounds)]
 
 
 def measure(rounds: int = 15) -> list[stage.Row]:
-    install()
     with tempfile.TemporaryDirectory(prefix="pxb", dir="/tmp") as folder:
         place = Path(folder)
         app = APP.replace("return asked", "return __import__('os').getpid()")
         tool = stage.write_tool(place / "app", app)
-        others = peer(place, "supervisord", SUPERVISORD), peer(place, "circusd", CIRCUS)
-        with stage.daemon([tool]) as held, others[0] as port, others[1]:
-            return [*statuses(held, place, rounds), *deaths(held, port, rounds)]
-
-
-def switches(pid: int) -> int:
-    """Return how often the threads of a process went to sleep."""
-    told = "".join(status.read_text() for status in Path(f"/proc/{pid}/task").glob("*/status"))
-    return sum(map(int, re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", told, re.MULTILINE)))
+        ports = [stage.free_port(), stage.free_port()]
+        others = peer(place, "supervisord", SUPERVISORD, port=ports[0]), peer(place, "circusd", CIRCUS, port=ports[1])
+        with stage.daemon([tool]) as held, others[0], others[1]:
+            stage.until(lambda: all(map(answers, ports)), "the programs of the others answer")
+            return [*statuses(held, place, rounds), *deaths(held, ports[0], rounds)]
 
 
 def watch(pid: int) -> str:
-    seconds, wakes = stage.cpu_seconds(pid), switches(pid)
+    def told() -> tuple[float, int]:  # and how often its threads went to sleep
+        texts = "".join(status.read_text() for status in Path(f"/proc/{pid}/task").glob("*/status"))
+        return stage.cpu_seconds(pid), sum(map(int, re.findall(r"\nvoluntary_ctxt_switches:\s+(\d+)", texts)))
+
+    before = told()
     time.sleep(WATCH_SECONDS)
-    share, often = 100 * (stage.cpu_seconds(pid) - seconds), switches(pid) - wakes
-    return f"{share / WATCH_SECONDS:.2f} % CPU, {often / WATCH_SECONDS:.1f} wake-ups/s"
-
-
-@contextmanager
-def supervised(place: Path, children: int) -> Iterator[tuple[int, Path]]:
-    """Run Supervisor with so many sleepers; give its pid, and the FIFO of its listener."""
-    install()
-    (place / "listener.py").write_text(LISTENER)
-    os.mkfifo(place / "told")
-    held_open = os.open(place / "told", os.O_RDWR)
-    (place / "supervisord.conf").write_text(
-        SLEEPING.format(children=children, python=sys.executable, command=" ".join(SLEEP), place=place)
-    )
-    words = (PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf")
-    with (
-        (place / "supervisord.log").open("wb") as log,
-        stage.process(*words, cwd=place, stdout=log, stderr=log) as running,
-    ):
-        stage.until(lambda: len(children_of(running.pid)) == children + 1, "Supervisor has started them all")
-        yield running.pid, place / "told"
-    os.close(held_open)
+    seconds, wakes = (now - then for now, then in zip(told(), before, strict=True))
+    return f"{100 * seconds / WATCH_SECONDS:.2f} % CPU, {wakes / WATCH_SECONDS:.1f} wake-ups/s"
 
 
 def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def heard(lines: Iterable[bytes]) -> queue.Queue[tuple[bytes, float]]:
-    """Read lines in a thread; return where they come, each with its moment."""
-    came: queue.Queue[tuple[bytes, float]] = queue.Queue()
-    threading.Thread(target=lambda: [came.put((line, time.perf_counter())) for line in lines], daemon=True).start()
-    return came
-
-
-def until_told(pid: int, word: bytes, came: queue.Queue[tuple[bytes, float]]) -> float:
-    """Kill a process; return the seconds until a line with the word is there."""
-    begin = time.perf_counter()
-    os.kill(pid, signal.SIGKILL)
-    while True:
-        line, moment = came.get(timeout=60)
-        if word in line:
-            return moment - begin
-
-
-def sleepers(count: int) -> list[stage.Row]:
-    settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
-    with tempfile.TemporaryDirectory() as folder, stage.daemon(**settings) as held:
-        for number in range(count):
-            write(held, f"sleeper-{number}", *SLEEP)
-        keeper, control = held.pids()
-        empty = stage.resident_mib(keeper, control)
-        with contextlib.closing(held.connect()) as connection:
-            stage.until(
-                lambda: len(stage.ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known"
-            )
-            for number in range(count):
-                stage.ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
-        stage.until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
-        events = held.connect()
-        events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
-        ours = heard(events.getresponse())
-        with supervised(Path(folder), count) as (supervisor, fifo):
-            theirs = heard(fifo.open("rb"))
-            held_by = {"keeper": keeper, "control plane": control, "Supervisor": supervisor}
-            rows = [stage.Row(f"{name} with {count}", watch(pid)) for name, pid in held_by.items()]
-            mine, other = stage.resident_mib(keeper, control), stage.resident_mib(supervisor)
-            figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
-            rows.append(stage.Row(f"resident with {count}", *figures))
-            mine_left, theirs_left = victims(keeper), victims(supervisor)
-
-            def of_ours() -> float:
-                return until_told(mine_left.pop(), b"execution_failed", ours)
-
-            def of_theirs() -> float:
-                pid = theirs_left.pop()
-                return until_told(pid, str(pid).encode(), theirs)
-
-            return [*rows, stage.against(f"kill -9 to its event with {count}", of_ours, of_theirs, DEATHS)]
 
 
 def victims(pid: int) -> list[int]:
@@ -264,7 +180,56 @@ def victims(pid: int) -> list[int]:
     return random.sample(found, len(found))
 
 
+def until_told(pid: int, word: bytes, lines: IO[bytes]) -> float:
+    """Kill a process; return the seconds until a line with the word is there."""
+    begin = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    while word not in lines.readline():
+        pass
+    return time.perf_counter() - begin
+
+
+def sleepers(count: int) -> list[stage.Row]:
+    settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_ones:
+        held = open_ones.enter_context(stage.daemon(**settings))
+        for number in range(count):
+            write(held, f"sleeper-{number}", *SLEEP)
+        keeper, control = held.pids()
+        empty = stage.resident_mib(keeper, control)
+        stage.until(lambda: len(held.ask("GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
+        with contextlib.closing(held.connect()) as connection:
+            for number in range(count):
+                stage.ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
+        stage.until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
+        events = held.connect()
+        events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
+        ours = events.getresponse()
+        (Path(folder) / "listener.py").write_text(LISTENER)
+        os.mkfifo(Path(folder) / "told")
+        theirs = open_ones.enter_context(open(Path(folder) / "told", "r+b", buffering=0))
+        words = {"children": count, "command": " ".join(SLEEP)}
+        supervisor = open_ones.enter_context(peer(Path(folder), "supervisord", SLEEPING, **words))
+        stage.until(lambda: len(children_of(supervisor)) == count + 1, "Supervisor has started them all")
+        held_by = {"keeper": keeper, "control plane": control, "Supervisor": supervisor}
+        rows = [stage.Row(f"{name} with {count}", watch(pid)) for name, pid in held_by.items()]
+        mine, other = stage.resident_mib(keeper, control), stage.resident_mib(supervisor)
+        figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
+        rows.append(stage.Row(f"resident with {count}", *figures))
+        mine_left, theirs_left = victims(keeper), iter(victims(supervisor))
+
+        def of_ours() -> float:
+            return until_told(mine_left.pop(), b"execution_failed", ours)
+
+        def of_theirs() -> float:
+            pid = next(theirs_left)
+            return until_told(pid, b"%d" % pid, theirs)
+
+        return [*rows, stage.against(f"kill -9 to its event with {count}", of_ours, of_theirs, DEATHS)]
+
+
 if __name__ == "__main__":
+    install()
     stage.print_table("other supervisors: ours, theirs, times as long", measure())
     rows = [row for count in SLEEPERS for row in sleepers(count)]
     stage.print_table("processes that sleep: ours, Supervisor's, times as much", rows)

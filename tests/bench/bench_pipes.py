@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,25 +36,16 @@ def write(held: stage.Daemon, name: str, *command: str) -> None:
     (folder / "pipe.md").write_text(f"---\n{front}\n---\nDo it.\n")
 
 
-def run(held: stage.Daemon, *names: str, count: int) -> None:
-    """Run each pipe so many times, all of them queued at once; return when the last of each is over."""
-
-    def one(name: str) -> None:
-        with contextlib.closing(held.connect()) as connection:
-            for _ in range(count - 1):
-                stage.ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
-            last = stage.ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})
-        check([last])
-
-    stage.together([partial(one, name) for name in names])
+def run(held: stage.Daemon, name: str, count: int) -> None:
+    """Run a pipe so many times, all of them queued at once; return when the last is over."""
+    with contextlib.closing(held.connect()) as connection:
+        for _ in range(count - 1):
+            stage.ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
+        check([stage.ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})])
 
 
-def run_batch(held: stage.Daemon, *names: str, count: int) -> None:
-
-    def one(name: str) -> None:
-        check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
-
-    stage.together([partial(one, name) for name in names])
+def run_batch(held: stage.Daemon, name: str, count: int) -> None:
+    check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
 
 
 def check(rows: list[Any]) -> None:
@@ -66,35 +56,31 @@ def check(rows: list[Any]) -> None:
 # -- task-spooler ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Spooler:
-    env: dict[str, str]
+def tsp(*words: str) -> str:
+    return subprocess.run(["tsp", *words], stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True).stdout
 
-    def tsp(self, *words: str) -> str:
-        done = subprocess.run(["tsp", *words], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        return done.stdout.decode().strip()
 
-    def run(self, slots: int, count: int) -> None:
-        """Queue `true` so many times; return when all are over."""
-        self.tsp("-S", str(slots))
-        jobs = [self.tsp("true") for _ in range(count)]
-        for job in jobs[-slots:]:
-            self.tsp("-w", job)
-        self.tsp("-C")
+def spool(slots: int, count: int = RUNS) -> None:
+    """Queue `true` so many times; return when all are over."""
+    tsp("-S", str(slots))
+    jobs = [tsp("true").strip() for _ in range(count)]
+    for job in jobs[-slots:]:
+        tsp("-w", job)
+    tsp("-C")
 
 
 @contextmanager
-def spooler() -> Iterator[Spooler]:
+def spooler() -> Iterator[None]:
     """Start task-spooler; where it is not there, it is installed, or said how."""
     if shutil.which("tsp") is None:
         print("tsp is not there: apt-get install task-spooler", file=sys.stderr)
         subprocess.run(["apt-get", "install", "--yes", "task-spooler"], stdout=subprocess.DEVNULL, check=True)
     with tempfile.TemporaryDirectory(prefix="pxt", dir="/tmp") as folder:
-        held = Spooler(os.environ | {"TS_SOCKET": f"{folder}/tsp", "TMPDIR": folder})
+        os.environ |= {"TS_SOCKET": f"{folder}/tsp", "TMPDIR": folder}
         try:
-            yield held
+            yield
         finally:
-            held.tsp("-K")
+            tsp("-K")
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -136,47 +122,38 @@ def latency(held: stage.Daemon) -> list[stage.Row]:
     ]
 
 
-def throughput(held: stage.Daemon, other: Spooler) -> list[stage.Row]:
-    names = [f"nothing{at}" for at in range(SLOTS)]
-    brain = held.pids()[1]
-    spent: dict[str, list[float]] = {"one": [], "many": [], "batch": []}
+def throughput(held: stage.Daemon) -> list[stage.Row]:
+    brain, names = held.pids()[1], [f"nothing{at}" for at in range(SLOTS)]
+    spent: list[list[float]] = [[], [], []]
 
-    def ours(name: str, count: int, *pipes: str) -> float:
-        before, act = stage.cpu_seconds(brain), run_batch if name == "batch" else run
-        seconds = stage.timed(lambda: act(held, *pipes, count=count))
-        spent[name].append((stage.cpu_seconds(brain) - before) / RUNS)
+    def ours(at: int, act: Callable[[stage.Daemon, str, int], None], *pipes: str) -> float:
+        before, count = stage.cpu_seconds(brain), RUNS // len(pipes)
+        seconds = stage.timed(lambda: stage.together([partial(act, held, name, count) for name in pipes]))
+        spent[at].append((stage.cpu_seconds(brain) - before) / RUNS)
         return seconds
 
-    acts = {
-        "one": lambda: ours("one", RUNS, names[0]),
-        "many": lambda: ours("many", RUNS // SLOTS, *names),
-        "batch": lambda: ours("batch", RUNS // SLOTS, *names),
-        "tsp one": lambda: stage.timed(lambda: other.run(1, RUNS)),
-        "tsp many": lambda: stage.timed(lambda: other.run(SLOTS, RUNS)),
-    }
-    figures = stage.interleaved(acts, ROUNDS)
-    rows = []
     slots = f"of {SLOTS} pipes, {SLOTS} slots"
-    for name, peer, what in (
-        ("one", "one", "of one pipe"),
-        ("many", "many", slots),
-        ("batch", "many", f"{slots}, batched"),
-    ):
-        rate, theirs = (RUNS / statistics.median(figures[side]) for side in (name, f"tsp {peer}"))
+    acts = {
+        "of one pipe": lambda: ours(0, run, names[0]),
+        slots: lambda: ours(1, run, *names),
+        f"{slots}, batched": lambda: ours(2, run_batch, *names),
+        "one": lambda: stage.timed(lambda: spool(1)),
+        "many": lambda: stage.timed(lambda: spool(SLOTS)),
+    }
+    rates = {name: RUNS / statistics.median(taken) for name, taken in stage.interleaved(acts, ROUNDS).items()}
+    peers, rows = {"one": rates.pop("one"), "many": rates.pop("many")}, []
+    for (what, rate), cpu in zip(rates.items(), spent, strict=True):
+        theirs = peers["one" if what == "of one pipe" else "many"]
         rows.append(stage.Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
-        rows.append(stage.Row("CPU of the control plane for each", stage.milliseconds(spent[name][1:])))
+        rows.append(stage.Row("CPU of the control plane for each", stage.milliseconds(cpu[1:])))
     return rows
 
 
-def measure() -> tuple[list[stage.Row], list[stage.Row]]:
-    with stage.daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
-        write(held, "clock", *CLOCK)
-        for at in range(SLOTS):
-            write(held, f"nothing{at}", "true")
-        return latency(held), throughput(held, other)
-
-
 if __name__ == "__main__":
-    one, many = measure()
+    with stage.daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as daemon, spooler():
+        write(daemon, "clock", *CLOCK)
+        for at in range(SLOTS):
+            write(daemon, f"nothing{at}", "true")
+        one, many = latency(daemon), throughput(daemon)
     stage.print_table("a run of a pipe whose command is `date`, the same with subprocess, times as long", one)
     stage.print_table("executions of `true` a second, task-spooler's, times as many", many)

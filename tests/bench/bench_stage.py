@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests"))  # a benchmark is run by itself
@@ -32,8 +31,7 @@ EXAMPLES = ROOT / "supervisord_py" / "examples" / "tools"
 DEADLINE = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of the table: a figure, what it is compared with, and their ratio, as texts."""
 
     what: str
@@ -175,8 +173,8 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     print(f"\n{title}", flush=True)
     if collected := os.environ.get("BENCH_ROWS"):
         with Path(collected).open("a") as file:
-            file.write(json.dumps({"title": title, "rows": [asdict(row) for row in rows]}) + "\n")
-    wide = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "against")]
+            file.write(json.dumps({"title": title, "rows": [row._asdict() for row in rows]}) + "\n")
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = f"  {row.what:<{wide[0]}}  {row.figure:>{wide[1]}}  {row.against:>{wide[2]}}  {row.ratio:>8}"
         print(line.rstrip())

@@ -1,4 +1,4 @@
-"""The catalog: read again when files change; what is new or added is there whole or not at all."""
+"""The catalog: read again when files change; what is added is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,40 +15,34 @@ from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, P
 from supervisord_py.tools import catalog as catalog_module
 from supervisord_py.tools.catalog import TEMPLATE, Catalog, ToolsDiskError, add_tool, remove_tool
 from supervisord_py.tools.environment import lacks_bytecode, needs_sync
-from supervisord_py.tools.manifest import ToolSpec
 from tool_folders import age, pixie_manifest, write_tool
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc", "", "a/b", "a\0b", "..", ".", "x" * 300, "A", "tool:x", "\ud800"])
-def test_names_that_cannot_be_are_refused_in_words(tmp_path: Path, name: str) -> None:
-    write_tool(tmp_path.parent, "x") if name == "../x" else None
-    with pytest.raises(UnknownUnitError, match="is no tool's name") as caught:
-        Catalog([tmp_path]).get(name)
-    assert len(caught.value.detail) < 400
-
-
-def test_an_unknown_name_gets_the_nearest_or_the_example(tmp_path: Path) -> None:
+def test_names_that_are_none_and_names_that_are_nearly_one(tmp_path: Path) -> None:
+    write_tool(tmp_path.parent, "x")
     write_tool(tmp_path, "curve-fitting")
-    with pytest.raises(UnknownUnitError) as caught:
-        Catalog([tmp_path]).get("curve-fiting")
-    assert "did you mean 'curve-fitting'?" in caught.value.detail
+    catalog = Catalog([tmp_path])
+    for name in ("../x", "/etc", "", "a/b", "a\0b", "..", ".", "x" * 300, "A", "tool:x", "\ud800"):
+        with pytest.raises(UnknownUnitError, match="is no tool's name") as caught:
+            catalog.get(name)
+        assert len(caught.value.detail) < 400
+    with pytest.raises(UnknownUnitError, match=r"did you mean 'curve-fitting'\?") as caught:
+        catalog.get("curve-fiting")
     assert caught.value.unit == "tool:curve-fiting"
     with pytest.raises(UnknownUnitError) as caught:
-        Catalog([tmp_path]).get("text-stats")
+        catalog.get("text-stats")
     assert caught.value.hint == "pxctl tools add example:text-stats"
 
 
 def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_module, "FRESH_SECONDS", 600.0)
     catalog = Catalog([tmp_path])
-    catalog.refresh()
     folder = write_tool(tmp_path, "x", "")
     with pytest.raises(ConfigError):
         catalog.get("x")
-    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
-    assert catalog.get("x").concurrency == 2
-    (folder / "tool.json").write_text('{"name": "x", "concurrency": 33}')
-    assert catalog.get("x").concurrency == 2, "a look serves for a while"
+    for concurrency, seen in ((2, 2), (33, 2)):
+        (folder / "tool.json").write_text(json.dumps({"name": "x", "concurrency": concurrency}))
+        assert catalog.get("x").concurrency == seen, "a look that found it whole serves for a while"
     monkeypatch.setattr(catalog_module, "FRESH_SECONDS", 0.0)
     assert catalog.get("x").concurrency == 33
     catalog.reconfigure([tmp_path / "elsewhere"], ToolsSettings())
@@ -71,52 +65,39 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, file: str |
     assert (catalog.get("x") is before) == (file is None)
 
 
-def test_two_folders_with_one_id_are_one_tool_and_one_error(tmp_path: Path) -> None:
-    write_tool(tmp_path, "A folder", pixie_manifest("curve-fit"))
-    write_tool(tmp_path, "b", pixie_manifest("curve-fit"))
-    catalog = Catalog([tmp_path, tmp_path])
-    assert catalog.get("curve-fit").folder == tmp_path / "A folder"
-    first, second = catalog.entries()
-    assert (first.name, second.name, second.folder) == ("curve-fit", "curve-fit", tmp_path / "b")
-    assert second.error is not None
-    assert "is hidden by" in second.error.detail
-
-
-def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
+def test_of_two_folders_with_one_id_the_second_is_an_error_and_a_blind_look_forgets_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tool(tmp_path, "kept")
-    catalog = Catalog([tmp_path])
-    assert len(catalog.entries()) == 1
+    for folder in ("A folder", "b"):
+        write_tool(tmp_path, folder, pixie_manifest("curve-fit"))
+    catalog = Catalog([tmp_path, tmp_path])
+    assert catalog.get("curve-fit").folder == tmp_path / "A folder"
 
     def none_left(path: object) -> object:
         raise OSError(errno.EMFILE, "Too many open files", str(path))
 
-    monkeypatch.setattr(os, "scandir", none_left)
-    assert len(catalog.entries()) == 1
+    for _ in range(2):
+        first, second = catalog.entries()
+        assert (first.name, first.error, second.name, second.folder) == ("curve-fit", None, "curve-fit", tmp_path / "b")
+        assert second.error is not None
+        assert "is hidden by" in second.error.detail
+        monkeypatch.setattr(os, "scandir", none_left)
 
 
-# -- new, added, removed ----------------------------------------------------------------------------------------------
+# -- added, removed ---------------------------------------------------------------------------------------------------
 
 
 def left_in(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder)) if folder.exists() else []
-
-
-def add(tmp_path: Path, source: Path | str, name: str | None = None) -> ToolSpec:
-    return add_tool(str(source), tmp_path / "tools", name=name)
+    return sorted(os.listdir(folder))
 
 
 def test_what_is_there_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").symlink_to("/nowhere")
     with pytest.raises(ConflictError):
         add_tool(TEMPLATE, tmp_path, name="x")
-    with pytest.raises(BadRequestError):
-        add_tool(TEMPLATE, tmp_path, name="../x")
-    monkeypatch.setattr(Path, "chmod", lambda draft, _mode: (draft.parent / "y" / "z").mkdir(parents=True))
-    with pytest.raises(ConflictError):
+    with monkeypatch.context() as patched, pytest.raises(ConflictError):
+        patched.setattr(Path, "chmod", lambda draft, _mode: (draft.parent / "y" / "z").mkdir(parents=True))
         add_tool(TEMPLATE, tmp_path, name="y")
-    monkeypatch.undo()
     assert left_in(tmp_path) == ["x", "y"]
     (tmp_path / "file").touch()
     with pytest.raises(ToolsDiskError, match="cannot write"):
@@ -129,8 +110,7 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
         (source / name).mkdir(parents=True)
     (source / ".venv/lib/python3.11/site-packages/demo/__init__.py").touch()
     (source / "link").symlink_to("extra.txt")
-    added = add(tmp_path, source)
-    copy = tmp_path / "tools" / "x"
+    added, copy = add_tool(str(source), tmp_path / "tools"), tmp_path / "tools" / "x"
     assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
     assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
     assert (needs_sync(added), lacks_bytecode(copy / ".venv")) == (False, True)
@@ -139,33 +119,31 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
 @pytest.mark.parametrize(("listed", "needed"), [("[]", False), ("['demo']", True), ("5", True)])
 def test_a_project_that_asks_for_nothing_needs_no_environment(tmp_path: Path, listed: str, needed: bool) -> None:
     source = write_tool(tmp_path / "src", "x", pyproject__toml=f"[project]\ndependencies = {listed}\n")
-    assert needs_sync(add(tmp_path, source)) is needed
+    assert needs_sync(add_tool(str(source), tmp_path / "tools")) is needed
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:
-    good = write_tool(tmp_path / "src", "good")
-    write_tool(tmp_path / "tools", "good")
-    (tmp_path / "empty").mkdir()
+    good, tools = write_tool(tmp_path / "src", "good"), tmp_path / "tools"
+    write_tool(tools, "good")
     cases: list[tuple[Any, str | None, type[PxError], str]] = [
         (good, None, ConflictError, "is there already"),
         (good, "Good One", BadRequestError, "lower-case"),
-        (tmp_path / "nowhere", None, BadRequestError, "is no folder"),
-        (tmp_path / "empty", None, BadRequestError, r"no folder with a tool\.json"),
+        (good, "../x", BadRequestError, "lower-case"),
+        (tmp_path / "src", None, BadRequestError, r"no folder with a tool\.json"),
         ("a\0b", None, BadRequestError, "is no folder"),
         ("example:compound-intrest", None, UnknownUnitError, "did you mean 'compound-interest'"),
         ("example:../x", None, UnknownUnitError, r"no example '\.\./x'"),
     ]
     for source, name, kind, words in cases:
         with pytest.raises(kind, match=words):
-            add(tmp_path, source, name)
-    for manifest in ("{", "[]", {"name": 5}, {"name": "bad", "concurrency": 0}):
-        with pytest.raises(ConfigError) as broken:
-            add(tmp_path, write_tool(tmp_path / "src", "bad", manifest))
-        assert broken.value.extra["file"] == str(tmp_path / "src" / "bad" / "tool.json"), "the user's own"
-        assert ".adding-" not in json.dumps(broken.value.problem())
+            add_tool(str(source), tools, name=name)
+    bad = write_tool(tmp_path / "src", "bad", {"name": "bad", "concurrency": 0})
+    with pytest.raises(ConfigError) as broken:
+        add_tool(str(bad), tools)
+    assert broken.value.extra["file"] == str(bad / "tool.json"), "the user's own"
     with pytest.raises(BadRequestError, match="contains the tools directory"):
         add_tool(str(good), good / "tools")
-    assert left_in(tmp_path / "tools") == ["good"]
+    assert left_in(tools) == ["good"]
 
 
 def test_a_tool_is_removed_and_of_a_link_the_link_only(tmp_path: Path) -> None:
@@ -173,13 +151,10 @@ def test_a_tool_is_removed_and_of_a_link_the_link_only(tmp_path: Path) -> None:
     (write_tool(tools, "y") / "out").symlink_to(tmp_path / "real")
     write_tool(tools, "broken", "{")
     (tools / "x").symlink_to(real)
-    catalog = Catalog([tools])
+    catalog, elsewhere = Catalog([tools]), Catalog([tmp_path / "real"])
     for name in ("x", "y", "broken"):
         assert remove_tool(catalog, name, tools) == tools / name
     assert (left_in(tools), left_in(real)) == ([], ["main.py", "tool.json"])
-    with pytest.raises(UnknownUnitError):
-        remove_tool(catalog, "x", tools)
-    elsewhere = Catalog([tmp_path / "real"])
     with pytest.raises(ConflictError, match="lies outside"):
         remove_tool(elsewhere, "x", tools)
     remove_tool(elsewhere, "x", tools, anywhere=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import deafen
 from supervisord_py.ledger import instances
 from supervisord_py.process import zygote_pool
 from supervisord_py.process.pool import Pin
@@ -46,38 +45,27 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     first = await house.ask("packages")
     assert house.state("packages").start_method == "spawn"
     zygote = await forks(house, "numpy", "plistlib")
-    ((tool, seconds),) = house.launcher.import_seconds()
-    assert (tool, seconds["numpy"] > 0.0) == ("packages", True)
+    house.add("shapes")
+    await house.ask("shapes")
+    seconds = dict(house.launcher.import_seconds())
+    assert seconds["packages"]["numpy"] > 0.0
+    assert "numpy" not in seconds.get("shapes", {}), "a tool is charged only with what it imports itself"
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
-    assert second["workers_cwd"] == first["workers_cwd"]
-    assert second["pid"] == house.state("packages").pid
+    assert (second["workers_cwd"], second["pid"]) == (first["workers_cwd"], house.state("packages").pid)
     third = await again(house, "packages", method="zygote")
     said = [set(map(str, each["random"])) for each in (first, second, third)]
     assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
     assert await forks(house, "numpy") is zygote, "what it has learnt is enough"
-    await house.ledger.flush()
+    told = [event.facts["start_method"] for event in await house.said("ready", "tool:packages")]
     (row,) = await instances.latest(house.ledger, "tool:packages")
-    assert row.start_method == "zygote"
-    assert [event.facts["start_method"] for event in await house.said("ready")] == ["spawn", "zygote", "zygote"]
+    assert (told, row.start_method) == (["spawn", "zygote", "zygote"], "zygote")
     await house.noted("packages")
     await house.new_control_plane()
     assert (await house.ask("packages"))["pid"] == third["pid"]
     assert house.state("packages").start_method == "zygote"
     await eventually(lambda: not alive(zygote.pid), "the end of the earlier control plane's zygote")
-
-
-async def test_a_tool_is_charged_only_with_what_it_imports_itself(house: ToolHouse) -> None:
-    house.add("shapes")
-    await house.ask("shapes")
-    await forks(house)
-    house.add("packages")
-    await house.ask("packages")
-    await forks(house, "numpy")
-    found = dict(house.launcher.import_seconds())
-    assert "numpy" in found["packages"]
-    assert "numpy" not in found.get("shapes", {})
 
 
 async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first_start_on(house: ToolHouse) -> None:
@@ -102,14 +90,21 @@ async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHous
     assert (await again(house, "packages", method="zygote"))["file"] == "", "it was started afresh, in its own place"
 
 
-async def test_preload_false_is_never_forked_and_preload_names_what_is_imported(house: ToolHouse) -> None:
+async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(house: ToolHouse) -> None:
+    library = house.rig.dir / "site-packages"
+    library.mkdir()
+    thread = "threading.Thread(target=threading.Event().wait, daemon=True)"
+    (library / "restless.py").write_text(f"import threading\n{thread}.start()\n")
     house.add("packages", "never", preload=False)
     house.add("packages", "named", preload=["plistlib"], env={"A": "1"})
-    for name in ("never", "named"):
+    house.add("packages", "refused", preload=["restless"], env={"PYTHONPATH": str(library)})
+    for name in ("never", "named", "refused"):
         await house.ask(name)
     assert [*(await forks(house, "plistlib")).modules] == ["plistlib"]
-    await again(house, "never", method="spawn")
-    await again(house, "named", method="zygote")
+    said = "its starts are not forked: importing left 1 threads running"
+    await eventually(lambda: said in house.state("refused").warnings, "the warning")
+    for name, method in (("never", "spawn"), ("named", "zygote"), ("refused", "spawn")):
+        await again(house, name, method=method)
 
 
 async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself(house: ToolHouse) -> None:
@@ -117,26 +112,3 @@ async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself
     await house.ask("servers")
     await forks(house, "starlette", "plistlib")
     await again(house, "servers", method="zygote")
-
-
-async def test_a_zygote_that_is_gone_costs_nothing_but_time(house: ToolHouse) -> None:
-    house.add("packages")
-    await house.ask("packages")
-    zygote = await forks(house, "numpy", "plistlib")
-    await asyncio.to_thread(deafen, zygote.pid, zygote.key)
-    asked = asyncio.ensure_future(again(house, "packages", method="spawn"))
-    assert (await asked)["solved"] == [1.0, 1.0]
-    await eventually(lambda: not alive(zygote.pid), "its end")
-
-
-async def test_why_nothing_is_forked_is_said(house: ToolHouse) -> None:
-    library = house.rig.dir / "site-packages"
-    library.mkdir()
-    (library / "restless.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
-    house.add("packages", preload=["restless"], env={"PYTHONPATH": str(library)})
-    await house.ask("packages")
-    said = "its starts are not forked: importing left 1 threads running"
-    await eventually(lambda: said in house.state("packages").warnings, "the warning")
-    await again(house, "packages", method="spawn")

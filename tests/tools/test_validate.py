@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger import instances
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools import failures
-from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.validate import NAMES, check_pyproject, compare, sample_input, validate_tool
+from supervisord_py.tools.validate import NAMES, check_files, compare, sample_input, validate_tool
 from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
 from tools.tool_house import ToolHouse, alive
 
@@ -91,25 +91,24 @@ async def test_each_check_of_a_running_tool(
         assert by_name(report)["reference_fixtures_match"]["status"] == "skip"
 
 
-async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
-    hidden = [{"key": "h", "type": "hidden", "label": "H"}]
-    cases: list[tuple[Any, str]] = [
-        (None, "folder_structure"),
-        ({"name": "tool", "entrypoint": "nope.py"}, "folder_structure"),
-        ("{", "tool_json_parses"),
-        ({"name": "tool", "input": {"type": "nonsense"}}, "schemas_coherent"),
-        (pixie_manifest(inputs=hidden), "schemas_coherent"),
-        (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "schemas_coherent"),
-    ]
-    for manifest, failing in cases:
-        folder = write_tool(house.tools, "tool", manifest)
-        if manifest is None:
-            (folder / "tool.json").unlink()
-        report = await validated(house, "tool")
-        assert [each["name"] for each in report["checks"] if each["status"] == "fail"] == [failing], manifest
-        assert report["overall"] == "fail"
-        assert report["spawn_log"] is report["sample_inputs"] is None
-    assert len(by_name(report)["schemas_coherent"]["details"].splitlines()) == 2
+@pytest.mark.parametrize(
+    ("manifest", "failing", "lines"),
+    [
+        (None, "folder_structure", 1),
+        ({"name": "tool", "entrypoint": "nope.py"}, "folder_structure", 1),
+        ("{", "tool_json_parses", 1),
+        ({"name": "tool", "input": {"type": "nonsense"}}, "schemas_coherent", 1),
+        (pixie_manifest(inputs=[{"key": "h", "type": "hidden", "label": "H"}]), "schemas_coherent", 1),
+        (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "schemas_coherent", 2),
+    ],
+)
+def test_what_is_wrong_with_its_files_fails_one_check(tmp_path: Path, manifest: Any, failing: str, lines: int) -> None:
+    folder = write_tool(tmp_path, "tool", manifest)
+    if manifest is None:
+        (folder / "tool.json").unlink()
+    _, checks = check_files(folder, ToolsSettings(python=sys.executable))
+    ((name, check),) = ((name, check) for name, check in checks.items() if check.status == "fail")
+    assert (name, len((check.details or "").splitlines())) == (failing, lines)
 
 
 def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
@@ -126,31 +125,33 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
     assert trouble({"k": {"pairs": [{"key": "a", "value": 1}]}}, k={"allow_extra": True}) == []
     everywhere = {"expected_outputs": {"n": 1.1, "k": {"a": 1}}, "atol": 0.2, "allow_extra": True}
     assert compare(everywhere, answer) == []
-    assert trouble({"n": 1.1, "t": "y", "zz": 1}) == [
+    assert trouble({"n": 1.1, "t": "y", "zz": 1, "c": {"x": [1.0, 2], "a/b": True, "series": 5}}) == [
         "n/: expected 1.1, got 1.00001",
         "t/: expected 'y', got 'x'",
         "zz is missing in the answer",
+        "c/x: expected '2 items', got '1 items'",
+        "c/x/1: missing, expected 2",
+        "c/a~1b: missing, expected True",
+        "c/series: expected 5, got '0 items'",
     ]
+    assert len(trouble({"c": {"x": list(range(100))}})) == 50
     assert compare({"expected_outputs": {}}, [1]) == ["the answer is no object"]
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "words"),
+    ("dependencies", "status", "words"),
     [
-        ("[[", "fail", "pyproject.toml"),
-        ("[project]\ndependencies = ['FastAPI>=0.1']", "warn", "uvicorn, pydantic, python-dotenv"),
-        ("[project]\ndependencies = ['fastapi', 'uvicorn[x]', 'pydantic', 'python_dotenv']", "pass", "4 dependencies"),
-        (
-            "[project]\ndependencies = ['fastapi', 'uvicorn', 'pydantic', 'python-dotenv', 'x @ https://h/x.whl']",
-            "warn",
-            "not from the package index",
-        ),
+        (None, "fail", "pyproject.toml"),
+        (["FastAPI>=0.1"], "warn", "uvicorn, pydantic, python-dotenv"),
+        (["fastapi", "uvicorn[x]", "pydantic", "python_dotenv"], "pass", "4 dependencies"),
+        (["fastapi", "uvicorn", "pydantic", "python-dotenv", "x @ https://h/x.whl"], "warn", "not from the package"),
     ],
 )
-def test_dependencies_of_a_pixie_tool(tmp_path: Path, content: str, status: str, words: str) -> None:
-    check = check_pyproject(load_tool(write_tool(tmp_path, "tool", pixie_manifest(), pyproject__toml=content)))
-    assert check.status == status
-    assert words in check.message
+def test_dependencies_of_a_pixie_tool(tmp_path: Path, dependencies: Any, status: str, words: str) -> None:
+    content = f"[project]\ndependencies = {dependencies}" if dependencies else "[["
+    folder = write_tool(tmp_path, "tool", pixie_manifest(), pyproject__toml=content)
+    check = check_files(folder, ToolsSettings(python=sys.executable))[1]["pyproject_ok"]
+    assert (check.status, words in check.message) == (status, True)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +173,12 @@ def test_a_sample_is_as_plain_as_can_be(tmp_path: Path, schema: dict[str, Any], 
 
 def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_path: Path) -> None:
     inputs = [{**each, "required": True, "default": None} for each in FULL_INPUTS if each["type"] != "hidden"]
-    found = sample_input(pixie(tmp_path, inputs=inputs))
-    assert (found.trouble, set(found.value)) == ("", {each["key"] for each in inputs})
-    several = [{**each, "multiple": True} for each in inputs]  # which says something of files alone
-    assert sample_input(pixie(tmp_path, inputs=several)).trouble == ""
-    inputs = [
-        {"key": "mode", "type": "text", "label": "M", "default": "a"},
-        {"key": "shown", "type": "text", "label": "S", "show_if": {"key": "mode", "equals": "a"}},
-        {"key": "hidden", "type": "text", "label": "H", "show_if": {"key": "mode", "equals": "b"}},
-        {"key": "optional", "type": "text", "label": "O", "required": False},
-    ]
-    assert sample_input(pixie(tmp_path, inputs=inputs)).value == {"mode": "a", "shown": "sample"}
+    for multiple in (False, True):  # which says something of files alone
+        found = sample_input(pixie(tmp_path, inputs=[{**each, "multiple": multiple} for each in inputs]))
+        assert (found.trouble, set(found.value)) == ("", {each["key"] for each in inputs})
+    more = [{"default": "a"}, {"show_if": {"key": "i0", "equals": "a"}}, {"show_if": {"key": "i0", "equals": "b"}}]
+    more = [{"key": f"i{at}", "type": "text", **each} for at, each in enumerate([*more, {"required": False}])]
+    assert sample_input(pixie(tmp_path, inputs=more)).value == {"i0": "a", "i1": "sample"}
     assert set(sample_input(pixie(tmp_path, layout="chat")).value) == {"messages", "history"}
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
 from waiting import PATIENCE, eventually
 
+__all__ = ["CHILDREN", "PATIENCE", "alive", "eventually"]
 CHILDREN = Path(__file__).parent / "children"
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
@@ -29,61 +29,50 @@ ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 class ToolHouse:
     """`open()` and `close()` it; `new_control_plane()` is a `kill -9` of the brain and its return."""
 
+    launcher: Tools
+    placement: KeeperClient
+    ledger: Ledger
+    events: EventStream
+
     def __init__(self, **pool: Any) -> None:
         self.rig = Rig()
         self.rig.argv = PLAIN_ARGV
         self.tools = self.rig.dir / "tools"
-        self.tools.mkdir()
-        self.config = ToolsConfig(
-            data_dir=self.rig.dir / "data",
-            run_dir=self.rig.dir / "run",
-            settings=ToolsSettings(python=sys.executable, **pool),
-        )
-        self.launcher: Tools
-        self.placement: KeeperClient
-        self.ledger: Ledger
-        self.events: EventStream
-        self.catalog = Catalog([self.tools], self.config.settings)
+        settings = ToolsSettings(python=sys.executable, **pool)
+        self.config = ToolsConfig(self.rig.dir / "data", self.rig.dir / "run", settings)
 
-    def add(self, child: str, name: str | None = None, **keys: Any) -> str:
+    def add(self, child: str, name: str = "", **keys: Any) -> None:
         """Copy a tool from `children`, under another name and with other settings where given."""
-        name = name or child
-        folder = self.tools / name
+        folder = self.tools / (name or child)
         shutil.copytree(CHILDREN / child, folder)
         manifest = json.loads((folder / "tool.json").read_text())
-        manifest.update({"name": name} if "id" not in manifest else {"id": name}, **keys)
-        (folder / "tool.json").write_text(json.dumps(manifest))
-        self.catalog.refresh()
-        return name
+        (folder / "tool.json").write_text(json.dumps({**manifest, "name": folder.name, **keys}))
+        self.launcher.catalog.refresh()
 
     async def open(self) -> ToolHouse:
-        """Start the keeper and a control plane."""
         await asyncio.to_thread(self.rig.start)
         await self._control_plane()
         return self
 
     async def _control_plane(self) -> None:
-        link = await asyncio.to_thread(self.rig.connect)
-        channel = link.channel.dup()
-        self.placement = await KeeperClient.connect(
-            channel, daemon_id=self.rig.daemon_id, log_dir=self.rig.boot["log_dir"]
-        )
+        channel = (await asyncio.to_thread(self.rig.connect)).channel.dup()
+        known = {"daemon_id": self.rig.daemon_id, "log_dir": self.rig.boot["log_dir"]}
+        self.placement = await KeeperClient.connect(channel, **known)
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
-        self.catalog = Catalog([self.tools], self.config.settings)
-        self.launcher = Tools(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
+        catalog = Catalog([self.tools], self.config.settings)
+        self.launcher = Tools(self.placement, self.ledger, catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
 
     async def noted(self, name: str) -> None:
         """Wait until the keeper has the note that a tool is ready: its first answers may come before that."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
+
+        async def is_noted() -> bool:
             child = await self.placement.attach(self.state(name).instance)
-            assert child is not None
-            if (note := read_note(child.tag)) is not None and note.ready:
-                return
-            assert time.monotonic() < deadline, f"no note that {name} is ready came within {PATIENCE} s"
-            await asyncio.sleep(0.01)
+            note = child and read_note(child.tag)
+            return note is not None and note.ready
+
+        await eventually(is_noted, f"the note that {name} is ready")
 
     async def new_control_plane(self) -> None:
         """Let the control plane vanish without a word to its tools, and start the next one."""
@@ -110,17 +99,12 @@ class ToolHouse:
         value = {} if value is None else value
         run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value)
         async with run.going(**options):
-            assert run.body is not None
-            return json.loads(run.body)
+            return json.loads(run.body or b"")
 
     def state(self, name: str) -> Any:
-        """Return the present state of a tool."""
         return self.launcher.snapshot(name)[0]
 
     async def said(self, event: str, unit: str | None = None) -> list[Any]:
         """Return all events of that name so far."""
         await self.ledger.flush()
         return [each for each in await self.events.history(unit=unit) if each.event == event]
-
-
-__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually"]
