@@ -101,17 +101,11 @@ class Live:
         self.closing.set()
         asyncio.get_running_loop().call_later(drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None)
 
-    def leave(self, work: asyncio.Task[Any]) -> None:
-        """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
-        self._left.add(work)
-        work.add_done_callback(self._left.discard)
-        work.add_done_callback(_log_failure)
-
-    def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin `work` that goes on whether or not anybody waits for it."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def detach(self, work: Coroutine[Any, Any, T] | asyncio.Task[T], *, owned: bool = False) -> asyncio.Task[T]:
+        """Have `work` go on whether or not anybody waits for it; what is `owned` by a room is ended by that alone."""
+        task, tasks = asyncio.ensure_future(work), self._left if owned else self._tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         task.add_done_callback(_log_failure)
         return task
 
@@ -196,4 +190,4 @@ class HeldCall:
         if self._ends_with_client and not self._live.closing.is_set():
             self.work.cancel()
         if not (self.is_told and self.work.done()):
-            self._live.leave(self.work)
+            self._live.detach(self.work, owned=True)

@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SPEC = "python3"
 _SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
-_STATES = {
-    SessionState.STARTING: "starting",
-    SessionState.IDLE: "idle",
-    SessionState.BUSY: "busy",
-    SessionState.STOPPING: "terminating",
-}
 _LIVING = frozenset({SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
 _OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
 _TOUCH_SECONDS = 20.0
@@ -62,9 +56,8 @@ def session_by_uuid(call: ApiCall) -> SessionView:
 
 
 def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
-    """Return Jupyter's document of a kernel."""
     handle = call.context.kernels.handle(view.id)
-    state = _STATES.get(view.state, "dead")
+    state = str(view.state) if view.state in _LIVING else "dead"
     if state == "idle" and handle is not None and handle.foreign_busy:
         state = "busy"
     return {
@@ -168,8 +161,6 @@ async def channels(call: ApiCall) -> web.StreamResponse:
 
 
 class _Bridge:
-    """One client and the kernel of one session."""
-
     def __init__(self, call: ApiCall, socket: web.WebSocketResponse, session_id: str) -> None:
         self._live = call.live
         self._kernels = call.context.kernels

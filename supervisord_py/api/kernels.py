@@ -46,7 +46,6 @@ _USUAL_SPEC = "python3"
 
 
 def session_of(call: ApiCall, cwd: str | None) -> SessionView:
-    """Return the session that `{k}` and `cwd` mean."""
     return call.context.kernels.find(call.path("k").removeprefix("kernel:"), cwd)
 
 
@@ -59,7 +58,6 @@ def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 
 async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[str, Any]]:
-    """Return sessions with what their trees use now."""
     stats = await measure(call.context, views)
     documents = [session_document(call, view) for view in views]
     for document in documents:

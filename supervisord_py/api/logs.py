@@ -124,7 +124,6 @@ async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Out
 
 
 async def _begin(pipes: Pipes, number: int, stream: OutputStream, asked: _Asked) -> int:
-    """Return where what was asked for begins in a stream of an execution."""
     if asked.lines is None:
         return asked.cursor or 0
     end = (await pipes.output(number, stream, 0, 0)).total_bytes
@@ -134,7 +133,6 @@ async def _begin(pipes: Pipes, number: int, stream: OutputStream, asked: _Asked)
 
 
 async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:
-    """Yield output as the frames of one answer."""
     async with aclosing(source) as items:
         async for item in items:
             if isinstance(item, Chunk) and media == RAW:

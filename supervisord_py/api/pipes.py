@@ -35,7 +35,6 @@ _SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDD
 
 
 def pipe_document(view: PipeView) -> Document:
-    """Return one pipe."""
     return {**streams.pick(view), "unit": f"pipe:{view.name}", "state": view.state}
 
 
@@ -129,7 +128,6 @@ async def cancel_pipe(call: ApiCall, body: s.Body) -> Document:
 
 
 def list_document(rows: Sequence[Execution], cursor: int | None = None) -> Document:
-    """Return executions as lists show them."""
     return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
 
 

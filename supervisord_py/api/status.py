@@ -178,7 +178,6 @@ KERNEL_MEANINGS = {
 
 
 def meaning_of(reason: str, unit: str) -> tuple[str, str]:
-    """Return what a reason means for a unit, and the next step."""
     kind, _, name = unit.partition(":")
     sentence, step = MEANINGS[Reason(reason)]
     if kind == "kernel":

@@ -249,7 +249,7 @@ async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutin
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:
-        call.live.leave(task)
+        call.live.detach(task, owned=True)
         detail = f"{what} took longer than {seconds:g} s; it goes on."
         raise TimedOutError(detail, hint=f"pxctl why {unit}", unit=unit)
     return task.result()

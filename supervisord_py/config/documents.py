@@ -82,7 +82,6 @@ class Document(msgspec.Struct, dict=True):
 
     @cached_property
     def _marks(self) -> dict[Pointer, tuple[_Place, _Place]]:
-        """The places of each key and each value."""
         if self.language == "toml":
             return dict(_toml_marks(self.text))
         root = self.root
@@ -104,7 +103,6 @@ class Document(msgspec.Struct, dict=True):
         return line + self.first_line, column + 1
 
     def problem(self, path: Pointer, message: str, *, key: bool = False, hint: str | None = None) -> Problem:
-        """Return what is wrong with the value (or the key) at `path`."""
         line, column = self.place(path, key=key)
         message = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
         return Problem(message=message, file=self.file, line=line, column=column, pointer=pointer(path), hint=hint)
@@ -148,7 +146,6 @@ def _toml_path(words: str) -> Pointer:
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """Join keys and indexes to a JSON pointer."""
     return "".join(f"/{str(each).replace('~', '~0').replace('/', '~1')}" for each in path)
 
 
@@ -332,7 +329,6 @@ def _follow(value: Any, at: Pointer, kind: Any, where: str) -> tuple[Pointer, An
 
 
 def _bare(kind: Any) -> Any:
-    """Strip Annotated and a None of a union of two."""
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) in {typing.Union, types.UnionType}:
@@ -346,7 +342,6 @@ def _is_struct(kind: Any) -> bool:
 
 
 def type_name(value: Any) -> str:
-    """Name a JSON value's type as a person would."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -99,7 +99,7 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none
     processes: PositiveCount | None = None  # of a kernel's tree, or of its user where no cgroup counts them
     cpu_percent: PositiveCount | None = None  # of one processor, for a kernel's tree, by its cgroup
-    gateway_url: str | None = None  # external gateway, http:// or https://
+    gateway_url: Annotated[str, Meta(pattern="(?i)^https?://")] | None = None  # of an external gateway
     gateway_token: str | None = None  # shown nowhere
 
     def __repr__(self) -> str:

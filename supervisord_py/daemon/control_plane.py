@@ -74,9 +74,8 @@ async def run(
     placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))
     ledger = await Ledger.open(paths.ledger_file)
     try:
-        events = await EventStream.open(ledger)
-        plane = ControlPlane(flags, loaded, listening, started_at, placement, ledger, events)
-        await plane.open()
+        plane = ControlPlane(flags, loaded, listening, started_at)
+        await plane.open(placement, ledger)
         # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
         loop.add_signal_handler(signal.SIGTERM, plane.end, Shutdown.REPLACE)
         loop.add_signal_handler(signal.SIGHUP, plane.reload_wanted.set)
@@ -92,19 +91,7 @@ async def run(
 class ControlPlane:
     """One living control plane; also what the API may ask of the daemon itself."""
 
-    def __init__(
-        self,
-        flags: Flags,
-        loaded: Loaded,
-        listening: socket.socket,
-        started_at: float,
-        placement: KeeperClient,
-        ledger: Ledger,
-        events: EventStream,
-    ) -> None:
-        self.placement = placement
-        self.ledger = ledger
-        self.events = events
+    def __init__(self, flags: Flags, loaded: Loaded, listening: socket.socket, started_at: float) -> None:
         self.loaded = loaded
         self.wish = Shutdown.NONE  # the strongest so far: signals, the API and the keeper all have some
         self.stopping = False
@@ -119,15 +106,15 @@ class ControlPlane:
         self._tcp: TcpAccess | None = None
         self._runner: web.AppRunner | None = None
         self._socket = str(listening.getsockname())
-        own = {"PX_SOCKET": self._socket}
+
+    async def open(self, placement: KeeperClient, ledger: Ledger) -> None:
+        """Look at what was interrupted, adopt, listen; the keeper hears `ready`."""
+        self.placement, self.ledger, self.events = placement, ledger, await EventStream.open(ledger)
+        own, events = {"PX_SOCKET": self._socket}, self.events
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
         self.kernels = Kernels(placement, ledger, self._kernels_config(), events, environ=os.environ, own=own)
         self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
-
-    async def open(self) -> None:
-        """Look at what was interrupted, adopt, listen; the keeper hears `ready`."""
-        placement = self.placement
         placement.listen(self._told_by_keeper)
         self.ledger.on_change(self._ledger_changed)
         if self.ledger.degraded:
@@ -147,14 +134,8 @@ class ControlPlane:
         await placement.ask("ready")
         await placement.ask("status", text=f"serving on {self._socket}")
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
-        _log.info(
-            "control_ready",
-            pid=os.getpid(),
-            keeper_pid=placement.caps.keeper_pid,
-            adopted=[child.unit for child in placement.children()],
-            kill_rung=placement.caps.kill_rung,
-            memory_rung=placement.caps.memory_rung,
-        )
+        rungs = {"kill_rung": placement.caps.kill_rung, "memory_rung": placement.caps.memory_rung}
+        _log.info("control_ready", adopted=[child.unit for child in placement.children()], **rungs)
         if self._flags.stamp() != self.loaded.stamp:
             self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
 
@@ -219,8 +200,6 @@ class ControlPlane:
         )
         self._runner = await serve(context, self._listening, tcp)
 
-    # -- what each room is told: its settings, and the places it works in -------------------------------------------
-
     def _tools_config(self) -> ToolsConfig:
         settings, paths = self.loaded.settings, self._paths
         return ToolsConfig(paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes)
@@ -260,8 +239,6 @@ class ControlPlane:
             api_port=None if tcp is None else tcp.port,
             api_token_file=None if tcp is None else tcp.token_file,
         )
-
-    # -- serving ---------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Serve until somebody asks for an end. What dies in the background ends this loudly."""
@@ -325,15 +302,9 @@ class ControlPlane:
             await asyncio.sleep(PRUNE_SECONDS)
 
     def dump(self) -> None:
-        _log.info(
-            "state",
-            children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
-            tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
-            degraded=list(self.degraded),
-            wish=self.wish.name,
-        )
-
-    # -- what the API may ask of the daemon ------------------------------------------------------------------------
+        children = [f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()]
+        tasks = sorted(task.get_name() for task in asyncio.all_tasks())
+        _log.info("state", children=children, tasks=tasks, degraded=list(self.degraded), wish=self.wish.name)
 
     def degrade(self, part: str, detail: str, repair: str) -> None:
         """Note that `part` works only in part; a later word about the same part replaces an earlier one."""
@@ -419,8 +390,6 @@ class ControlPlane:
             return
         self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
         self.events.publish("ledger_degraded", detail=why)
-
-    # -- ending ----------------------------------------------------------------------------------------------------
 
     async def shutdown(self) -> Shutdown:
         """End as the strongest wish says, and return it."""

@@ -57,7 +57,7 @@ def _annotation(kind: Any) -> Any:
     """Turn the type of a setting into what pydantic understands: msgspec's Meta becomes a Field."""
     if get_origin(kind) is Annotated:
         bare, *metas = get_args(kind)
-        bounds = {name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le")}
+        bounds = {name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le", "pattern")}
         field: Any = Field(**{name: bound for name, bound in bounds.items() if bound is not None})
         return Annotated[_annotation(bare), field]
     if get_origin(kind) in {Union, types.UnionType}:
@@ -167,7 +167,6 @@ class _SettingsReading:
         self._take({"origin": origin}, section, name, None if text == "" else value)
 
     def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
-        """Put a key into the newest layer."""
         if name in _REMOVED.get(section, "").split():
             known = {"spares": "daemon.zygotes", "shared_gateway": "kernels.backend"}
             instead = known.get(name, "a constant, or a key of the unit's own file,") + " took its place"
@@ -254,14 +253,8 @@ def _patterns(patterns: tuple[str, ...]) -> None:
             raise ValueError(f"has {pattern!r}, which is no regular expression: {error}") from None
 
 
-def _address(url: str) -> None:
-    if not url.lower().startswith(("http://", "https://")):
-        raise ValueError("must begin with http:// or https://")
-
-
 _CHECKS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("api", "listen"): parse_listen,
-    ("kernels", "gateway_url"): _address,
     ("pipes", "timezone"): _zone,
     ("pipes", "redact"): _patterns,
 }
