@@ -17,15 +17,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, structs
 
-from supervisord_py.config.documents import (
-    Document,
-    DocumentError,
-    Pointer,
-    Problem,
-    convert,
-    did_you_mean,
-    read_document,
-)
+from supervisord_py.config import documents
+from supervisord_py.config.documents import Document, Pointer, Problem, did_you_mean
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
@@ -319,7 +312,7 @@ def load_adapters(user_file: Path | None) -> Adapters:
 
 def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, list[Problem]]:
     at = ("agents", name)
-    spec, problems = convert(document, AgentSpec, at, value=table)
+    spec, problems = documents.convert(document, AgentSpec, at, value=table)
     if isinstance(table, dict) and "name" in table:
         problems.append(document.problem((*at, "name"), "unknown key 'name'", key=True))
     spec = structs.replace(spec or AgentSpec(), name=name)
@@ -343,8 +336,8 @@ def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem
     """
     document = Document({}, "", str(file), "toml")
     try:
-        document = read_document(file)
-    except DocumentError as error:
+        document = documents.read_document(file)
+    except documents.DocumentError as error:
         wrong = error.problem
         what = "cannot be read" if wrong.line is None else "is no TOML"
         why = structs.replace(wrong, message=f"{what}: {wrong.message}") if os.path.lexists(file) else None

@@ -318,7 +318,7 @@ class PipesContext:
             context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
             context_end=now,
             api_port=self.config.api_port,
-            output_dir=str(definition.folder / "output" / str(number)),
+            output_dir=f"{definition.folder}/output/{number}",
             finished_at=now if chosen.status.is_final else None,
             **trigger,
         )

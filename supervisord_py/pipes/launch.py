@@ -20,29 +20,23 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.pipes import ErrorType
-from supervisord_py.pipes.adapters import COMMAND, CannotRunError, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
+from supervisord_py.ledger.pipes import ErrorType, Execution
+from supervisord_py.pipes import adapters
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, Values, fill
+from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE, PipesConfig
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import BOTH, make_folder, open_for_child
+from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import CUSTOM
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from supervisord_py.ledger.pipes import Execution
-    from supervisord_py.pipes.adapters import AgentSpec, Values
-    from supervisord_py.pipes.models import PipesConfig
-    from supervisord_py.pipes.preflight import AgentShelf
 
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
 DOTENV = ".env"
@@ -226,7 +220,7 @@ async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[
 
 def placeholder_values(spec: AgentSpec, it: Execution, folder: Path, config: PipesConfig) -> Values:
     """Return the value of every placeholder, as far as no version is known; None for one that has none. Pure."""
-    preset, run_dir = it.preset, config.executions_dir / str(it.id)
+    preset, run_dir = it.preset, f"{config.executions_dir}/{it.id}"
     url = preset.url or spec.provider_urls.get(preset.provider or "")
     same = ("model", "effort", "api", "context_window", "max_tokens", "input_cost", "output_cost")
     return {
@@ -236,11 +230,11 @@ def placeholder_values(spec: AgentSpec, it: Execution, folder: Path, config: Pip
         "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
         "key": HAS_KEY if preset.api_key else None,
         "key_reference": spec.reference(None),
-        "run_dir": str(run_dir),
-        "agent_dir": str(run_dir / AGENT_DIR),
-        "prompt_file": str(run_dir / PROMPT_FILE),
-        "session_dir": str(config.executions_dir / "sessions" / it.pipe_name),
-        "output_dir": it.output_dir or str(folder / "output" / str(it.id)),
+        "run_dir": run_dir,
+        "agent_dir": f"{run_dir}/{AGENT_DIR}",
+        "prompt_file": f"{run_dir}/{PROMPT_FILE}",
+        "session_dir": f"{config.executions_dir}/sessions/{it.pipe_name}",
+        "output_dir": it.output_dir or f"{folder}/output/{it.id}",
         "pipe_dir": str(folder),
         "pipe": it.pipe_name,
         "execution_id": it.id,
@@ -263,7 +257,7 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
             raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
         values = {**values, "prompt": prompt}
     session = spec.session_argv if history and spec.session_argv else spec.fresh_argv
-    return fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
+    return adapters.fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
 
 
 def build_environment(
@@ -329,7 +323,7 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
         if os.access(each, os.X_OK) and os.path.isfile(each):
             return each
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
-    place = "`command` in pipe.md" if spec.name == COMMAND else "argv in agents.toml"
+    place = "`command` in pipe.md" if spec.name == adapters.COMMAND else "argv in agents.toml"
     install = f"install it: {spec.install}" if spec.install else f"install {name}"
     hint = f"{install}; or write its full path into {place}"
     if present := next(filter(os.path.isfile, tried), None):
@@ -358,9 +352,9 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
         if any(values.get(name) is None for name in file.when):
             continue
         if lacking := [name for name in file.needs if values.get(name) is None]:
-            raise needs(spec, lacking[0])
+            raise adapters.needs(spec, lacking[0])
         if file.text is None:
-            texts[path] = json.dumps(fill_json(file.json, values), indent=2) + "\n"
+            texts[path] = json.dumps(adapters.fill_json(file.json, values), indent=2) + "\n"
         else:
             texts[path] = fill(file.text, values) or ""
     return texts

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import re
 import signal as signals
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import structs
 
-from supervisord_py.ledger.pipes import ErrorType, Outcome, Preset, Status
+from supervisord_py.ledger.pipes import ErrorType, Outcome, Plan, Preset, Status, Usage
+from supervisord_py.pipes.models import RetryRules
+from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from supervisord_py.ledger.pipes import Plan, Usage
-    from supervisord_py.pipes.models import RetryRules
-    from supervisord_py.pipes.streams import Summary
 
 MESSAGE_CHARS = 2000
 _FLAGS = re.MULTILINE | re.IGNORECASE

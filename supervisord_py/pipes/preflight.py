@@ -19,17 +19,8 @@ from typing import Any, TypeVar
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipes import ErrorType
-from supervisord_py.pipes.adapters import (
-    Adapters,
-    AgentSpec,
-    CannotRunError,
-    Values,
-    Version,
-    in_range,
-    load_adapters,
-    parse_version,
-    sentence,
-)
+from supervisord_py.pipes import adapters
+from supervisord_py.pipes.adapters import Adapters, AgentSpec, CannotRunError, Values, Version
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.outcome import classify
 from supervisord_py.pipes.presets import Presets, load_presets
@@ -69,22 +60,20 @@ class AgentShelf:
         self.config = config  # the room's, also after a reload
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
         # The agents that are known, and the presets; their file is read (7 ms) only where it has changed. Blocking.
-        self.adapters_now = read_again(load_adapters, config.agents_file)
+        self.adapters_now = read_again(adapters.load_adapters, config.agents_file)
         self.presets_now = read_again(load_presets, config.presets_file)
         self.run: Callable[..., Awaitable[Completed]] = partial(program.run, placement)  # runs small programs
         self._versions: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
 
     def problems(self) -> dict[str, list[str]]:
         found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
-        return {name: [sentence(each) for each in problems] for name, problems in found.items()}
+        return {name: [adapters.sentence(each) for each in problems] for name, problems in found.items()}
 
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense may be half written (I3)."""
-        adapters, presets = self.adapters_now(), self.presets_now()  # a stat of each file: cheaper than a thread
-        if presets.file_problem is not None:
+        if self.presets_now().file_problem is not None:  # a stat of the file: cheaper than a thread
             await asyncio.sleep(0.2)
-            presets = self.presets_now()
-        return adapters, presets
+        return self.adapters_now(), self.presets_now()
 
     async def version(
         self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str]
@@ -101,12 +90,11 @@ class AgentShelf:
         command = (executable, *rule.argv[1:])
         known = self._versions.get(command)
         if known is None or known[0] != stamp:
-            text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
-            version = None
+            text, said, version = "", f"it did not answer within {VERSION_SECONDS:g} s", None
             try:
                 done = await self.run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
                 text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some use stderr
-                version = parse_version(text) if done.code == 0 else None
+                version = adapters.parse_version(text) if done.code == 0 else None
             except TimeoutError:
                 pass
             except PxError as error:
@@ -117,9 +105,9 @@ class AgentShelf:
                 return None, (f"the version of {spec.name} could not be found: {said}",)
             known = self._versions[command] = stamp, version
         found, text = known[1], ".".join(map(str, known[1]))
-        if rule.want is not None and not in_range(found, rule.want):
+        if rule.want is not None and not adapters.in_range(found, rule.want):
             raise _incompatible(spec, f"{spec.name} is {text}, and this adapter needs {rule.want}")
-        if rule.tested is not None and not in_range(found, rule.tested):
+        if rule.tested is not None and not adapters.in_range(found, rule.tested):
             return found, (f"{spec.name} is {text}; this adapter was tested with {rule.tested}",)
         return found, ()
 

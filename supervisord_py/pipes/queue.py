@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from supervisord_py.ledger.pipes import Group
-
-if TYPE_CHECKING:
-    from supervisord_py.config.settings import PipesSettings
-    from supervisord_py.ledger.pipes import Execution
+from supervisord_py.config.settings import PipesSettings
+from supervisord_py.ledger.pipes import Execution, Group
 
 
 class Queue:
