@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from beside import end_all
 from rounds import DEEP
-from waiting import remove_group
+from waiting import bearing, remove_group
 
 SESSION_MARK = "TEST_SESSION_OF_PX"
 """Not `PX_…`: the daemon reads those as settings."""
@@ -80,20 +80,13 @@ class Session:
         for daemon in self.daemons:
             remove_group(daemon)
 
-    def left_processes(self) -> dict[int, str]:
-        """Return pid and command line of each live process of the session, but for ourselves and who runs us."""
-        marks = [f"{SESSION_MARK}={self.root.name}".encode(), os.fsencode(self.root)]
+    def left_processes(self) -> list[int]:
+        """Return each live process of the session, but for ourselves and who runs us."""
+        marks = [f"{SESSION_MARK}={self.root.name}", str(self.root)]
         for daemon in self.daemons:
-            marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
-        left = dict[int, str]()
+            marks += [f"PX_INSTANCE={daemon}.", f"PX_CONTROL={daemon}"]
         ours = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # gone, a zombie, or not ours to read
-                environ = (entry / "environ").read_bytes()
-                if int(entry.name) not in ours and any(mark in environ for mark in marks):
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                    left[int(entry.name)] = words.decode(errors="replace")
-        return left
+        return [pid for pid in bearing(*marks) if pid not in ours]
 
     def end_what_is_left(self) -> list[str]:
         """Return a line for each process and each mount that stayed; the processes are killed."""
@@ -101,15 +94,18 @@ class Session:
         deadline = time.monotonic() + LINGER_SECONDS
         while (left := self.left_processes()) and time.monotonic() < deadline:
             time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
+        lines = []
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                lines.append(f"process {pid}: {' '.join(process.cmdline())}")
+                process.kill()
         # Elsewhere a mount may be another run's; in CI there is no other.
         alone = IN_CI and "PYTEST_XDIST_WORKER" not in os.environ
         places = (str(self.root), "/tmp/px") if alone else (str(self.root),)
         mounts = sorted(path for path in _mounts() - self.mounts if path.startswith(places))
         shutil.rmtree(self.root, ignore_errors=True)
-        return [f"process {pid}: {command}" for pid, command in left.items()] + [f"mount {path}" for path in mounts]
+        return lines + [f"mount {path}" for path in mounts]
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:

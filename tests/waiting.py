@@ -46,15 +46,19 @@ def alive(pid: int) -> bool:
         return False
 
 
-def marked(daemon_id: str) -> list[int]:
-    """Return the living processes that bear a mark of that daemon: what a leak looks like."""
-    wanted = (f"PX_INSTANCE={daemon_id}.".encode(), f"PX_CONTROL={daemon_id}".encode())
+def bearing(*marks: str) -> list[int]:
+    """Return the living processes in whose environment one of these texts stands."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as environ:
-            if any(item.startswith(wanted) for item in environ.read().split(b"\0")) and alive(int(entry)):
-                found.append(int(entry))
+        with contextlib.suppress(OSError):  # gone, or not ours to read
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+            found += [int(entry)] if any(os.fsencode(mark) in environ for mark in marks) and alive(int(entry)) else []
     return found
+
+
+def marked(daemon_id: str) -> list[int]:
+    """Return the living processes that bear a mark of that daemon: what a leak looks like."""
+    return bearing(f"PX_INSTANCE={daemon_id}.", f"PX_CONTROL={daemon_id}")
 
 
 def remove_group(daemon_id: str) -> None:

@@ -21,8 +21,9 @@ from typing import Any, Self
 import pytest
 
 from rounds import mostly_deep
+from supervisord_py.keeper import procfs
 from supervisord_py.keeper.protocol import FrameSocket
-from waiting import PATIENCE, alive, marked, until
+from waiting import PATIENCE, alive, bearing, marked, until
 
 __all__ = ["PATIENCE", "alive", "marked", "until"]
 RUNGS: dict[str, dict[str, Any]] = {
@@ -57,17 +58,13 @@ def written(pid: int) -> int:
 def deafen(zygote: int, key: str) -> list[int]:
     """Stop a zygote by a signal, and its fork that waits for the next order, once that is there; return both."""
 
-    def waiting() -> list[int]:
-        found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-                is_its = f"PX_INSTANCE={key}".encode() in words and int(entry) != zygote
-                found += [int(entry)] if is_its and parent == keeper else []
-        return found
+    def parent(pid: int) -> int:
+        row = procfs.look(pid)
+        return row.ppid if row else 0
 
-    keeper = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
+    def waiting() -> list[int]:
+        return [pid for pid in bearing(f"PX_INSTANCE={key}") if pid != zygote and parent(pid) == parent(zygote)]
+
     stopped = [*until(waiting, "a fork that waits"), zygote]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
