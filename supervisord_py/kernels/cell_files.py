@@ -281,7 +281,7 @@ def as_event(record: Record) -> dict[str, Any] | None:
 
 
 def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
-    """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
+    """Return the folder of a session's cell files, made where it is not there, private with all above it."""
     folder = cells_dir / session_id
     for each in reversed([it for it in (folder, *folder.parents) if not it.is_dir()]):
         each.mkdir(mode=0o700, exist_ok=True)

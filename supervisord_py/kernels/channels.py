@@ -106,10 +106,7 @@ class KernelSockets:
 
 
 async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES) -> Channels:
-    """Open the channels of a kernel; they are given out when something was heard: a subscription takes its time.
-
-    Raises OSError, ValueError: the file is gone, or is no connection file.
-    """
+    """Open the channels of a kernel; a subscription takes its time. Raises OSError, ValueError: the file is none."""
     channels = Channels(await asyncio.to_thread(connection_files.read, connection_file), limit_bytes)
     try:
         await channels.hear_something()

@@ -53,10 +53,7 @@ class Offer(NamedTuple):
 
 
 def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
-    """Return the document of what is `wanted` by setting and what of it is offered; `shell`: the bash, if there is one.
-
-    `expose` is None when nothing is left.
-    """
+    """Return the document of what is `wanted` by setting and what of it is offered: `expose`, None for nothing."""
     not_wanted = "turned off by [kernels] expose"
     if wanted == "bash":
         python = Offer(offered=False, reason=not_wanted)

@@ -210,16 +210,12 @@ class KernelPool(Driver[KernelInstance]):
         await self._watch(kernel)
 
     async def prepare(self, instance: KernelInstance) -> ChildSpec | None:
-        """Decide everything about a kernel; return what is to be spawned, None where the backend starts it.
-
-        Raises PxError: there is no interpreter for it, or no place.
-        """
-        config, session = self.config, instance.session
-        instance.stop_seconds = config.stop_seconds
+        """Decide everything about a kernel; return what is to be spawned, None where the backend starts it."""
+        instance.stop_seconds = self.config.stop_seconds
         if instance.launch is None:
-            await self._choose(session)
-            instance.launch = await asyncio.to_thread(instance.plan, config)
-        instance.backend = await self.backends.get(session.key.backend)
+            await self._choose(instance.session)
+            instance.launch = await asyncio.to_thread(instance.plan, self.config)
+        instance.backend = await self.backends.get(instance.session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
         return spec
 
@@ -297,10 +293,9 @@ class KernelPool(Driver[KernelInstance]):
     # -- what an earlier control plane left --------------------------------------------------------------------------
 
     async def adopt_all(self) -> Sequence[tuple[KernelInstance, KernelCellRow, Waiter]]:
-        """Go through everything that is held; when all is decided, return the cells in flight, each to be followed.
+        """Go through everything that is held; return the cells in flight, each to be followed, and close all others.
 
-        Direct kernels are the supervisor's to adopt; sessions of shell cells and kernels of gateways, for which the
-        keeper holds no process, are looked for here. Every other cell that was in flight is closed.
+        Direct kernels are the supervisor's to adopt; the keeper has no process for shells' sessions and gateways'.
         """
         for instance in await self.supervisor.adopt(self):
             await self._go_on(instance)
@@ -317,7 +312,7 @@ class KernelPool(Driver[KernelInstance]):
         return self._in_flight
 
     def revive(self, child: Child, note: Note | None) -> KernelInstance | None:
-        """Return the instance of a held kernel; None for gateways and shell cells, which are looked after elsewhere."""
+        """Return the instance of a held kernel; None for a gateway and shell cells."""
         own = own_of(note)
         if child.unit == GATEWAY_UNIT or (own is not None and own.session.backend == BackendName.BASH):
             return None
@@ -424,10 +419,9 @@ class KernelPool(Driver[KernelInstance]):
     # -- memory: the hard limit is the keeper's, the soft one is here ------------------------------------------------
 
     async def is_over_memory(self, kernel: KernelInstance) -> bool:
-        """Measure a kernel after a cell; say whether it is over the soft limit.
+        """Measure a kernel after a cell: one without children is measured here, the keeper knows whole trees.
 
-        One without children is measured here; the keeper knows whole trees. Forked workers share pages with the kernel:
-        before any verdict these are counted once, which takes longer.
+        Forked workers share pages with it: before any verdict these are counted once, which takes longer.
         """
         limit, pid = self.config.soft_memory_mb * MIB, kernel.pid
         if limit and pid is not None and not procfs.has_children(pid):

@@ -92,8 +92,7 @@ async def documents() -> dict[str, dict[str, Any]]:
 def find_kernelspec(name: str, path: str) -> Kernelspec:
     """Return the kernelspec of a name, ready to be run; its program is looked for on `path`. Blocking.
 
-    InvalidInputError: none has that name, `nearest` and `kernelspecs` say which there are; ConfigError: its file is
-    broken, its program is not there, or it is run by somebody else's provisioner.
+    InvalidInputError: none has that name; ConfigError: it is broken, or run by somebody else's provisioner.
     """
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
@@ -155,10 +154,7 @@ def _broken(name: str, folder: str, why: str) -> ConfigError:
 
 
 def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
-    """Return program and arguments of a kernel; `connection_file` may be the placeholder of a kernelspec.
-
-    Raises ConfigError: The kernelspec has no argv, or one that names no connection file.
-    """
+    """Return program and arguments of a kernel. Raises ConfigError: its kernelspec names no connection file."""
     argv = launch.kernelspec_argv or ()
     if launch.interpreter is not None:
         argv = (launch.interpreter, str(LAUNCHER), "-f", CONNECTION_FILE)

@@ -47,7 +47,7 @@ _ARTIFACT = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
 SKIP_TAG = "skip-execution"
 MAJOR = 4
-IDS_SINCE = (4, 5)
+IDS_SINCE = 5
 RICH_BYTES = 16 * 1024 * 1024
 ALL_OUTPUTS = 100_000
 _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
@@ -83,10 +83,7 @@ class _Part(Struct, eq=False):
 
 
 def show(log: CellLog, limits: CellLimits, most_outputs: int = MOST_OUTPUTS) -> CellOutput:
-    """Return what is shown of a cell as its files are now; `unkept` says where it has none.
-
-    Of rich outputs the last are listed, `most_outputs` at most.
-    """
+    """Return what is shown of a cell as its files are now; of rich outputs the last are listed."""
     inline = 0
     try:
         parts, last, total = _parts(log)
@@ -176,10 +173,7 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
 
 
 def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str, list[Output]]:
-    """Put everything into one text and into outputs; what is not stream begins on a line of its own.
-
-    Of what is too much there are the two ends, with a marker between them.
-    """
+    """Put everything into one text and into outputs: of what is too much the two ends, with a marker between them."""
     whole = sum(part.size for part in parts)
     is_cut = whole > limits.preview_bytes
     head = limits.head_bytes if is_cut else whole
@@ -402,10 +396,10 @@ def _read(text: str) -> Any:
     try:
         plain = json.loads(text)
         major = plain.get("nbformat") if isinstance(plain, dict) else None
-        if major not in range(1, MAJOR + 1):
-            raise ValueError(f"nbformat is {major!r}; versions 1 to {MAJOR} can be read")
-        notebook = nbformat.convert(nbformat.reader.reads(text), MAJOR)
-        if (MAJOR, notebook.nbformat_minor) >= IDS_SINCE:
+        if major != MAJOR:
+            raise ValueError(f"nbformat is {major!r}; version {MAJOR} can be read")
+        notebook = nbformat.reader.reads(text)
+        if notebook.nbformat_minor >= IDS_SINCE:
             with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
                 _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
         nbformat.validate(notebook)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
@@ -283,20 +281,17 @@ class Kernels:
     async def _session_of(
         self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> LiveSession:
-        known, is_own = self.register.sessions.get(request.name), request.owner is Owner.PER_CALL
-        if known is not None and not is_own:
+        known = self.register.sessions.get(request.name)
+        if known is not None and request.owner is not Owner.PER_CALL:
             if known.kernel is None:
                 await asyncio.to_thread(known.check_folder)
             return known
-        name = known.key.name if known else session_name(request.name)
-        asked = replace(request, cwd=request.cwd or (known.key.cwd if known else None))
-        if known is not None and request.interpreter is None and request.kernelspec is None:
-            asked = known.request()
-        self._refuse_what_is_off(asked)
+        name = session_name(request.name)
+        self._refuse_what_is_off(request)
         choice = await self.resolver.resolve(
-            asked, self.config, deadline=deadline, progress=lambda line: tell({"event": "notice", "text": line})
+            request, self.config, deadline=deadline, progress=lambda line: tell({"event": "notice", "text": line})
         )
-        if is_own:
+        if request.owner is Owner.PER_CALL:
             name = f"{name[:50]}.{secrets.token_hex(4)}"
         key = SessionKey(name, choice.cwd, choice.key, choice.backend)
         session = self.register.ensure(key, choice.language, request.owner)

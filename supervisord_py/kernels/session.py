@@ -56,16 +56,12 @@ class SessionState(StrEnum):
 
 
 class Owner(StrEnum):
-    """Who made a session, and who ends it.
-
-    Of those that Jupyter's front ends made, `jupyter` is one whose own program watches it and starts it anew after a
-    crash (our provisioner there); `jupyter_api` came by Jupyter's REST API, where that is left to the server: to us.
-    """
+    """Who made a session, and who ends it."""
 
     SESSION = "session"
     PER_CALL = "per_call"
-    JUPYTER = "jupyter"
-    JUPYTER_API = "jupyter_api"
+    JUPYTER = "jupyter"  # a front end whose own program (our provisioner) watches it and starts it anew after a crash
+    JUPYTER_API = "jupyter_api"  # one that came by Jupyter's REST API, where that is left to the server: to us
 
 
 def session_name(asked: str) -> str:
@@ -104,7 +100,7 @@ class SessionKey(Struct, frozen=True):
 
 class StartRequest(Struct, frozen=True):
     name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
-    cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
+    cwd: str | None = None  # absolute; None is the home directory
     interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
     kernelspec: str | None = None  # `python3` leaves the choice to us unless one of that name says which
     backend: BackendName | None = None

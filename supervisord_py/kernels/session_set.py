@@ -156,7 +156,7 @@ class SessionSet:
     def end(self, waiter: Waiter, now: float, *, over_memory: bool = False) -> list[Action]:
         """Note that a call is over, or that whoever asked does not wait any more.
 
-        `over_memory`: the kernel is over its soft limit, and is replaced, unless somebody else has work on it.
+        `over_memory`: the kernel is to be replaced, unless somebody else has work on it.
         """
         slot = waiter.session
         if waiter in slot.line:
@@ -201,8 +201,7 @@ class SessionSet:
     def died(self, slot: KernelSlot, now: float, problem: Mapping[str, object] | None = None) -> list[Action]:
         """Note that it ended by itself. What is left of its tree is still to be stopped.
 
-        `problem`: it crashed, also by a memory limit, or its server says that its state is lost. None where a cell said
-        exit(), a Jupyter client shut it down, or our own escalation ended it.
+        `problem`: it crashed, or its state is lost. None where a cell said exit(), or somebody had wanted its end.
         """
         if slot.phase is Phase.READY:
             if problem is not None:
