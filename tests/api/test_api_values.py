@@ -61,7 +61,6 @@ LOGS, RUN = "logs.unit_logs", "tools.run"
         (LOGS, "lines", ["9" * 5000], "out of range"),
         (LOGS, "stream", ["stdin"], "one of stdout, stderr"),
         (LOGS, "folow", ["1"], "did you mean 'follow'?"),
-        ("tools.show_tool", "zzzz", ["1"], "unknown"),
         (LOGS, "follow", ["1", "0"], "not an array"),
     ],
 )

@@ -36,17 +36,15 @@ class FakeChannels:
 
 
 async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> None:
-    (short_tmp / "book.ipynb").write_text("")
-    body = {"name": "ir", "path": str(short_tmp / "book.ipynb"), "notebook": {"x": 1}, "env": {"KERNEL_X": "1"}}
-    status, _, _ = await rig.ask("POST", "/jupyter/api/kernels", body)
-    asked = rig.kernels.asked[0][1]
-    assert (status, asked.owner, asked.kernelspec, asked.cwd) == (201, Owner.JUPYTER_API, "ir", str(short_tmp))
-    assert (asked.env, asked.backend) == ({"KERNEL_X": "1"}, BackendName.DIRECT)
-    for path in ("relative/book.ipynb", "/nowhere/at/all/book.ipynb", ""):
-        rig.kernels.asked.clear()
-        await rig.ask("POST", "/jupyter/api/kernels", {"path": path})
-        assert rig.kernels.asked[0][1].cwd is None
-    assert (await rig.ask("POST", "/jupyter/api/kernels"))[0] == 201
+    book = short_tmp / "book.ipynb"
+    book.touch()
+    body = {"name": "ir", "path": str(book), "notebook": {"x": 1}, "env": {"KERNEL_X": "1"}}
+    for sent in (body, None, *({"path": path} for path in ("relative/book.ipynb", "/nowhere/at/all/book.ipynb", ""))):
+        assert (await rig.ask("POST", "/jupyter/api/kernels", sent))[0] == 201
+    first, *others = (request for _, request in rig.kernels.asked)
+    assert (first.owner, first.kernelspec, first.cwd) == (Owner.JUPYTER_API, "ir", str(short_tmp))
+    assert (first.env, first.backend) == ({"KERNEL_X": "1"}, BackendName.DIRECT)
+    assert {request.cwd for request in others} == {None}
 
 
 @pytest.mark.parametrize(
