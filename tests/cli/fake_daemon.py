@@ -9,17 +9,13 @@ import os
 import socket
 import socketserver
 import threading
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 DEADLINE = 60.0
 
 
-@dataclass
-class Request:
-    """What a client sent."""
-
+class Request(NamedTuple):
     method: str
     path: str
     query: list[tuple[str, str]]
@@ -53,13 +49,10 @@ def problem(status: int, kind: str, exit_code: int = 1, **members: Any) -> bytes
     return document(problem_of(status, kind, exit_code, **members), status=f"{status} X")
 
 
-def results(**answers: Any) -> bytes:
-    """Return the answer to a request for several units, tools or `kind__x`: a document or a problem for each."""
-    each = []
-    for name, answer in answers.items():
-        member = "problem" if "exit_code" in answer else "answer"
-        unit = name.replace("__", ":") if "__" in name else f"tool:{name}"
-        each.append({"unit": unit, "answer": None, "problem": None} | {member: answer})
+def results(outcomes: dict[str, Any]) -> bytes:
+    """Return the answer to a request for several units: for each a document or a problem."""
+    none = {"answer": None, "problem": None}
+    each = [{"unit": unit, **none, "problem" if "exit_code" in it else "answer": it} for unit, it in outcomes.items()]
     return document({"schema": "px.some-units/1", "results": each})
 
 
@@ -88,17 +81,17 @@ def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[di
     return run
 
 
-@dataclass
 class FakeDaemon:
     """Listens at `path`. `routes` maps "GET /api/x" to answers, the last of which is repeated; `default`: of others."""
 
-    path: str
-    routes: dict[str, list[Any]] = field(default_factory=dict)
-    default: Any = None
-    seen: list[Request] = field(default_factory=list)
-    connections: list[socket.socket] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    _server: socketserver.ThreadingUnixStreamServer | None = None
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.default: Any = None
+        self.routes: dict[str, list[Any]] = {}
+        self.seen: list[Request] = []
+        self.connections: list[socket.socket] = []
+        self.changed = threading.Condition()
+        self._server: socketserver.ThreadingUnixStreamServer | None = None
 
     def on(self, route: str, *answers: Any) -> FakeDaemon:
         self.routes[route] = list(answers)
@@ -129,10 +122,7 @@ class FakeDaemon:
 
             do_GET = do_POST = do_PUT = do_DELETE = serve
 
-        class Server(socketserver.ThreadingUnixStreamServer):
-            request_queue_size = 50
-
-        self._server = Server(self.path, Handler)
+        self._server = socketserver.ThreadingUnixStreamServer(self.path, Handler)
         threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
         return self
 

@@ -178,7 +178,7 @@ def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: Fake
 
 def test_an_execution_that_fails_to_start_is_the_failure_of_start(px: Px, daemon: FakeDaemon) -> None:
     failed = execution(12, "failed", error_type="preset_not_found", error_message="no fast")
-    daemon.on("POST /api/units/start", results(pipe__digest=failed))
+    daemon.on("POST /api/units/start", results({"pipe:digest": failed}))
     ended = px("start", "pipe:digest")
     assert ended.code == 1
     assert "cannot start pipe:digest: execution 12 failed after 3.2s (preset_not_found): no fast" in ended.err

@@ -12,16 +12,13 @@ from cli.px import Px, without_spinner
 STOP, WAIT, ID = "POST /api/units/stop", "GET /api/units/a/wait", "default-3fa9c1"
 
 
-def outcome(name: str, state: str) -> dict[str, Any]:
-    return {"units": [{"unit": f"tool:{name}", "state": state, "pid": None}], "survivors": []}
-
-
 # -- several units ----------------------------------------------------------------------------------------------------
 
 
 def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDaemon) -> None:
     left = problem_of(409, "survivors", 8, survivors=[{"pid": 9, "name": "sh"}], detail="1 left")
-    daemon.on(STOP, results(a=left, b=outcome("b", "cold")))
+    stopped = {"units": [{"unit": "tool:b", "state": "cold", "pid": None}], "survivors": []}
+    daemon.on(STOP, results({"tool:a": left, "tool:b": stopped}))
     ended = px("stop", "a", "b")
     assert (ended.code, ended.text) == (8, "tool:b stopped\n")
     assert "pxctl: cannot stop tool:a: 1 left\n  survived: pid 9 (sh)\n" in ended.err

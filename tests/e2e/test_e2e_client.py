@@ -253,19 +253,14 @@ def test_completion_scripts_are_valid_and_know_live_names(shared: House) -> None
     until(completed, "live names are completed")
 
 
-def test_settings_come_from_files_environment_and_conf_d(home: House) -> None:
+def test_the_environment_names_more_folders_of_tools_and_the_socket_which_an_option_overrides(home: House) -> None:
     extra = home.home / "more"
-    (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 2\nqueue_max = 7\n")
-    (home.home / "conf.d").mkdir()
-    (home.home / "conf.d" / "10.toml").write_text("[tools]\nqueue_max = 8\n")
-    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "3", "PX_TOOLS__PATHS": str(extra), "PX_SOCKET": f"{home.home}/s"}
+    home.settings = {"PX_TOOLS__PATHS": str(extra), "PX_SOCKET": f"{home.home}/s"}
     home.elsewhere = f"{home.home}/s"
     extra.mkdir()
     home.tool("away", ECHO).rename(extra / "away")
     home.start()
-    settings = {each["key"]: each for each in home.json("config", "show")["settings"]}
-    for key, value, origin in (("warm_keep_max", 3, "PX_TOOLS__WARM_KEEP_MAX"), ("queue_max", 8, "10.toml")):
-        setting = settings[f"tools.{key}"]
-        assert (setting["value"], origin in setting["origin"]) == (value, True)
+    (paths,) = (each for each in home.json("config", "show")["settings"] if each["key"] == "tools.paths")
+    assert (paths["value"], "PX_TOOLS__PATHS" in paths["origin"]) == ([str(extra)], True)
     assert home.pxctl("run", "away").returncode == 0
     assert home.pxctl("--socket", home.socket, "status", env={"PX_SOCKET": "/nowhere"}).returncode == 0

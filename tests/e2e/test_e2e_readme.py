@@ -11,16 +11,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from e2e.house import BIN, House, until
 from e2e.pipe_house import pipes_house
-from jupyter_house import LAUNCHED, Front, front_end
+from jupyter_house import LAUNCHED, front_end
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 SECONDS = 110.0
@@ -55,11 +53,11 @@ def test_the_tour_is_true(home: House) -> None:
             ["bash", "--norc", "--noprofile", home.home / "tour"],
             env=env, cwd=home.home, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=SECONDS, check=False,
         )  # fmt: skip
-    parts = (home.home / "said").read_text().split(f"{MARK}\n")
-    assert len(parts) == len(tour) + 1, f"it ended in: {parts[-1]}"
-    for (command, expected), part in zip(tour, parts, strict=False):
+    *parts, last = (home.home / "said").read_text().split(f"{MARK}\n")
+    for (command, expected), part in zip(tour, parts, strict=True):
         got = part if part.endswith("\n") or not part else f"{part}\n"  # answers of tools come as they are
         assert fits(expected, got), f"$ {command}\n--- expected\n{expected}--- got\n{got}"
+    assert last == ""
 
 
 def test_every_command_that_is_named_has_the_options_that_are_named_with_it(home: House) -> None:
@@ -83,36 +81,22 @@ def test_the_pipe_is_one_that_runs() -> None:
         assert (told["config_error"], bool(told["next_run"]), told["schedule"]) == (None, True, "weekday at 6:30pm")
 
 
-@pytest.fixture
-def front() -> Iterator[Front]:
-    with front_end() as made:
-        yield made
-
-
 @pytest.mark.deep
-def test_programs_of_jupyter_take_our_kernelspec_and_any_that_four_lines_make_ours(front: Front) -> None:
-    console, papermill = next(block for block in blocks("sh") if "papermill" in block).splitlines()
+def test_programs_of_jupyter_take_our_kernelspec_and_any_that_four_lines_make_ours() -> None:
+    """Here the console; papermill and others: tests/jupyter."""
+    command = next(line for block in blocks("sh") for line in block.splitlines() if line.startswith("jupyter console"))
     (lines,) = blocks("json")
-    front.spec("python3", ["python", *LAUNCHED], **json.loads(f"{{{lines}}}"))
-    codes = ("alpha = 0", "import os\nprint(alpha, os.environ['PX_UNIT'])")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in codes])
-    book.cells[0].metadata["tags"] = ["parameters"]
-    book.metadata["kernelspec"] = {"name": "pxd", "display_name": "pxd", "language": "python"}
-    nbformat.write(book, front.folder / "in.ipynb")
-    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
+    typed = "import os\nprint('in', os.environ['PX_UNIT'])\nquit()\n"
+    with front_end() as front:
+        front.spec("python3", ["python", *LAUNCHED], **json.loads(f"{{{lines}}}"))
+        env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
 
-    def shown(command: str) -> str:
-        typed = "import os\nprint('in', os.environ['PX_UNIT'])\nquit()\n"
-        how: dict[str, Any] = {"input": typed, "stdout": -1, "stderr": -2, "text": True}
-        return str(subprocess.run(["bash", "-c", command], cwd=front.folder, env=env, check=False, **how).stdout)
+        def shown(kernel: str) -> str:
+            words = [*command.replace("pxd", kernel).split(), "--simple-prompt"]
+            how: dict[str, Any] = {"input": typed, "capture_output": True, "text": True}
+            return str(subprocess.run(words, cwd=front.folder, env=env, check=False, **how).stdout)
 
-    for kernel in ("pxd", "python3"):
-        # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
-        command = console.replace("pxd", f"{kernel} --simple-prompt")
-        until(lambda command=command: "in kernel:jupyter-" in shown(command), "it shows what is printed")
-        told = shown(papermill.replace("pxd", kernel))
-        assert (front.folder / "out.ipynb").exists(), told
-        made = nbformat.read(front.folder / "out.ipynb", as_version=4)
-        assert made.cells[-1].outputs[0]["text"].startswith("0.6 kernel:jupyter-"), told
-        (front.folder / "out.ipynb").unlink()
-    until(lambda: front.living() == {}, "their kernels end as they were told to")
+        for kernel in ("pxd", "python3"):
+            # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
+            until(lambda kernel=kernel: "in kernel:jupyter-" in shown(kernel), "it shows what is printed")
+        until(lambda: front.living() == {}, "their kernels end as they were told to")
