@@ -52,7 +52,6 @@ class Children:
         self._emit, self._changed = emit, changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
-        self._leaderless: dict[str, HeldChild] = {}  # whose leader was reaped, and whose tree is not known to be gone
         self._settling: Timer | None = None
         self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
@@ -77,8 +76,6 @@ class Children:
             if child.ends:
                 child.log = self._logs.log(child.unit)
                 child.pipes = self._logs.read_from(child.log, child.ends)
-            if child.exit is not None and child.tree_alive:
-                self._leaderless[child.key] = child
         self.membership.take()
         for child in held:
             self._changed(child)
@@ -211,7 +208,7 @@ class Children:
                 return  # the control plane's end is its supervisor's to reap, which this same signal wakes
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
-                if self._leaderless:
+                if self._leaderless():
                     self._settle_in(0)
         self._loop.later(0, self.reap)
 
@@ -231,8 +228,10 @@ class Children:
         for pipe in child.pipes:
             pipe.drain()
         child.conclude(os.waitstatus_to_exitcode(status), usage, counted="memory" in self._rungs.controllers)
-        self._leaderless[child.key] = child
         self._settle_in(0)
+
+    def _leaderless(self) -> list[HeldChild]:
+        return [child for child in self.held.values() if child.exit is not None and child.tree_alive]
 
     def _settle_in(self, seconds: float) -> None:
         if self._settling is not None:
@@ -242,7 +241,7 @@ class Children:
     def _settle(self) -> None:
         """Tell the ends of this turn, and close the trees of which nothing is left; one snapshot serves all."""
         self._settling = None
-        leaderless = list(self._leaderless.values())
+        leaderless = self._leaderless()
         if any(child.group is None for child in leaderless):
             self.membership.take()
         for child in leaderless:
@@ -253,7 +252,7 @@ class Children:
                 self._changed(child)
             if not left:
                 self.close(child)
-        if self._leaderless and not self._rungs.subreaper:
+        if not self._rungs.subreaper and self._leaderless():
             self._settle_in(RECOUNT_SECONDS)
 
     def close(self, child: HeldChild) -> None:
@@ -264,7 +263,6 @@ class Children:
             return
         child.tree_alive = False
         child.members = {}
-        del self._leaderless[child.key]
         for pipe in child.pipes:
             pipe.drain()
             pipe.close()

@@ -72,7 +72,6 @@ class ControlProcess:
         self._frames: FrameSocket | None = None
         self._reading = False  # False once no frame will come any more
         self._report = -1
-        self._flushing: Timer | None = None
         self._began = self._answered = loop.now()
         self._unanswered = 0
         """Pings, one a period, since its last answer: a keeper that was stopped itself has asked nothing meanwhile."""
@@ -125,14 +124,13 @@ class ControlProcess:
         """Queue a frame, with duplicates of `fds`: nothing here ever waits, and what one turn says goes out at once."""
         if self._frames is None:
             return
+        if not self._frames.queued:
+            self._loop.later(0, self._flush)
         self._frames.push(message, fds)
         if self._frames.queued > BACKLOG_BYTES:
             self._channel_ended("it does not read what it is sent")
-        elif self._flushing is None:
-            self._flushing = self._loop.later(0, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = None
         if self._frames is None or not self._reading:
             return
         with contextlib.suppress(OSError):  # the reading side will say how it ended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import sys
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.keeper import procfs
@@ -43,10 +42,8 @@ def check_room(unit: str) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return
-    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     try:
-        opened = os.stat(folder).st_size if sys.platform == "linux" else 0  # their number, since Linux 6.2
-        left = limit - (opened or len(os.listdir(folder)))
+        left = limit - len(os.listdir("/dev/fd"))
     except OSError as error:
         left = 0 if error.errno in SHORT else RESERVE
     if left < RESERVE:

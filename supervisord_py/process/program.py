@@ -118,10 +118,10 @@ async def _collect(end: int, kept: bytearray, on_line: Callable[[str], None] | N
                 _tell(lines, on_line)
     finally:
         transport.close()
-        _tell([rest], on_line)
+        if on_line is not None:
+            _tell([rest], on_line)
 
 
-def _tell(lines: list[bytes], on_line: Callable[[str], None] | None) -> None:
-    for line in lines:
-        if on_line is not None and line.strip():
-            on_line(line[:_MAX_LINE].decode("utf-8", "replace").rstrip())
+def _tell(lines: list[bytes], on_line: Callable[[str], None]) -> None:
+    for line in filter(bytes.strip, lines):
+        on_line(line[:_MAX_LINE].decode("utf-8", "replace").rstrip())
