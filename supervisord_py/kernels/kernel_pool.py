@@ -348,11 +348,9 @@ class KernelPool(Driver[KernelInstance]):
             instance.handle = await instance.backend.attach(instance.launch, child)
         except KeeperLostError:
             raise
-        except PxError as error:
-            self._unsure.add(session.key.backend)
-            _log.warning("kernel_not_attached", unit=instance.unit, instance=instance.key, detail=error.detail)
         except Exception:
-            _log.exception("adoption_failed", unit=instance.unit, instance=instance.key)
+            self._unsure.add(session.key.backend)
+            _log.exception("kernel_not_attached", unit=instance.unit, instance=instance.key)
         if instance.handle is None:
             return False
         if not instance.is_ours:

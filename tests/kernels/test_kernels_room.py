@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kernels.cell_folder import finish, log_of, writer_of
@@ -90,7 +91,7 @@ async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHous
     session = (await house.run("ok")).session_id
     backend.handle.foreign_busy, backend.handle.foreign_used_at = True, time.time()
     house.room.pool.look_at_foreign_use()
-    house.reconfigure(idle_seconds=0.0)
+    house.room.reconfigure(replace(house.config, idle_seconds=0.0))
     assert (await house.run("ok", name="other")).status is CellStatus.OK
     assert not is_stopped(house, session)
     backend.handles[0].foreign_busy = False
