@@ -140,8 +140,7 @@ class SessionSet:
             if is_free and (slot.is_fresh or not waiter.reset):
                 slot.running, slot.is_fresh, waiter.is_served = waiter, False, True
                 return [waiter]  # warm: nobody else is concerned
-            is_next_on_a_kernel = slot.running is None
-            if len(slot.line) >= self.limits.queue_max + is_next_on_a_kernel:
+            if len(slot.line) >= self.limits.queue_max:
                 return [_refuse(waiter, WhyRefused.QUEUE_FULL)]
         self._arrivals += 1
         waiter.number = self._arrivals

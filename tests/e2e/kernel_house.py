@@ -85,12 +85,6 @@ class Stream:
                 return event
             assert event.get("event") not in {"done", None}, event
 
-    def printed(self, length: int) -> str:
-        text = ""
-        while len(text) < length:
-            text += self.until("output")["text"]
-        return text
-
     def rest(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._response if line.strip()]
 

@@ -143,7 +143,7 @@ def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
     assert (done.returncode, "pxctl kernel restart" in done.stderr) == (1, True), done
     assert calls.show(name)["failure"], "the failure is told"
     if remedy != "reset":
-        calls.house.post(f"/api/kernels/{calls.show(name)['id']}/{remedy}")
+        assert calls.house.pxctl("kernel", remedy, calls.show(name)["id"]).returncode == 0
     assert calls.value(name, "'well'", reset=remedy == "reset") == "'well'"
     assert calls.show(name)["failure"] is None
     assert (tmp_path / "ran").read_text() == "xx"

@@ -256,7 +256,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         assert not has_room or not [it for it in self.waiting if it.session not in self.world], "a free place"
         for slot in self.set.active:
             assert slot.running or slot.phase is not Phase.READY or not slot.line
-            assert len([it for it in slot.line if it.want is Want.CALL]) <= QUEUE_MAX + 1
+            assert len([it for it in slot.line if it.want is Want.CALL]) <= QUEUE_MAX
 
     @invariant()
     def nobody_starves_and_everybody_is_told(self) -> None:

@@ -13,6 +13,7 @@ from kernels.cell_folder import config_in
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.call import timeout_of
+from supervisord_py.kernels.config import legacy_settings
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
 from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
 from supervisord_py.process.instance import End
@@ -134,3 +135,23 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
     cancelled = judge(CellOutcome(reply, cut=CANCELLED, steps=(INT,)), None)
     assert cancelled.notices[0] == "some output is missing"
     assert "ended well all the same" in cancelled.notices[1]
+
+
+# -- the original's variables, beside ours -----------------------------------------------------------------------------
+
+
+def settings(**environ: str) -> dict[str, str | bool]:
+    return {key: value for key, (value, _) in legacy_settings(environ)[0].items()}
+
+
+def test_our_names_win() -> None:
+    assert settings(PX_PY="py", PI_PY="bash") == {"kernels.expose": "python"}
+    assert settings(PX_KERNELS__EXPOSE="both", PX_PY="py", PI_PY="bash") == {}
+    url = {"PI_PYTHON_GATEWAY_URL": "http://h"}
+    assert settings(PX_KERNELS__BACKEND="direct", **url) == {"kernels.gateway_url": "http://h"}
+
+
+def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
+    environ = {"PX_PY": "snake", "PI_PY": "mix", "PI_DEBUG_STARTUP": "", "PI_PYTHON_GATEWAY_TOKEN": " "}
+    warning = "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both"
+    assert legacy_settings(environ) == ({"kernels.expose": ("both", "PI_PY")}, (warning,))
