@@ -28,9 +28,6 @@ NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE",
 """Variables that other parts read: places (CONTRACT §1), the client's switch, the marks of children."""
 
 VALID_NAME = "settings.valid.json"
-STOP_SECONDS = 10.0  # what an orderly stop gets at least, until the keeper kills: KILL, drained pipes, ledger closed
-CONTROL_HANG_SECONDS = 30.0  # silence after which the control plane is replaced
-WATCHDOG_SECONDS = 10.0  # interval at which the keeper asks the control plane for a sign of life
 
 
 class SettingsError(ConfigError):
@@ -174,9 +171,6 @@ def keeper_argv(
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
         "log_segment_bytes": settings.logs.segment_bytes,
         "log_total_bytes": settings.logs.total_bytes,
-        "stop_seconds": STOP_SECONDS,
-        "watchdog_seconds": WATCHDOG_SECONDS,
-        "control_hang_seconds": CONTROL_HANG_SECONDS,
         "backoff_initial_seconds": settings.daemon.backoff_initial_seconds,
         "backoff_max_seconds": settings.daemon.backoff_max_seconds,
     }

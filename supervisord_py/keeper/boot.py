@@ -39,9 +39,9 @@ class Boot:
     log_segment_bytes = 8 << 20
     log_total_bytes = 64 << 20
     log_spill_bytes = 1 << 20
-    stop_seconds = 10.0
-    watchdog_seconds = 0.0
-    control_hang_seconds = 30.0
+    stop_seconds = 10.0  # for an orderly stop: KILL, drained pipes, a closed ledger; then the keeper kills
+    watchdog_seconds = 10.0  # between two questions for a sign of life of the control plane; 0: half the manager's
+    control_hang_seconds = 30.0  # of silence after which it is replaced
     backoff_initial_seconds = 0.2
     backoff_max_seconds = 30.0
     cgroup = "auto"

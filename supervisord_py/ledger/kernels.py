@@ -7,13 +7,12 @@ a session's history is the order of dispatch, whatever the wall clock did meanwh
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 import msgspec
 
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.ledger.table import Table
+from supervisord_py.ledger.table import Table, together
 
 RUNNING = "running"
 
@@ -73,11 +72,8 @@ def remember(ledger: Ledger, row: KernelSessionRow) -> None:
 
 
 def forget(ledger: Ledger, session: str) -> None:
-    def drop(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM kernel_cells WHERE session = ?", (session,))
-        connection.execute("DELETE FROM kernel_sessions WHERE id = ?", (session,))
-
-    ledger.post(drop)
+    cells = "DELETE FROM kernel_cells WHERE session = ?"
+    ledger.post(together(SESSIONS.delete(session), lambda connection: connection.execute(cells, (session,))))
 
 
 async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:

@@ -96,14 +96,12 @@ class Table(Generic[Row]):
         found = await self.find(ledger, f"WHERE {self.key} = ?", key)
         return found[0] if found else None
 
-    async def find(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
-        """Return the rows that a WHERE, ORDER BY, LIMIT picks."""
-        return await self._find(ledger, self.columns, where, values)
-
     async def listed(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
-        return await self._find(ledger, self._listed, where, values)
+        return await self.find(ledger, where, *values, columns=self._listed)
 
-    async def _find(self, ledger: Ledger, columns: Sequence[str], where: str, values: Sequence[object]) -> list[Row]:
+    async def find(self, ledger: Ledger, where: str = "", *values: object, columns: Sequence[str] = ()) -> list[Row]:
+        """Return the rows that a WHERE, ORDER BY, LIMIT picks."""
+        columns = columns or self.columns
         names = ", ".join(f'"{each}"' for each in columns)
         sql = f"SELECT {names} FROM {self.name} {where}"  # noqa: S608  # our own words
         return await ledger.read(lambda connection: [self._row(columns, it) for it in connection.execute(sql, values)])

@@ -181,6 +181,7 @@ class Rig:
             "log_total_bytes": 8 << 20,
             "log_spill_bytes": 64 << 10,
             "stop_seconds": 30,
+            "watchdog_seconds": 0,
             "control_hang_seconds": 60,
             "backoff_initial_seconds": 0.01,
             "backoff_max_seconds": 0.05,
