@@ -73,7 +73,7 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGE
     )
 
 
-def parse_pattern(text: str) -> models.EventPattern:
+def parse_pattern(text: str) -> str:
     """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
 
     Raises ConfigError: the name is no name, or a known event lacks its subject.
@@ -87,7 +87,7 @@ def parse_pattern(text: str) -> models.EventPattern:
     near = nearest(name, PUBLISHED, 0.85)
     if near and near != name:
         raise ConfigError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}`?")
-    return models.EventPattern(name, subject if colon else None)
+    return f"{name}{colon}{subject}"
 
 
 # -- one value -------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, st
         raise _mistake(header, (path,), error.detail, error.hint) from None
 
 
-def _events(header: Document, warnings: list[str]) -> Iterator[models.EventPattern]:
+def _events(header: Document, warnings: list[str]) -> Iterator[str]:
     path: Pointer = ("trigger",)
     value, hint = header.value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
     if isinstance(value, dict):

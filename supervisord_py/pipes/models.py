@@ -48,17 +48,6 @@ class PipesConfig(PipesSettings, frozen=True, kw_only=True):
         return f"http://{host}:{self.api_port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
 
 
-class EventPattern(msgspec.Struct, frozen=True):
-    """An event that starts a pipe: `pipe_completed:x`, `tool_failed:*`, `file_changed:PATH`, `NAME`."""
-
-    event: str  # the word before the colon
-    subject: str | None = None  # what follows; None is any. A path may hold `*`, `?`, `**`, and begins in the folder
-
-    @property
-    def text(self) -> str:
-        return self.event if self.subject is None else f"{self.event}:{self.subject}"
-
-
 class RetryRules(msgspec.Struct, frozen=True):
     """`retries`: how often and how patiently. None takes the daemon's setting."""
 
@@ -86,7 +75,7 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     effort: str | None = None
     timeout_seconds: float | None = None
     run_on_enable: bool = True
-    events: tuple[EventPattern, ...] = ()
+    events: tuple[str, ...] = ()  # that start it: `NAME`, or `NAME:SUBJECT`, where `*`, `?` and `**` stand for others
     retries: RetryRules = RetryRules()
     daily_tokens: int | None = None  # what it may use in a day of its time zone, as is the next; None is no ceiling
     daily_cost: float | None = None  # US dollars

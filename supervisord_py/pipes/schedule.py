@@ -24,8 +24,7 @@ from supervisord_py.config.documents import nearest
 from supervisord_py.errors import ConfigError
 
 WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
-"""By POSIX number; never of the locale, so that every surface and log says the same."""
-_DAYS = tuple(name[:3].title() for name in WEEKDAYS)
+"""By POSIX number."""
 UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
@@ -206,10 +205,8 @@ def _instant(text: str, zone: tzinfo) -> float:
 def time_text(instant: float, zone: tzinfo, now: float) -> str:
     """Show an instant to people: `09:30 CET` today, `Mon 2026-11-23 09:30 CET` on another day; seconds if there are."""
     moment = datetime.fromtimestamp(round(instant), zone)
-    text = moment.strftime("%H:%M:%S" if moment.second else "%H:%M")
-    if moment.date() != datetime.fromtimestamp(now, zone).date():
-        text = f"{_DAYS[moment.isoweekday() % 7]} {moment:%Y-%m-%d} {text}"
-    return f"{text} {moment.tzname() or 'UTC'}"
+    day = "" if moment.date() == datetime.fromtimestamp(now, zone).date() else "%a %Y-%m-%d "
+    return f"{moment:{day}%H:%M{':%S' if moment.second else ''}} {moment.tzname() or 'UTC'}"
 
 
 def span_text(seconds: float) -> str:

@@ -105,7 +105,7 @@ class PipeViews(Executions):
             description=declared.description,
             agent=declared.agent,
             presets=declared.presets,
-            events=tuple(each.text for each in declared.events),
+            events=declared.events,
             file=str(declared.file),
             **facts,
         )

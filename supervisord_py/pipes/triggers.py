@@ -36,7 +36,7 @@ from supervisord_py.ledger.pipes import Claim, ErrorType, Execution, Group, Stat
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.due import Due, Now, Progress, Wait
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.models import EventPattern, PipeDefinition, PublishedEvent
+from supervisord_py.pipes.models import PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
@@ -148,28 +148,28 @@ class Timetable:
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
 
-def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
+def matches(pattern: str, event: PublishedEvent, folder: str) -> bool:
     """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
-    if pattern.event != event.name:
+    name, _, subject = pattern.partition(":")
+    if name != event.name:
         return False
-    if event.name == FILE_CHANGED:
-        path = event.subject or ""
-        is_own = any(f"{path}/".startswith(f"{folder}/{each}/") for each in _OWN)
-        return not is_own and _path_pattern(_absolute(pattern, folder)).fullmatch(path) is not None
-    return pattern.subject is None or (event.subject is not None and fnmatchcase(event.subject, pattern.subject))
+    happened = event.subject or ""
+    if name == FILE_CHANGED:
+        is_own = any(f"{happened}/".startswith(f"{folder}/{each}/") for each in _OWN)
+        return not is_own and _path_pattern(_absolute(subject, folder)).fullmatch(happened) is not None
+    return fnmatchcase(happened, subject or "*")
 
 
-def watch_root(pattern: EventPattern, folder: str) -> tuple[str, bool]:
-    """Return the deepest folder that holds everything a `file_changed` pattern can mean, and whether all below it."""
-    whole = _absolute(pattern, folder)
+def watch_root(subject: str, folder: str) -> tuple[str, bool]:
+    """Return the deepest folder that holds everything that `file_changed:SUBJECT` can mean, and whether all below."""
+    whole = _absolute(subject, folder)
     parents = takewhile(lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1])
     path = str(PurePosixPath(*parents))
     return path, "**" in whole or "/" in whole.removeprefix(path).strip("/")
 
 
-def _absolute(pattern: EventPattern, folder: str) -> str:
+def _absolute(subject: str, folder: str) -> str:
     """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
-    subject = pattern.subject or ""
     whole = os.path.normpath(os.path.join(folder, subject))
     return f"{whole}/**".replace("//", "/") if subject.endswith("/") else whole
 
@@ -293,10 +293,10 @@ class Triggers:
             while True:
                 self._room.listener_bell.clear()
                 wanted = {
-                    watch_root(pattern, str(pipe.folder))
+                    watch_root(pattern.removeprefix(f"{FILE_CHANGED}:"), str(pipe.folder))
                     for pipe in self._room.listening
                     for pattern in pipe.events
-                    if pattern.event == FILE_CHANGED and self._room.states.is_enabled(pipe)
+                    if pattern.startswith(f"{FILE_CHANGED}:") and self._room.states.is_enabled(pipe)
                 }
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it[0])}, wanted)
                 if present != watched or any(task.done() for task in tasks):
