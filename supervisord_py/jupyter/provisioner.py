@@ -42,8 +42,7 @@ the cell gives would be published to nobody."""
 _ASK_SECONDS = 60.0
 _HEALTH_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-_START_SECONDS = 600.0
-"""Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
+_START_SECONDS = 600.0  # longer than any bound of the daemon: it is the one who gives up, and says why
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LIVING = frozenset({"starting", "idle", "busy", "stopping"})
 # What a service manager grants belongs to Jupyter's service here, not to the daemon.
@@ -132,11 +131,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         return code
 
     async def send_signal(self, signum: int) -> None:
-        """Interrupt or end the kernel; 0 only asks whether it is there.
-
-        Raises OSError: there is no kernel any more, or the signal is none of SIGINT, SIGTERM, SIGKILL;
-        DaemonError: the daemon refuses.
-        """
+        """Interrupt or end the kernel; 0 asks whether it is there. Raises OSError: it is gone, or no such signal."""
         if signum == 0:
             if await self.poll() is not None:
                 raise ProcessLookupError(f"kernel:{self._session} has ended")
@@ -231,10 +226,7 @@ class ControlSocket:
     async def ask(
         self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = _ASK_SECONDS
     ) -> dict[str, Any]:
-        """Ask what may be asked twice, and return the JSON document of the answer.
-
-        It is asked once more where the control plane was replaced in between. Raises DaemonError.
-        """
+        """Ask what may be asked twice: once more where the control plane was replaced. Raises DaemonError."""
         lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
         content = b"" if body is None else json.dumps(body).encode()
         if body is not None:

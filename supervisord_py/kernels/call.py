@@ -35,8 +35,7 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.kernels.session import CallEvent, CallRequest
 
-ABANDON_SECONDS = 2.0
-"""After SIGKILL: a process that takes longer to die sits in the operating system, and no call should wait for that."""
+ABANDON_SECONDS = 2.0  # after SIGKILL: what takes longer to die sits in the system, and nobody should wait for that
 LOST_CELL_SECONDS = 5.0  # how long a kernel that is gone may take to say so of its cell
 END_SECONDS = 15.0  # how long a cell waits for the word on how its kernel ended
 _log = structlog.get_logger(__name__)
@@ -122,10 +121,7 @@ class KernelCall:
         )
 
     async def _run_cells(self, kernel: KernelInstance) -> bool:
-        """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit.
-
-        There is a message afterwards where the last one that was run is not the last one that was sent, or not ok.
-        """
+        """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit."""
         session, request, loop = self._session, self._request, asyncio.get_running_loop()
         is_over_memory = False
         for index, cell in enumerate(request.cells):

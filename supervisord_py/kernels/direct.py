@@ -26,15 +26,11 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 
-HELLO_SECONDS = 1.0
-"""How long an attached kernel may take to say something; a running cell may keep it from answering, and that is no
-reason to give it up."""
+HELLO_SECONDS = 1.0  # for an attached kernel to say something; a running cell may keep it from that
 AGAIN_SECONDS = 0.05
-UNANSWERED_SECONDS = 1.0
-"""An unanswered request waits in the queue of the socket: another one is only for a kernel that bound twice."""
+UNANSWERED_SECONDS = 1.0  # a request waits in the socket: another one is only for a kernel that bound twice
 RECORD_SECONDS = 5.0  # how long the exit record of a leader that was killed may take
-LINGER_SECONDS = 2 * LAST_WORDS_SECONDS
-"""How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
+LINGER_SECONDS = 2 * LAST_WORDS_SECONDS  # how long a dead kernel is read: longer than anyone waits for its words
 BEGIN_LOOK_SECONDS = 0.002
 WAKE_SECONDS = 0.02
 _EARLY = ("HOME", "LANG", "LANGUAGE")
@@ -82,10 +78,7 @@ class DirectBackend:
         await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
 
     async def spec(self, launch: Launch) -> ChildSpec:
-        """Return what is to be spawned; makes the folder with the connection file.
-
-        Raises OSError, ConfigError: the folder cannot be made, or the kernelspec has no command line.
-        """
+        """Return what is to be spawned; makes the folder with the connection file. Raises OSError, ConfigError."""
         place = await asyncio.to_thread(connection_file.make, self._config.run_dir, launch.session_id)
         return ChildSpec(
             unit=launch.unit,
@@ -101,10 +94,7 @@ class DirectBackend:
         return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
-        """Connect to a kernel that was spawned and return it when it answers.
-
-        Raises ReadinessTimeoutError: it does not answer by then; KernelGoneError: it ended before.
-        """
+        """Return a spawned kernel when it answers. Raises ReadinessTimeoutError, KernelGoneError (it ended before)."""
         begun = asyncio.get_running_loop().time()
         await self.preload()
         kernel = DirectKernel(self._placement, launch, child, self._connection(launch), self._config)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 OURS_PREFIXES = ("PX_", "PI_PYTHON_GATEWAY_")
 OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
 """What a service manager tells the daemon alone, and what would tie a kernel's life to another process than its own."""
-WHOLE_SECRET = 8
-"""A secret of at least so many characters is found inside a value, too; a shorter one only as the whole value."""
+WHOLE_SECRET = 8  # characters: a secret as long is found inside a value, too; a shorter one as the whole value
 NOTHING = Environment({})
 MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 

@@ -74,10 +74,9 @@ class RemoteKernels:
     async def start_at(
         self, client: GatewayClient, launch: Launch, body: Mapping[str, Any], *, deadline: float, wanted: str
     ) -> GatewayKernel:
-        """Have a kernel started and return it when it answers.
+        """Have a kernel started, under the id `wanted` if the server takes it; `body`: of the POST without that.
 
-        `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
-        deleted, as far as the server can be reached.
+        What did not come up is deleted, as far as the server can be reached.
         """
         held = RemoteKernel(launch.instance, launch.session_id, wanted, client.shown, time.time(), launch.tag)
         kernel = self._kernel(client, held, launch)
@@ -143,10 +142,7 @@ class RemoteKernels:
             await self._note(msgspec.structs.replace(held, tag=tag))
 
     async def sweep(self) -> int:
-        """Delete the kernels of this daemon that no handle has; returns how many were.
-
-        The notes of those at a server out of our reach stay, until the settings name it again.
-        """
+        """Delete kernels that no handle has, where their server is in reach; return how many."""
         deleted = 0
         for held in self._without_handle():
             if (client := await self.client_of(held)) is not None:
@@ -195,11 +191,7 @@ class GatewayExternal(RemoteKernels):
         self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        """Have a kernel started and return it when it answers.
-
-        ConfigError: no address is set, or the server wants a token; InvalidInputError: it has no such kernelspec;
-        StartFailedError: it is not reachable, or failed.
-        """
+        """Have a kernel started. Raises ConfigError, InvalidInputError (no such kernelspec), StartFailedError."""
         client = self._client()
         specs = sorted(await client.preflight())
         name = launch.kernelspec or NATIVE

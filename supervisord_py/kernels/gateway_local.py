@@ -272,10 +272,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
 
 
 def kernelspec(launch: Launch) -> str:
-    """Return the text of the `kernel.json` by which the gateway starts one kernel: our launcher, its own environment.
-
-    A `$` in a value is doubled: Jupyter takes single ones for references to variables.
-    """
+    """Return `kernel.json` for one kernel. A `$` in a value is doubled: a single one refers to a variable."""
     env = {**launch.env, MARK: launch.instance, "PX_UNIT": launch.unit}
     spec = {
         "argv": command(launch, CONNECTION_FILE),

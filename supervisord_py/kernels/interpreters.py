@@ -37,8 +37,7 @@ MANAGED = "managed"  # the word by which a request asks for the managed environm
 PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
 REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
-INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
-"""A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""
+INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")  # a person's own settings pass to an install, not to kernels
 INSTALL_SECONDS = 1800.0
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())

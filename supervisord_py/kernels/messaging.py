@@ -33,11 +33,9 @@ from supervisord_py.process.model import Child, ExitRecord
 if TYPE_CHECKING:
     from supervisord_py.kernels.wire import Message
 
-IDLE_SECONDS = 5.0
-"""Of silence after a reply, when the end of output counts as lost: a message may be large, and the machine busy."""
+IDLE_SECONDS = 5.0  # of silence after a reply: the end of output is lost then; a message may be large, and we busy
 REPLY_SECONDS = 2.0  # how long a reply may come after the end of output: it is sent before it
-LAST_WORDS_SECONDS = 0.25
-"""How long a reply may come after the news of the kernel's death: without it an exit() looks like a crash."""
+LAST_WORDS_SECONDS = 0.25  # for a reply after the news of the death: without it an exit() looks like a crash
 CONCLUDE_SECONDS = 5.0  # how long whoever waits for a cell may take, when the connections are closed
 QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end

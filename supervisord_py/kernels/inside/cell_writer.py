@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-STATUS_MIME = "application/x-px-status+json"
-"""A display with this type is a status event of a helper: one record `status`, and nothing to be shown as output."""
+STATUS_MIME = "application/x-px-status+json"  # a display of it is an event of a helper, no output
 STREAMS = {"stdout": ".out", "stderr": ".err"}
 RECORDS = ".jsonl"
-LEAST_RECORD_BYTES = 1 << 20
-"""Records may take as much room as output may, and at least this: a small cap must not hide an error's traceback."""
+LEAST_RECORD_BYTES = 1 << 20  # that records may take: a small cap must not hide an error's traceback
 _ALWAYS = frozenset(("begin", "error", "capped", "end"))
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 

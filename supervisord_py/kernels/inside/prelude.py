@@ -217,10 +217,7 @@ def run(
 
 
 def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options: Any) -> tuple[int, bool]:
-    """Run a command in a session of its own to its end; any exception, also an interrupt, ends it.
-
-    Returns its exit code, -N where signal N ended it, and whether it was ended because `timeout` seconds were over.
-    """
+    """Run a command in a session of its own; any exception ends it. Returns its exit code, and if it is late."""
     came: list[int] = []  # an interrupt in the middle of the start, which would leave nobody who knows the process
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda *_: came.append(1)) if is_main else None
