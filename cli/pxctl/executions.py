@@ -132,7 +132,7 @@ def execution_events(client: Client, execution: Document) -> Iterator[tuple[byte
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
-    for line, event in events_of(client, lambda: route_of(execution, "tail")):
+    for line, event in events_of(client, route_of(execution, "tail"), {}):
         yield line, event
         if event["event"] == "done":
             return

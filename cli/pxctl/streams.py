@@ -75,20 +75,24 @@ def stream(client: Client, method: str, target: str, **request: Any) -> Iterator
                 raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
 
 
-def events_of(client: Client, target: Callable[[], str], *, follow: bool = True) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event of an NDJSON answer; followed, over restarts of the control plane.
+def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer to the parameters `asked`; unless `follow` is false, for ever.
 
-    `target` is asked anew at each connection: it names the place to go on at, unless the last event did (`seen`).
+    After a loss it goes on behind the last event, at the position, number or mark that this one names.
     """
-    if not follow:
-        yield from stream(client, "GET", target(), timeout=_READ_SECONDS)
+    if not asked.get("follow", True):
+        yield from stream(client, "GET", query(target, asked.items()), timeout=_READ_SECONDS)
         return
     patience, seen = Patience(), dict[str, str]()
     while True:
         try:
-            for line, event in stream(client, "GET", target(), timeout=None, fields=seen):
+            for line, event in stream(client, "GET", query(target, asked.items()), timeout=None, fields=seen):
                 if "seen" in event:
                     seen = {"Last-Event-ID": event["seen"]}
+                elif "next_position" in event:
+                    asked |= {"cursor": event["next_position"], "lines": None, "since": None}
+                elif "id" in event:
+                    asked |= {"after": event["id"], "limit": None}
                 yield line, event
             patience.met()
             time.sleep(_PAUSE_SECONDS)  # an orderly end of an endless answer: the control plane is being replaced

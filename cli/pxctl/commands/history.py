@@ -25,9 +25,7 @@ from pxctl.streams import ask_until, bytes_of, events_of, since_when
 @click.option("--stdout", "stream", flag_value="stdout", help="Only what came on stdout.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Only what came on stderr.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
-def show_logs(
-    invocation: Invocation, unit: str, follow: bool, timestamps: bool, stream: str | None, **place: Any
-) -> None:
+def show_logs(invocation: Invocation, unit: str, timestamps: bool, **asked: Any) -> None:
     """Show a unit's output as it came; with --json a line of NDJSON for each piece.
 
     Where output was lost, a note on stderr says how much.
@@ -35,14 +33,9 @@ def show_logs(
     $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
     $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
     """
-    begins_line, has_any, place["since"] = True, False, since_when(place["since"])
-
-    def target() -> str:
-        asked = [("follow", follow or None), *place.items(), ("stream", stream)]
-        return query(f"/api/units/{quote(unit)}/logs", asked)
-
+    begins_line, has_any, asked["since"] = True, False, since_when(asked["since"])
     with contextlib.suppress(KeyboardInterrupt):
-        for line, piece in events_of(invocation.client(), target, follow=follow):
+        for line, piece in events_of(invocation.client(), f"/api/units/{quote(unit)}/logs", asked):
             has_any = True
             if invocation.json:
                 output.write(line + b"\n")
@@ -54,8 +47,6 @@ def show_logs(
                 begins_line = content.endswith(b"\n")
             else:
                 output.write(bytes_of(piece))
-            if "next_position" in piece:
-                place = {"cursor": piece["next_position"]}  # after a loss it begins where the last piece ended
     if not has_any and unit.startswith("kernel:"):
         name = unit.removeprefix("kernel:")
         invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
@@ -65,28 +56,19 @@ def show_logs(
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
 @click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="Begin with the latest N.")
-def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None) -> None:
+def show_events(invocation: Invocation, **asked: Any) -> None:
     """Show what happened: one line an event, with --json one NDJSON document an event.
 
     $ pxctl events -f --unit lorenz-ode-solver
     """
-    last: int | None = None
-
-    def target() -> str:
-        count = limit if last is None else None
-        return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
-
     with contextlib.suppress(KeyboardInterrupt):
-        for line, event in events_of(invocation.client(), target, follow=follow):
-            last = event.get("id", last)
+        for line, event in events_of(invocation.client(), "/api/events", asked):
             if invocation.json:
                 output.write(line + b"\n")
-            elif invocation.quiet:
-                invocation.print(*([event["id"]] if "id" in event else []))
-            elif event.get("event") == "gap":
-                invocation.warn(f"pxctl: {event.get('missed')} events were missed here")
+            elif event["event"] == "gap":
+                invocation.warn(f"pxctl: {event['missed']} events were missed here")
             else:
-                invocation.print(_event_line(invocation, event))
+                invocation.print(event["id"] if invocation.quiet else _event_line(invocation, event))
 
 
 def _event_line(invocation: Invocation, event: Document) -> str:
@@ -106,14 +88,14 @@ def explain(invocation: Invocation, unit: str) -> None:
     document = invocation.client().get(f"/api/units/{quote(unit)}/why")
     if invocation.print_result(document, [document.get("unit")]):
         return
-    start = f"{document.get('unit')} is {document.get('state')}"
-    reason = f" ({document['reason']})" if document.get("reason") else ""
+    start = f"{document['unit']} is {document['state']}"
+    reason = f" ({document['reason']})" if document["reason"] else ""
     invocation.print(invocation.paint(start + reason, "bold"))
-    invocation.print(output.clean(str(document.get("summary") or "").removeprefix(f"{start}: ")))
+    invocation.print(output.clean(document["summary"].removeprefix(f"{start}: ")))
     if chain := document.get("chain"):
-        invocation.print("", "What happened, oldest first:")
-        invocation.print(*(f"  {_event_line(invocation, event)}" for event in chain))
-    if tail := str(document.get("stderr_tail") or "").rstrip():
+        events = (f"  {_event_line(invocation, event)}" for event in chain)
+        invocation.print("", "What happened, oldest first:", *events)
+    if tail := (document.get("stderr_tail") or "").rstrip():
         invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
     if document.get("next_step"):
         invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")

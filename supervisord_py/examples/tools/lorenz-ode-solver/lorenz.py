@@ -42,24 +42,8 @@ def trajectory(*, sigma, rho, beta, initial, t_end, steps, rtol, atol):
             rows, block_end = [], solver.t + BLOCK_SECONDS
 
 
-def fixed_points(rho, beta):
-    """Return the states in which nothing moves."""
-    distance = float(np.sqrt(beta * max(0.0, rho - 1)))
-    wings = [[distance, distance, rho - 1], [-distance, -distance, rho - 1]] if rho > 1 else []
-    return [[0.0, 0.0, 0.0], *wings]
-
-
-def summary(points, rho, beta):
+def summary(points):
     """Return what there is to say about a whole trajectory, as JSON values."""
     states = points[:, 1:]
-    sides = np.sign(states[:, 0])
-    return {
-        "final": states[-1].tolist(),
-        "minimum": states.min(axis=0).tolist(),
-        "maximum": states.max(axis=0).tolist(),
-        "mean": states.mean(axis=0).tolist(),
-        "fixed_points": fixed_points(rho, beta),
-        "wing_changes": int(np.count_nonzero(np.diff(sides[sides != 0]))),
-        "t_end": float(points[-1, 0]),
-        "steps": len(points) - 1,
-    }
+    extent = {"minimum": states.min(axis=0).tolist(), "maximum": states.max(axis=0).tolist()}
+    return {"final": states[-1].tolist(), **extent, "t_end": float(points[-1, 0]), "steps": len(points) - 1}

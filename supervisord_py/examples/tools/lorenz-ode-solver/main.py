@@ -76,7 +76,7 @@ def run(asked: Asked, request: Request):
     points = np.concatenate(list(blocks(given, request)))
     if given["plot"]:
         return Response(picture.draw(points[:, 1:]), media_type="image/png")
-    answer = summary(points, given["rho"], given["beta"])
+    answer = summary(points)
     return answer | {"points": points.tolist()} if given["format"] == "points" else answer
 
 
@@ -93,7 +93,7 @@ def stream(asked: Asked, request: Request):
                 reached = float(block[-1, 0])
                 item = {"t": reached, "progress": reached / given["t_end"], "points": block.tolist()}
                 yield json.dumps(item) + "\n"
-            answer = {"done": True, "summary": summary(np.concatenate(known), given["rho"], given["beta"])}
+            answer = {"done": True, "summary": summary(np.concatenate(known))}
         except (IntegrationError, CancelledRun) as error:
             answer = {"error": str(error)}
         yield json.dumps(answer) + "\n"
