@@ -280,6 +280,8 @@ class RunDriver:
         run = self._run_of(self._known.get(own.get("execution", 0), nobody), child.key)
         if run.execution.status is Status.RUNNING:
             self._room.add(run)
+            if run.execution.pid is None:  # the control plane before us ended before that was written
+                self._room.ledger.post(run.spawned(child))
             self._room.line.running[run.id] = run.execution
         run.goes_on = run.id in self._retried
         run.ready_at, run.phase = child.started_at, Phase.READY
@@ -325,8 +327,6 @@ class RunDriver:
         for number in held - set(rows):  # its end was recorded, and the control plane came no further
             self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
         for run in await room.supervisor.adopt(self):
-            if run.execution.pid is None:  # the control plane before us ended between the spawn and this
-                await room.ledger.write(run.spawned(run.child))
             room.task(run.see_through())
         self._known = {}
         for row in rows.values():

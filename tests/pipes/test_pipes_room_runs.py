@@ -99,25 +99,24 @@ async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(own_rig
 
 
 async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(own_rig: PipeRig) -> None:
+    """Also where its pid had not come to the ledger yet."""
     folder = own_rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
     number = await own_rig.begun("quick")
+    pid = own_rig.running(number)
+    await own_rig.ledger.write(EXECUTIONS.update(number, pid=None, start_time=None))
     waiting = asyncio.ensure_future(own_rig.room.wait(number))
     await asyncio.sleep(0)
     await own_rig.room.detach()
     with pytest.raises(InterruptedRunError):
         await waiting
     (folder / "gate").touch()
-    await eventually(lambda: any(it.exit for it in own_rig.placement.children()) or _exited(own_rig), "the exit")
+    await eventually(lambda: not any(alive(it.identity.pid) for it in own_rig.placement.children()), "the exit")
     await own_rig.put_down()
     own_rig.time.pass_by(100)
     await own_rig.open()
     done = await own_rig.room.wait(number)
-    assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
+    assert (done.status, done.exit_code, done.stdout, done.pid) == (Status.FAILED, 4, "done\n", pid)
     assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
-
-
-def _exited(rig: PipeRig) -> bool:
-    return all(not alive(it.identity.pid) for it in rig.placement.children())
 
 
 async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(own_rig: PipeRig) -> None:
