@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
@@ -35,18 +34,12 @@ ERRORS = {
 
 
 class MockProvider:
-    """Listens while it is entered.
+    """Listens while it is entered."""
 
-    Attributes:
-        requests: Bodies of the completions that were asked for.
-        keys: Their bearer tokens.
-        command: What the tool call runs.
-    """
-
-    def __init__(self, command: str = COMMAND) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.command = command
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []  # bodies of the completions that were asked for
+        self.keys: list[str] = []  # their bearer tokens
+        self.command = COMMAND  # what the tool call runs
         self._over = asyncio.Event()
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
@@ -66,9 +59,7 @@ class MockProvider:
         self._port = self._runner.addresses[0][1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._over.set()
         await self._runner.cleanup()
 
@@ -103,13 +94,9 @@ class MockProvider:
             calls = [{"index": 0, "id": f"call{len(self.requests)}", "type": "function", "function": call}]
             return [_chunk({"role": "assistant", "tool_calls": calls}), _chunk({}, "tool_calls"), _used()]
         text = _text(messages[-1].get("content")) if model == "echo" else ANSWER
-        half = len(text) // 2
-        return [
-            _chunk({"role": "assistant", "content": text[:half]}),
-            _chunk({"content": text[half:]}),
-            _chunk({}, "stop"),
-            _used(),
-        ]
+        first, rest = text[: len(text) // 2], text[len(text) // 2 :]
+        begun = _chunk({"role": "assistant", "content": first})
+        return [begun, _chunk({"content": rest}), _chunk({}, "stop"), _used()]
 
 
 def _chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:

@@ -177,13 +177,3 @@ def test_adopted_instances_count_and_age() -> None:
     other = pool.set.reserve_serial()
     stale = pool.set.adopt("b", other, RULES, digest="v0", last_used=NOW, ready=True, now=NOW)
     assert stale == [Stop("b", other, Reason.REPLACED)]
-
-
-def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
-    pool = Pool()
-    assert pool.send("stop", "a", Reason.STOPPED) == ()
-    assert pool.end("a", 77) == ()
-    for event in ("ready", "start_failed", "died", "condemn", "gone"):
-        assert pool.send(event, "a", 1) == ()
-    pool.ask()
-    assert pool.end("a", 77) == ()

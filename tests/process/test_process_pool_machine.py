@@ -172,9 +172,10 @@ class PoolMachine(RuleBasedStateMachine):
             case "measure":
                 self.send("measured", {tool: choice.randint(0, 100)})
             case "late":  # word of an instance that is not there any more changes nothing
+                self.send("end", tool, 77_777)
                 serial = choice.randint(0, 5)
                 if tool not in self.world or self.world[tool].serial != serial:
-                    for event in ("ready", "start_failed", "died", "gone"):
+                    for event in ("ready", "start_failed", "died", "condemn", "gone"):
                         self.send(event, tool, serial)
 
     @rule(tool=tools, pin=st.sampled_from(list(Pin)))
