@@ -124,10 +124,7 @@ def open_tcp(listen: str, token_file: Path) -> tuple[socket.socket, TcpAccess]:
 
 
 def read_or_make_token(path: Path) -> str:
-    """Return the token in `path`; make the file (0600) with a fresh one when it is not there.
-
-    Raises ConfigError: the file is not ours alone (somebody may have read it), holds no secret, or cannot be used.
-    """
+    """Return the token in `path`, made (0600) where it is not there. Raises ConfigError: others may have read it."""
     from supervisord_py.config.documents import read_bounded  # only who listens on TCP needs it
 
     why = ""

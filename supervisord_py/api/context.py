@@ -126,10 +126,9 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 class HeldCall:
-    """One work, what happened in it, and who follows it.
+    """One work, what happened in it, and who follows it; it may end (`ends_with_client`) when nobody does any more.
 
-    `path`: of the request; `work` is given what takes its events, and returns the last document; `ends_with_client`: it
-    is cancelled when nobody follows it any more.
+    `path`: of the request; `work` is given what takes its events, and returns the last document.
     """
 
     def __init__(self, live: Live, path: str, work: Work, *, ends_with_client: bool) -> None:

@@ -56,10 +56,9 @@ class Known(NamedTuple):
 
 
 async def claim(ledger: Ledger, key: str, route: str, digest: str) -> Known | None:
-    """Claim a key for a request with a body of that digest; None: go on, it was free.
+    """Claim a key for a request with a body of that digest; None: go on, it was free. `route` is method and path.
 
-    `route` is method and path: the same key elsewhere is another key. Raises LedgerDegradedError: the disk takes
-    nothing, so a second request could not be told from the first.
+    Raises LedgerDegradedError: the disk takes nothing, so a second request could not be told from the first.
     """
 
     def run(connection: sqlite3.Connection) -> Known | None:
@@ -78,10 +77,7 @@ async def answer_once(
     *,
     streams: bool,
 ) -> web.StreamResponse:
-    """Respond with what comes of the work, unless the key says that this was done before: then it is not begun.
-
-    With `streams` the response is not kept for replay.
-    """
+    """Respond with what comes of the work (`streams`: not kept for replay); what was done before is not begun."""
     if not _KEY.fullmatch(key):
         raise errors.BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII letters.", hint="use a UUID")
     request, ledger = call.request, call.context.ledger

@@ -85,10 +85,7 @@ async def use(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
 
 
 async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
-    """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started.
-
-    As a stream, which is 200, it tells what is waited for: a build takes minutes.
-    """
+    """Start a session's kernel: 201, or 200 where it ran already or as a stream; `explain`: only say what would be."""
     if seen := call.request.headers.get("Last-Event-ID"):
         return await resume(call, seen)
     kernels = call.context.kernels
@@ -233,10 +230,8 @@ async def tell(call: ApiCall, media: str, held: HeldCall, place: StreamPlace = _
         if media == JSON:
             ends: set[asyncio.Future[Any]] = {held.work, call.live.given_up}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            answer = streams.json_answer(document := held.result())
+            answer = streams.json_answer(held.result())
             held.is_told = True
-            if (cold := document.get("cold_start_ms")) is not None:
-                answer.headers["X-Px-Cold-Start"] = str(cold)
             return answer
         await held.until_more(0)
         if place == _BEGINNING and held.work.done():

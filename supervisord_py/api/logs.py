@@ -27,7 +27,6 @@ from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventGap
 from supervisord_py.process.logs import Chunk, Cursor, LogReader, Output, Stream
 
-_STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
 _LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
 _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within this time
 _DEFAULT_EVENTS = 1000
@@ -75,7 +74,8 @@ def _unit_of(call: ApiCall) -> str:
 
 async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, None]:
     """Yield what is stored at the moment of the request, a bounded piece at a time, and then what comes."""
-    only, since, cursor = _STREAMS.get(asked.stream or ""), asked.since, asked.cursor
+    only = None if asked.stream is None else Stream[asked.stream.upper()]
+    since, cursor = asked.since, asked.cursor
     end = await asyncio.to_thread(reader.end)
     if cursor is None:
         cursor = await asyncio.to_thread(reader.start if since is None else lambda: reader.since(since))
@@ -97,11 +97,8 @@ async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, N
 
 
 async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Output, None]:
-    """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
-
-    It lies in files of the execution: positions are offsets in those.
-    """
-    known, streams = 0, [OutputStream(name) for name in _STREAMS if asked.stream in {None, name}]
+    """Yield the output of a pipe's newest execution, with `follow` of those that come, by offsets in files."""
+    known, streams = 0, [each for each in (OutputStream.STDOUT, OutputStream.STDERR) if asked.stream in {None, each}]
     while True:
         found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=asked.since, limit=1))).executions
         for newest in found if found and found[0].id != known else ():
@@ -111,12 +108,12 @@ async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Out
                 async with aclosing(pipes.follow(known, streams, *begins)) as items:
                     async for item in items:
                         if isinstance(item, FollowOutput):
-                            yield Chunk(time.time(), _STREAMS[item.stream], item.offset, item.data, known)
+                            yield Chunk(time.time(), Stream[item.stream.upper()], item.offset, item.data, known)
                 continue
             for each, begin in zip(streams, begins, strict=True):
                 at = begin
                 while (page := await pipes.output(known, each, at)).data:
-                    yield Chunk(newest.finished_at or time.time(), _STREAMS[each], at, page.data, known)
+                    yield Chunk(newest.finished_at or time.time(), Stream[each.upper()], at, page.data, known)
                     at += len(page.data)
         if not asked.follow:
             return

@@ -251,10 +251,7 @@ async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.P
 async def _documents(
     call: ApiCall, execution: int, only: OutputStream | None, begin: list[int]
 ) -> AsyncGenerator[Document, None]:
-    """Yield what is to be told, to the end, without what was seen: `begin` has the end of it for each stream.
-
-    Each piece of output says as `seen` how far all streams were told: what a client comes back with.
-    """
+    """Yield what is to be told, without what was seen: `begin`, later `seen`, is the end of that in each stream."""
     wanted = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
     ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(wanted)}
     async with aclosing(call.context.pipes.follow(execution, wanted, *ends.values())) as items:

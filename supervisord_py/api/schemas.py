@@ -114,10 +114,7 @@ class JupyterKernel(msgspec.Struct, frozen=True):
 
 
 def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str, Any]:
-    """Read the query of a request, of the fields of `kind`, those that are tuples repeated.
-
-    Raises BadRequestError: a parameter is unknown, given twice, or impossible.
-    """
+    """Read the query of a request; tuples are given repeated. Raises BadRequestError: one is unknown or impossible."""
     lists = {it.encode_name for it in msgspec.structs.fields(kind) if it.default == ()}
     values: dict[str, Any] = {}
     for name in given:
@@ -138,10 +135,7 @@ def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
 
 
 def moment_of(name: str, text: str | None, now: float) -> float | None:
-    """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
-
-    Raises BadRequestError: it is neither.
-    """
+    """Return the Unix time of an RFC 3339 time (or UTC) or of an age. Raises BadRequestError: it is neither."""
     if text is None:
         return None
     if age := _AGE.fullmatch(text):
@@ -165,8 +159,7 @@ def last_id(headers: Mapping[str, str]) -> int | None:
 def read_body(kind: type[B], raw: bytes) -> B:
     """Read the JSON body of a request; none at all is `{}`.
 
-    Raises BadRequestError: it is no JSON (`line` and `column` say where), or no object; InvalidInputError: it does not
-    fit; each mistake with its JSON pointer.
+    Raises BadRequestError: it is no JSON, or no object; InvalidInputError: it does not fit, by JSON pointers.
     """
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)

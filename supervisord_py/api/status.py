@@ -43,10 +43,7 @@ async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> dict[str, 
 async def change(
     call: ApiCall, *, unit: tuple[str, ...] = (), timeout: s.Seconds | None = None, wait: bool | None = None
 ) -> dict[str, Any]:
-    """Start, stop or restart every unit that the names mean; `results` has one member a unit.
-
-    It is done to all of them at the same time; one that fails has its problem where the others have their answer.
-    """
+    """Start, stop or restart at once every unit that the names mean; each has its answer or problem in `results`."""
     verb = call.request.path.rpartition("/")[2]
     if not unit:
         raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
@@ -87,10 +84,9 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
 async def wait(
     call: ApiCall, *, for_: Literal["ready", "stopped", "done"] = "ready", timeout: s.Seconds | None = None
 ) -> dict[str, Any]:
-    """Answer once the unit is as wanted, or once it cannot become so any more.
+    """Answer once the unit is as wanted, or once it cannot become so any more: then `ok` is false.
 
-    `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
-    error of the request. 504 when the time is over.
+    504 when the time is over.
     """
     unit, began = unit_named(call).unit, False
     # Subscribe first, then read the state, then wait: nothing can happen unseen in between.
@@ -115,8 +111,7 @@ async def wait(
 def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
     """Say whether a goal is reached, or out of reach (False), or may still come (None).
 
-    A cold unit, or a kernel that is stopped, may still be started by someone else, unless it was seen starting before:
-    then its start has failed. A pipe is done with the good end of its last execution.
+    What is off may still be started by someone else, unless it was seen starting: then its start has failed.
     """
     word = view.state
     if view.kind == "pipe":

@@ -56,10 +56,7 @@ def pick(value: Any, *names: str) -> dict[str, Any]:
 
 
 def json_bytes(document: Any) -> bytes:
-    """Write a document as compact JSON in UTF-8: Structs, dataclasses and enums too; what is no number is null.
-
-    Half of a surrogate pair (an undecodable file name in a traceback) is no UTF-8: it leaves as its JSON escape.
-    """
+    """Write a document as compact JSON in UTF-8; what is no number is null, half of a surrogate pair its escape."""
     try:
         return _ENCODER.encode(document)
     except (UnicodeEncodeError, OverflowError, ValueError):  # half a pair, or a whole number over 64 bits

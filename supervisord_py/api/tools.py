@@ -93,10 +93,7 @@ async def run(
 
 
 async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:
-    """Hold a warm instance for as long as the connection stays open; the first line says where it is.
-
-    The answer ends when the instance does.
-    """
+    """Hold a warm instance for as long as the connection stays open or it lives; the first line says where it is."""
     launcher, name = call.context.launcher, tool_name(call)
     held = await launcher.acquire(launcher.catalog.get(name), timeout, None)
     instance = held.instance
@@ -114,10 +111,7 @@ async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.Strea
 
 
 async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True) -> tuple[int, dict[str, Any]]:
-    """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
-
-    What is left of one that is stopped is named.
-    """
+    """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once."""
     verb = call.request.path.rpartition("/")[2]
     document = await change_unit(call, verb, f"tool:{tool_name(call)}", timeout, wait)
     return 200 if wait else 202, document
@@ -183,10 +177,7 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
 
 
 async def sync(call: ApiCall) -> web.StreamResponse:
-    """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document.
-
-    What fails before the first line is an error with its own status. A client that goes away ends the build.
-    """
+    """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document."""
     name = tool_name(call)
     progress = _builder(call).sync(call.context.launcher.catalog.get(name))
     first = await anext(progress, None)

@@ -203,10 +203,9 @@ async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) 
 
 
 async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:
-    """Start or stop a tool or kernel: `survivors` of a stop is [], `killed` names it if its grace was not enough.
+    """Start or stop a tool or kernel, also without waiting for it: `killed` names it if its grace was not enough.
 
-    The work goes on by itself when the client does not want to wait. Raises SurvivorsError: something is
-    left; TimedOutError: the time is over.
+    Raises SurvivorsError: something is left; TimedOutError: the time is over.
     """
     context, killed = call.context, []
     kind, _, name = unit.partition(":")

@@ -1,8 +1,7 @@
 """What users write, read into Structs; each mistake with file, line, column, JSON pointer and the nearest known word.
 
-A text becomes a `Document` (`parse_json`, `parse_toml`, `parse_yaml`; `read_document` for files), and `convert` makes a
-`msgspec.Struct` of its value or says what is wrong with it. Positions are looked up only when there is a problem.
-Nothing but `DocumentError` and `OSError` escapes a reader, whatever the bytes.
+A text becomes a `Document`, of which `convert` makes a `msgspec.Struct`. Positions are looked up only when there is a
+problem. Nothing but `DocumentError` and `OSError` escapes a reader, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -277,10 +276,9 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = T
 def convert(
     document: Document, kind: type[T], at: Pointer = (), *, value: Any = None, strict: bool = True
 ) -> tuple[T | None, list[Problem]]:
-    """Make a Struct of the object at `at`, or say what is wrong with it first.
+    """Make a Struct of the object at `at` (`value`, else the whole document), or say what is wrong with it first.
 
-    `value` is that object; None for the whole document. Not `strict` also takes numbers and booleans written as text
-    (YAML, query strings).
+    Not `strict` also takes numbers and booleans written as text (YAML, query strings).
     """
     value = document.value if value is None else value
     if not isinstance(value, dict):

@@ -140,11 +140,7 @@ class ControlPlane:
             self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
-        """Close the rows of which our keeper holds no child; tell log and events, once a row.
-
-        Returns all that was cut off before this keeper began: by the death of an earlier one, or by an end in haste.
-        All control planes of one keeper say it.
-        """
+        """Close the rows of which our keeper holds no child, and tell of each; return all cut off before it began."""
         closed = await instances.close_interrupted(self.ledger, held, time.time())
         for row in closed:
             self.events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
@@ -316,10 +312,7 @@ class ControlPlane:
             _log.info("recovered", part=part)
 
     async def reload(self) -> dict[str, Any]:
-        """Read the settings again and put in force what can be; with broken ones the old stay.
-
-        Raises SettingsError: they are broken.
-        """
+        """Read the settings again and put in force what can be. Raises SettingsError: they are broken, the old stay."""
         loaded = await self._read()
         old, new = self.loaded.settings, loaded.settings
         changed = [".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key)]
@@ -338,8 +331,7 @@ class ControlPlane:
     async def restart(self, *, everything: bool) -> None:
         """Begin a restart; without `everything`, of the keeper as well where another version of it was installed.
 
-        What could not go on is refused now, while everything still runs. Raises SettingsError: they are broken;
-        PxError: the installed keeper cannot take over, and why.
+        Raises PxError, while everything still runs: settings are broken, or the installed keeper cannot take over.
         """
         await self._read()
         if not everything:
@@ -358,10 +350,7 @@ class ControlPlane:
             self._keeper_lost.set()
 
     async def _read(self) -> Loaded:
-        """Return the settings as they are now; they are validated anew if anything of them has changed.
-
-        Raises SettingsError: they are broken; PxError: they cannot be kept for the next control plane.
-        """
+        """Return the settings as they are now. Raises PxError: they are broken, or cannot be kept for the next one."""
         folder, flags = self._paths.run_dir, self._flags
 
         def validated() -> Loaded:

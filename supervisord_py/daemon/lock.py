@@ -42,10 +42,7 @@ class AlreadyRunningError(ConflictError):
 
 
 def take_lock(path: Path) -> int:
-    """Lock `path` and return the descriptor that holds it (close-on-exec; not yet signed by `sign_lock`).
-
-    Raises AlreadyRunningError: a living daemon holds it, or a clean-up did not end in time.
-    """
+    """Lock `path` and return the descriptor (close-on-exec). Raises AlreadyRunningError: a living daemon holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + CLEANUP_SECONDS
     while True:
@@ -85,8 +82,7 @@ def _start_time(pid: int) -> int | None:
 def bind_socket(path: Path) -> socket.socket:
     """Bind and listen on `path`. Call only with the lock held, under a umask that closes it to others.
 
-    Raises AlreadyRunningError: somebody answers there; PlaceError: it cannot be, or something that is no socket is in
-    the way.
+    Raises AlreadyRunningError: somebody answers there; PlaceError: it cannot be.
     """
     if path.is_socket():
         _unlink_dead(path)

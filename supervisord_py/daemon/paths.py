@@ -123,8 +123,7 @@ def check_socket_length(path: Path) -> None:
 def make_places(paths: Paths) -> None:
     """Make every directory of `paths` that is not there yet, under a umask that closes them to others.
 
-    Raises ForbiddenError: one is a symbolic link, belongs to another user, or may not be made; PlaceError:
-    something that is no directory is in the way, or the disk refuses.
+    Raises ForbiddenError: one is a link, somebody else's, or may not be made; PlaceError: it cannot be.
     """
     guarded = [paths.run_dir, paths.state_dir, paths.log_dir, paths.run_dir / "k", paths.cells_dir]
     guarded += [paths.executions_dir, paths.kernels_dir]

@@ -41,10 +41,7 @@ def service_file(which: str, flags: Flags) -> str:
 
 
 def carried(environ: Mapping[str, str], *, system: bool) -> dict[str, str]:
-    """Return the variables without which a service would be another daemon than this call's: places and settings.
-
-    Raises ConfigError: one is a secret, which everybody could read in a service file.
-    """
+    """Return the variables without which a service would be another daemon. Raises ConfigError: one is a secret."""
     places = [name for name in _PLACES if environ.get(name) and not (system and name.startswith("XDG_"))]
     kept = {name: os.path.abspath(os.path.expanduser(environ[name])) for name in places}
     secrets = {f"{PREFIX}{section}__{name}".upper() for section, name in SECRETS}
@@ -77,10 +74,7 @@ def systemd_socket(path: str | None) -> str:
 def launchd_plist(
     command: Sequence[str], variables: Mapping[str, str], *, system: bool, socket: str | None = None
 ) -> str:
-    """Return the property list that runs `command` as an agent of the user, or as a daemon of the machine.
-
-    With `socket`, a path, launchd listens there and starts it when somebody connects.
-    """
+    """Return the property list that runs `command`; with `socket`, a path, once somebody connects there."""
     job = plistlib.loads((UNITS / f"{LABEL}.plist").read_bytes())
     job["ProgramArguments"] = list(command)
     job["EnvironmentVariables"] |= variables

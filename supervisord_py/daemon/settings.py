@@ -33,8 +33,7 @@ VALID_NAME = "settings.valid.json"
 class SettingsError(ConfigError):
     """Settings are wrong: `problems` has every mistake of every source, as JSON objects.
 
-    `exit_code` is the word of `pxd` to whoever started it; the problem document speaks to the client, whose codes end
-    at 9 (CONTRACT §3), and names the client's next step.
+    `exit_code` is that of `pxd`; the problem document speaks to the client, whose codes end at 9 (CONTRACT §3).
     """
 
     exit_code = EXIT_BAD_SETTINGS
@@ -50,10 +49,7 @@ class SettingsError(ConfigError):
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """The flags of `pxd` that the control plane and a later self need again; paths are absolute for their sake.
-
-    With the environment they say where settings are read from.
-    """
+    """The flags of `pxd`, which with the environment say where settings are read from; paths are absolute."""
 
     config_file: str | None = None  # then it must exist
     socket: str | None = None

@@ -163,7 +163,6 @@ class _SettingsReading:
         """Take one key of the environment or a flag; an empty text is none."""
         section, _, name = key.partition(".")
         value = _items(text, os.pathsep) if key == "tools.paths" else text
-        self.layers.append({})
         self._take({"origin": origin}, section, name, None if text == "" else value)
 
     def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
@@ -175,7 +174,7 @@ class _SettingsReading:
             return
         if (section, name) == ("tools", "paths") and isinstance(value, list | tuple):
             value = self._folders = (*self._folders, *value)  # every source adds to these
-        self.layers[-1].setdefault(section, {})[name] = value
+        self.layers.append({section: {name: value}})
         self.places[section, name] = self.places[section,] = place
 
     def _file(self, path: Path) -> None:
@@ -190,7 +189,6 @@ class _SettingsReading:
         except DocumentError as error:
             self.problems.append(_mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
             return
-        self.layers.append({})
         for section, values in document.value.items():
             place = at(document.place((section,), key=True)[0])
             for name, value in values.items() if isinstance(values, dict) else ():
@@ -199,7 +197,7 @@ class _SettingsReading:
                 message = f"{section}: expected a table: [{section}], got {values!r}"
                 self.problems.append(_mistake(place, section, message))
             elif not isinstance(values, dict):
-                self.layers[-1][section] = values
+                self.layers.append({section: values})
             self.places[section,] = place
 
     def problem(self, details: ErrorDetails) -> dict[str, Any]:

@@ -146,7 +146,7 @@ async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
     rig.pipes.scheduler_error = "it fell"
     health = (await rig.get("/api/health"))[1]
     assert health["pipes"]["pipes"] == 5
-    assert {"part": "scheduler", "detail": "was restarted: it fell"} in health["degraded"]
+    assert [one["detail"] for one in health["degraded"]] == ["was restarted: it fell"]
 
 
 async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
@@ -156,7 +156,7 @@ async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks
     part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
     known = {"part": part, "detail": detail, "repair": "df -h, then free some space"}
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
-    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
+    assert known in (await rig.get("/api/health"))[1]["degraded"]
     found = {each["name"]: each for each in (await rig.get("/api/doctor"))[1]["checks"]}
     assert (found[part]["status"], found[part]["detail"], found[part]["repair"]) == ("fail", detail, known["repair"])
     told = {"name": "pipe:broken", "status": "fail", "detail": "pipe.md:3: no", "repair": "pxctl pipe validate broken"}
