@@ -1,9 +1,8 @@
 """Which tools are there? Folders under the tool directories, read again when they change; added and removed ones.
 
 A broken tool is an entry with its error and harms no other. Names, never paths, come from outside: a name is looked up
-among the tools that were found, so `../x` can lead nowhere. The first folder that has a name wins; the others of that
-name are listed as errors. A look does blocking file operations, tens of microseconds a tool, and is meant for one
-thread; to add and to remove takes longer: call it in another.
+among the tools that were found, so `../x` can lead nowhere. The first folder that has a name wins; the others are
+errors. A look blocks for tens of microseconds a tool; to add and to remove takes longer: call it in another thread.
 
 What is added appears under its name whole or not at all, never over something that is there, and was checked before.
 Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of a tool

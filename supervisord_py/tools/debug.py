@@ -36,7 +36,6 @@ STEPS = {
     "evicted_during_run": "Keep it from being stopped while it works: `pxctl pin {spec.name}`; see `pxctl events`.",
     "memory_limit": "Raise max_memory_mb ({spec.max_memory_mb}) in tool.json, or use less.",
     "missing_interpreter_or_module": "pxctl tools sync {spec.name}",
-    # What follows is in the answer only where it is found.
     "runtime_limit": "Raise max_runtime_seconds in tool.json, or ask for less at a time.",
     "ignores_sigterm": "End on SIGTERM in {spec.entrypoint}, or raise stop_timeout_seconds.",
 }
@@ -71,8 +70,7 @@ def _in_records(
     if drift:
         found["schema_drift"] = ("; ".join(drift[:5]), None)
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
-        who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
-        said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0]['run']})"
+        said = f"{len(refused)} of the last {len(runs)} runs were refused with 422 (run {refused[0]['run']})"
         found["invalid_input"] = (said, None)
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for run in runs:  # the pool never does that by itself; a stop, a removal does
@@ -128,11 +126,9 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     for case, usual in STEPS.items():
         evidence, step = found.get(case, (None, None))
         if evidence is not None:
-            if not step or "tools debug" in step:  # who asks debug is not sent to debug
-                step = usual.format(spec=spec)
+            step = usual.format(spec=spec) if not step or "tools debug" in step else step  # it is being debugged
             evidence += "" if evidence.endswith((".", "?")) else "."
-        if evidence is not None or case not in ("runtime_limit", "ignores_sigterm"):
-            cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
+        cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
     verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
     if named := [each["case"] for each in cases if each["found"]]:
         verdict = f"found: {', '.join(named)}"

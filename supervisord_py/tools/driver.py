@@ -67,9 +67,6 @@ _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 _CPU_SLACK_SECONDS = 2
-FIRST_DELAY = 0.002
-DELAY_GROWTH = 1.3
-LONGEST_DELAY = 0.05
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
@@ -81,6 +78,7 @@ class Listeners:
         self.prefix = prefix
         self._placement = placement
         self._held: dict[str, socket.socket] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     def port_of(self, tool: str) -> int | None:
         return self._held[tool].getsockname()[1] if tool in self._held else None
@@ -93,14 +91,12 @@ class Listeners:
 
         Raises OSError: there is no socket; KeeperLostError: the keeper is gone.
         """
-        await self.recall(tool)
-        if tool not in self._held:
-            self._held[tool] = listening = _listening_socket()  # now: who asks while the keeper answers gets the same
-            try:
+        async with self._one_at_a_time:  # who asks while the keeper answers gets the same
+            await self.recall(tool)
+            if tool not in self._held:
+                listening = _listening_socket()
                 await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
-            except BaseException:
-                self._held.pop(tool).close()
-                raise
+                self._held[tool] = listening
         return int(self._held[tool].getsockname()[1])
 
     async def recall(self, tool: str) -> None:
@@ -108,9 +104,7 @@ class Listeners:
         fd = None if tool in self._held else await self._placement.take_fd(self.prefix + tool)
         if fd is not None:
             os.set_inheritable(fd, False)
-            listening = socket.socket(fileno=fd)
-            if self._held.setdefault(tool, listening) is not listening:
-                listening.close()  # or somebody else was faster while the keeper answered
+            self._held[tool] = socket.socket(fileno=fd)
 
     def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
         """Call back when somebody connects while no instance is there to accept."""
@@ -190,17 +184,13 @@ class NotifySocket:
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
 
     def _receive(self) -> None:
-        for _ in range(64):  # bounded: a chatterbox must not keep the loop from everybody else
-            try:
-                message = self._socket.recv(_MESSAGE_BYTES)
-            except OSError:
-                return
-            for line in message.decode(errors="replace").splitlines():
-                name, _, value = line.partition("=")
-                if name == "READY" and value == "1":
-                    self.is_ready.set()
-                elif name == "X_PX_MODULES":
-                    self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
+        # One message: a chatterbox must not keep the loop from everybody else.
+        for line in self._socket.recv(_MESSAGE_BYTES).decode(errors="replace").splitlines():
+            name, _, value = line.partition("=")
+            if name == "READY" and value == "1":
+                self.is_ready.set()
+            elif name == "X_PX_MODULES":
+                self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
 
     def close(self) -> None:
         """Stop listening and close our end; the file stays for a later control plane."""
@@ -430,7 +420,7 @@ class ToolDriver:
 
 async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, delay = instance.spec, FIRST_DELAY
+    spec, delay = instance.spec, 0.002
     while True:
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
         answer = await asyncio.shield(asyncio.ensure_future(upstream.healthz()))
@@ -443,7 +433,7 @@ async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
             if answer < 500 or answer == 501:
                 return
         await asyncio.sleep(delay)
-        delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
+        delay = min(delay * 1.3, 0.05)
 
 
 def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:

@@ -2,8 +2,7 @@
 
 The interpreter is the tool's own `python`, that of its `.venv`, the settings', the daemon's; in this order. Of the
 environment later layers win: an allow-list of the daemon's, the virtual environment, `.env`, the tool's `env`, what the
-start itself needs. The daemon's own settings (`PX_…`) never pass from its environment; a tool may set `PX_…` names of
-its own, but not the marks by which the daemon knows its children. Values never appear in a `repr`.
+start itself needs (see process/child_environment.py).
 
 A `.venv` is built from `requirements.txt`, else `pyproject.toml` (its dependencies, not the project; `uv.lock` beside
 it counts where there is uv), with uv where there is one, else venv and pip. It is built in `.venv.new` and takes the
@@ -91,10 +90,9 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
     """
 
     def written(python: str) -> Path:  # by a person: `~`, relative to the tool's folder, or a name on PATH
-        expanded = str(Path(python).expanduser()) if python.startswith("~") else python
-        if "/" in expanded:
-            return Path(os.path.normpath(spec.folder / expanded))
-        return Path(shutil.which(expanded) or expanded)
+        if "/" in python:
+            return Path(os.path.normpath(spec.folder / Path(python).expanduser()))
+        return Path(shutil.which(python) or python)
 
     venv = spec.folder / VENV
     if spec.python:
@@ -107,8 +105,8 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
         found, origin = Path(sys.executable), "the daemon's"
     if found.is_file() and os.access(found, os.X_OK):
         return found
-    why = "is not executable" if found.exists() else "is not there"
-    detail = f"the interpreter {found} of {spec.unit} ({origin}) {why}"
+    why = "executable" if found.exists() else "there"
+    detail = f"the interpreter {found} of {spec.unit} ({origin}) is not {why}"
     raise _unstartable(spec, "interpreter", detail, f"pxctl tools sync {spec.name}")
 
 

@@ -73,13 +73,9 @@ def _look(spec: ToolSpec) -> str:
 
 
 def is_the_tools(error: BaseException) -> bool:
-    """Say whether a run failed through its tool: neither its input, nor whoever asked, nor the daemon is to blame.
-
-    A start that failed is not a run; it is told by an event of its own.
-    """
-    if isinstance(error, errors.ToolFailedError):
-        return error.status >= 500
-    return isinstance(error, errors.ResourceLimitError | errors.TimedOutError)
+    """Say whether a run failed through its tool. A start that failed is no run: it has an event of its own."""
+    is_answer = isinstance(error, errors.ToolFailedError) and error.status >= 500
+    return is_answer or isinstance(error, errors.ResourceLimitError | errors.TimedOutError)
 
 
 def early_exit(spec: ToolSpec, ended: End) -> PxError:

@@ -32,7 +32,7 @@ DOTENV = ".env"
 VENV = ".venv"
 MAX_NAME = 64
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_Module = Annotated[str, Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]
 _LOADED_ONCE = (DOTENV, f"{VENV}/pyvenv.cfg")
 
 Stamp: TypeAlias = tuple[int, int, int] | None
@@ -63,7 +63,7 @@ class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0  # from the spawn to ready
     stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # from TERM to KILL
     concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 16  # requests at a time for one instance
-    preload: tuple[Word, ...] | bool = ()  # modules for a zygote, () for those that it learns, False for none
+    preload: tuple[_Module, ...] | bool = ()  # modules for a zygote, () for those that it learns, False for none
     env: dict[str, Text] = {}
     pinned: bool = False
     limits: ToolLimits = ToolLimits()
@@ -148,15 +148,15 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     Raises ConfigError: with `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
     """
     folder, settings = folder.absolute(), settings or ToolsSettings()
-    name = folder.name
+    name, has_sidecar = folder.name, os.path.lexists(folder / SIDECAR)
     try:
-        raw, manifest = _read(folder / MANIFEST)
-        is_pixie = is_pixies(manifest.value)
+        manifest = _read(folder / MANIFEST)
+        # The dialects are told apart by the keys that matter most: they are called alike, but for a letter.
+        keys = manifest.value.keys()
+        is_pixie = len(keys & {"id", "inputs", "outputs"}) > len(keys & {"input", "output"})
         if is_pixie and not name_trouble(str(manifest.value.get("id"))):
             name = manifest.value["id"]
-        beside, sidecar = b"", documents.parse_json("{}", str(folder / SIDECAR))
-        if os.path.lexists(folder / SIDECAR):
-            beside, sidecar = _read(folder / SIDECAR)
+        sidecar = _read(folder / SIDECAR) if has_sidecar else documents.parse_json("{}", str(folder / SIDECAR))
     except DocumentError as error:
         raise broken([error.problem], name) from None
     own = sidecar if is_pixie else manifest
@@ -166,13 +166,14 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         fields, problems = _read_pixie(manifest, usual, sidecar, asked)
     else:
         fields, problems = _read_plain(manifest, usual | asked)
-        problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if beside else []
-    problems = problems or [*_rules(fields, folder, manifest), *_own_rules(fields, own)]
+        problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if has_sidecar else []
+    problems = problems or list(_rules(fields, folder, manifest, own))
     if problems:
         raise broken(problems, name)
     sources = _sources_of(folder, fields["entrypoint"], fields["command"])
     loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
-    digest = hashlib.sha256(repr(((raw, beside), loaded)).encode()).hexdigest()
+    texts = (manifest.text.encode(), sidecar.text.encode() if has_sidecar else b"")
+    digest = hashlib.sha256(repr((texts, loaded)).encode()).hexdigest()
     return ToolSpec(
         **fields,
         unit=f"tool:{name}",
@@ -189,21 +190,11 @@ def broken(problems: list[Problem], name: str) -> ConfigError:
     return documents.config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
-def _read(path: Path) -> tuple[bytes, Document]:
-    try:
-        raw = documents.read_bounded(path)
-    except OSError as error:
-        raise DocumentError(Problem(message=error.strerror or str(error), file=str(path))) from None
-    document = documents.parse_json(documents.decode(raw, str(path)), str(path))
+def _read(path: Path) -> Document:
+    document = documents.read_document(path)
     if not isinstance(document.value, dict):
         raise DocumentError(document.problem((), f"must be a JSON object, not {documents.type_name(document.value)}"))
-    return raw, document
-
-
-def is_pixies(manifest: Mapping[str, Any]) -> bool:
-    """Tell the dialects apart by the keys that matter most: they are called alike, but for a letter."""
-    theirs, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
-    return theirs > plain
+    return document
 
 
 def name_trouble(name: str) -> str | None:
@@ -237,8 +228,8 @@ def _read_pixie(
     return fields | {"input": pixie.input_schema(read), "output": pixie.answer_schema(read.outputs)}, []
 
 
-def _rules(fields: Mapping[str, Any], folder: Path, document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with name and entrypoint beyond their types; only a plain name must be the folder's."""
+def _rules(fields: Mapping[str, Any], folder: Path, document: Document, own: Document) -> Iterator[Problem]:
+    """Yield what is wrong with a declaration beyond its types; only a plain name must be the folder's."""
     name, entrypoint, is_plain = fields["name"], fields["entrypoint"], fields["pixie"] is None
     if trouble := name_trouble(name):
         yield document.problem(("name" if is_plain else "id",), f"{name!r} {trouble}")
@@ -249,20 +240,13 @@ def _rules(fields: Mapping[str, Any], folder: Path, document: Document) -> Itera
         yield document.problem(("entrypoint",), f"must be a file inside the tool's folder, not {str(target)!r}")
     elif not fields["command"] and not target.is_file():
         yield document.problem(("entrypoint",), f"{entrypoint!r} is not there; write it, or name another or a command")
-
-
-def _own_rules(fields: Mapping[str, Any], document: Document) -> Iterator[Problem]:
-    modules = fields["preload"]
     if fields["command"] and fields["listen"] == "handover":
-        yield document.problem(("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'")
-    if modules is True:
-        yield document.problem(("preload",), "must be an array of module names or false")
-    for index, module in enumerate(modules if isinstance(modules, tuple) else ()):
-        if not _MODULE_NAME.fullmatch(module):
-            yield document.problem(("preload", index), f"{module!r} is no module name")
+        yield own.problem(("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'")
+    if fields["preload"] is True:
+        yield own.problem(("preload",), "must be an array of module names or false")
     for name in fields["env"]:
         if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield document.problem(("env", name), f"{name!r} is no name of an environment variable of a tool")
+            yield own.problem(("env", name), f"{name!r} is no name of an environment variable of a tool")
 
 
 def _sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ class PixieInput(Struct, frozen=True, kw_only=True):
     type: Word
     label: str = ""
     description: str = ""
-    group: str = ""
     required: bool = True
     default: Any = None
     show_if: ShowIf | None = None
@@ -75,7 +74,6 @@ class PixieInput(Struct, frozen=True, kw_only=True):
     min_rows: Count | None = None
     max_rows: Count | None = None
     schema: dict[str, Any] | None = None
-    columns: Any = None
 
 
 class PixieOutput(Struct, frozen=True):
@@ -290,8 +288,7 @@ def answer_schema(outputs: tuple[PixieOutput, ...]) -> dict[str, Any]:
 def incoherences(traits: PixieManifest) -> list[str]:
     """Say what does not fit together although every part is sound; for check 3 of the validator."""
     keys = {each.key for each in traits.inputs}
-    found = [] if traits.inputs else ["there are no inputs"]
-    found += [] if traits.outputs else ["there are no outputs"]
+    found = [f"there are no {name}" for name in ("inputs", "outputs") if not getattr(traits, name)]
     for each in traits.inputs:
         if each.show_if is not None and each.show_if.key not in keys:
             found.append(f"input {each.key!r}: show_if names {each.show_if.key!r}, which is no input")

@@ -97,7 +97,7 @@ class Tools:
                 self._tell(self.pool.pin, row.unit.removeprefix("tool:"), Pin.FOREVER if row.forever else Pin.LRU)
         for instance in await self.supervisor.adopt(self.driver):
             self._adopted(instance)
-        for tool in self.states.tools():
+        for tool in tuple(self.states.by_tool):
             if self.instance_of(tool) is None:
                 await self.driver.listeners.recall(tool)
                 self._watch_port(tool)
@@ -193,21 +193,16 @@ class Tools:
         return failures.refusal_error(refuse, self.config.settings, self.states.of(refuse.unit).failure)
 
     def _arm(self) -> None:
-        """See to it that the pool is told of its next deadline. A tick that comes too early does no harm."""
-        if (deadline := self.pool.next_deadline()) is None:
-            return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
-        if self._timer is None or when < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(when, self.tick)
-
-    def tick(self) -> None:
-        """Tell the pool the time: a deadline is over, or the machine has woken up."""
+        """See to it that the pool is told of its next deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if (deadline := self.pool.next_deadline()) is not None:
+            wait = min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(wait, self.tick)
+
+    def tick(self) -> None:
+        """Tell the pool the time: a deadline is over, or the machine has woken up."""
         self._tell(self.pool.tick)
 
     # -- lives of instances ------------------------------------------------------------------------------------
@@ -352,6 +347,7 @@ class Tools:
         """Give an instance back; its age begins to count."""
         name, timer, loop = granted.instance.spec.name, self._timer, asyncio.get_running_loop()
         self.states.of(name).last_used = time.time()
+        self.states.used.add(name)
         actions = self.pool.end(name, granted.ticket, clock.now())
         if actions or timer is None or timer.when() > loop.time() + granted.keep_seconds:
             self._perform(actions)  # at least this tool is the next one to become too old

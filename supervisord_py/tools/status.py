@@ -35,8 +35,8 @@ class LastStates:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._states: dict[str, LastState] = {}
-        self._written: dict[str, float | None] = {}  # the `last_used` of each row
+        self.by_tool: dict[str, LastState] = {}
+        self.used: set[str] = set()  # since each was written down
 
     async def read(self) -> None:
         """Read what an earlier control plane remembered; what is not understood counts for nothing."""
@@ -45,28 +45,22 @@ class LastStates:
             known = {**row.facts, "state": row.state, "last_used": row.last_used, "restarts": row.restarts}
             with suppress(msgspec.ValidationError):
                 if kind == "tool":
-                    self._states[tool] = msgspec.convert(known, LastState)
-                    self._written[tool] = row.last_used
+                    self.by_tool[tool] = msgspec.convert(known, LastState)
 
     def of(self, tool: str) -> LastState:
-        """Return what is known of a tool; a request that ends changes its `last_used` there."""
-        return self._states.setdefault(tool, LastState())
-
-    def tools(self) -> tuple[str, ...]:
-        return tuple(self._states)
+        return self.by_tool.setdefault(tool, LastState())
 
     def remember(self, tool: str, **changes: Any) -> None:
         state = self.of(tool)
         for name, value in changes.items():
             setattr(state, name, value)
-        self._written[tool] = state.last_used
+        self.used.discard(tool)
         known = (state.state, time.time(), state.last_used, state.restarts, msgspec.to_builtins(state))
         self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
 
     def write_used(self) -> None:
-        for tool, state in self._states.items():
-            if state.last_used != self._written.get(tool):
-                self.remember(tool)
+        for tool in tuple(self.used):
+            self.remember(tool)
 
 
 class ToolState:

@@ -1,13 +1,11 @@
 """`pxctl tools validate`: twelve checks, each pass, warn, fail or skip (CONTRACT §5).
 
-The checks of files collect everything; the checks of a running instance stop at the first failure, because what
-follows would only repeat it. That instance lives apart from the warm set, on a socket of its own. It is recorded like
-every instance (start method `probe`), and a control plane that finds it left behind stops it, because its note is not
-one that can be adopted. Whatever happens, what was started is stopped.
+The checks of files collect everything; those of a running instance stop at the first failure, because what follows
+would only repeat it. That instance lives apart from the warm set, on a socket of its own, recorded like every instance
+(start method `probe`), and is stopped whatever happens: a later control plane does not adopt it, its note is empty.
 
-The input that it sends is the tool's own `test-request.json`, else one made from what it declares, as plain as can be:
-const, default, first example or option, the middle or an end of a range. Where that does not fit, the author is asked
-to write the test request.
+The input is the tool's own `test-request.json`, else one made from what it declares, as plain as can be: const,
+default, first example or option, the middle or an end of a range. If that does not fit, its author is to write one.
 """
 
 from __future__ import annotations
@@ -78,13 +76,12 @@ class ToolCheck(NamedTuple):
 async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, Any]:
     """Run the twelve checks on the tool in `folder` at `now` (aware, UTC); return the document px.validation/1."""
     spec, checks = await asyncio.to_thread(check_files, folder, tools.config.settings)
-    trial, why = None, "not reached: an earlier check failed"
-    if spec is None:
-        why = "not reached: the tool cannot be loaded"
-    elif all(check.status != FAIL for check in checks.values()):
+    trial = None
+    if spec is not None and all(check.status != FAIL for check in checks.values()):
         trial = _Trial(tools, spec)
         await trial.run(checks)
-    ordered = {name: checks.get(name, ToolCheck(SKIP, why)) for name in NAMES}
+    not_reached = ToolCheck(SKIP, "not reached: an earlier check failed")
+    ordered = {name: checks.get(name, not_reached) for name in NAMES}
     found = {check.status for check in ordered.values()}
     return {
         "schema": "px.validation/1",
@@ -260,7 +257,7 @@ class _Trial:
 
     async def sample_input_run(self) -> ToolCheck:
         if self.sample.trouble:
-            return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+            return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}")
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
             return answer.refused("POST /run answers")
@@ -268,7 +265,7 @@ class _Trial:
         self._is_json = media_type(answer.content_type).endswith(("/json", "+json"))
         if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
-        return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+        return ToolCheck(PASS, f"POST /run answers {answer.status}")
 
     async def output_conforms(self) -> ToolCheck:
         schema = self._spec.output
@@ -361,31 +358,28 @@ def _bare(value: Any) -> Any:
 
 
 class Sample(NamedTuple):
-    """An input to try, where it comes from, and why it does not fit (empty when it does)."""
+    """An input to try, and why it does not fit (empty when it does)."""
 
     value: Any
-    origin: str
     trouble: str = ""
 
 
 def sample_input(spec: ToolSpec) -> Sample:
     """Return an input for the tool: its test request, else a generated one."""
-    path, origin = spec.folder / TEST_REQUEST, TEST_REQUEST
-    if path.exists():
-        try:
-            value = read_document(path).value
-        except DocumentError as error:
-            line = f", line {error.problem.line}" if error.problem.line else ""
-            return Sample({}, origin, f"{origin}{line}: {error.problem.message}")
-    else:
-        origin = "generated from the input's declaration"
-        value = _plain(spec.input, spec.input) if spec.pixie is None else _pixie(spec.pixie)
+    path, cure = spec.folder / TEST_REQUEST, ""
+    value: Any = {}
     try:
+        if path.exists():
+            value = read_document(path).value
+        else:
+            cure = f"; write {TEST_REQUEST}"
+            value = _plain(spec.input, spec.input) if spec.pixie is None else _pixie(spec.pixie)
         check_input(spec, value)
+    except DocumentError as error:
+        return Sample(value, f"{error.problem.where()}: {error.problem.message}")
     except InvalidInputError as error:
-        cure = "" if origin == TEST_REQUEST else f"; write {TEST_REQUEST}"
-        return Sample(value, origin, f"{error.detail}{cure}")
-    return Sample(value, origin)
+        return Sample(value, f"{error.detail}{cure}")
+    return Sample(value)
 
 
 def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:

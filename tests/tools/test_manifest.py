@@ -74,7 +74,7 @@ def test_every_key_arrives_and_the_settings_count_where_a_tool_says_nothing(tmp_
         ({"listen": "handower"}, "/listen", "did you mean 'handover'?"),
         ({"listen": None}, "/listen", "not null"),
         ({"preload": True}, "/preload", "array of module names or false"),
-        ({"preload": ["os; rm"]}, "/preload/0", "no module name"),
+        ({"preload": ["os; rm"]}, "/preload/0", "matching regex"),
         ({"limits": {"open_file": 5}}, "/limits/open_file", "did you mean 'open_files'?"),
         ({"env": {"A B": "x"}}, "/env/A B", "no name of an environment variable"),
         ({"env": {"PX_UNIT": "x"}}, "/env/PX_UNIT", "no name of an environment variable"),
