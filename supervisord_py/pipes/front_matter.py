@@ -21,7 +21,7 @@ from supervisord_py.pipes.schedule import shown
 CURE = "begin the file with a line ---, then lines of key: value, then another line ---, then the prompt"
 _BOM = "\ufeff"
 _OPENING = re.compile(r"\s*---[ \t]*(\r?\n|$)")
-_CLOSING = re.compile(r"^---([^\r\n]*)\r?(?:\n|\Z)", re.MULTILINE)
+_CLOSING = re.compile(r"^---[- \t]*\r?(?:\n|\Z)", re.MULTILINE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _LINE_END = re.compile(r"\r?\n")
 
@@ -52,10 +52,6 @@ def parse(text: str, file: str) -> FrontMatter:
         line = _line_at(text, text.index(words[:1]))
         raise DocumentError(Problem(message=message, file=file, line=line, column=1, hint=CURE))
     first_line = _line_at(text, opening.end())
-    if closing[1].strip("- \t"):
-        message, line = f"{shown(closing[1].strip())} follows the closing ---", _line_at(text, closing.start())
-        hint = "put the closing --- on a line of its own"
-        raise DocumentError(Problem(message=message, file=file, line=line, column=1, hint=hint))
     start, end, body = opening.end(), closing.start(), text[closing.end() :].rstrip()
     try:
         document = parse_yaml(text[start:end], file, first_line)

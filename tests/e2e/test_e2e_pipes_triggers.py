@@ -179,9 +179,6 @@ def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_mo
     assert (done.ended, done.started_at) == (("failed", "config_error"), None)
     checked = home.pxctl("pipe", "validate", "takes-default")
     assert (checked.returncode, "modle" in checked.stdout) == (1, True), checked.stdout
-    faults = [each["detail"] for each in home.get("/api/doctor")["checks"] if each["name"] == "presets"]
-    assert [each for each in faults if f"{file}:3" in each], faults
-    assert f"{file}:3" in home.pxctl("daemon", "reload").stderr
     file.write_text('[presets.main]\nprovider = "acme"\nmodel = "x-large"\ndefault = true\n')
     until(lambda: not problem_of(home, "takes-default"), "it is mended")
     checked = home.pxctl("pipe", "validate", "takes-default")
