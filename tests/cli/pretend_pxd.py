@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -30,19 +29,12 @@ def main() -> int:
         print("[Unit]")
         return 0
     if "--show-config" in sys.argv or "--check-config" in sys.argv:
-        return refuse() if how == "broken" else tell_settings()
-    lock = os.open(f"{os.path.dirname(HOME)}/lock", os.O_WRONLY | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 8
+        if how == "broken":
+            return refuse()
+        print("pxd: warning: odd", file=sys.stderr)
+        print(json.dumps(sys.argv[1:]))
+        return 0
     serve(how)
-    return 0
-
-
-def tell_settings() -> int:
-    print("pxd: warning: odd", file=sys.stderr)
-    print(json.dumps(sys.argv[1:]))
     return 0
 
 
@@ -59,13 +51,13 @@ def refuse() -> int:
 
 
 def serve(how: str) -> None:
-    ended = threading.Event()
-    control = [os.getpid()]
-    child = subprocess.Popen(["sleep", "300"]) if how == "child" else None
-    units: list[dict[str, object]] = []
-    if child is not None:
-        units.append({"unit": "tool:a", "kind": "tool", "state": "ready", "pid": child.pid, "waiting": 1})
-        units.append({"unit": "pipe:b", "kind": "pipe", "state": "queued", "pid": None, "waiting": 2})
+    """Hold a child, until the stop; a restart gives no answer and is one only once."""
+    ended, control = threading.Event(), [os.getpid()]
+    child = subprocess.Popen(["sleep", "300"])
+    units = [
+        {"unit": "tool:a", "kind": "tool", "state": "ready", "pid": child.pid, "waiting": 1},
+        {"unit": "pipe:b", "kind": "pipe", "state": "queued", "pid": None, "waiting": 2},
+    ]
 
     def facts() -> dict[str, Any]:
         process = {"version": "9", "rss_bytes": 1024, "started_at": "2026-11-21T10:00:00Z"}
@@ -76,10 +68,8 @@ def serve(how: str) -> None:
         connection.sendall(document({"wish": "stop"}, status="202 Accepted"))
         ended.set()
 
-    def restart(_: object, connection: Any) -> None:
+    def restart(*_: object) -> None:
         control[0] = (1 << 22) + 1  # nobody's pid (PID_MAX_LIMIT): a stop waits for it to be gone
-        if how != "abrupt":
-            connection.sendall(document({"wish": "restart"}, status="202 Accepted"))
 
     daemon = FakeDaemon(os.environ["PX_SOCKET"]).on("GET /api/health", document({"ok": True}))
     daemon.on("GET /api/daemon", lambda _, connection: connection.sendall(document(facts())))
@@ -88,7 +78,7 @@ def serve(how: str) -> None:
     daemon.start()
     ended.wait(120)
     daemon.stop()
-    if child is not None and os.environ.get("FAKE_KEEPS") is None:
+    if how != "keeps":
         child.kill()
         child.wait()
 

@@ -22,7 +22,7 @@ INSTALL, UNINSTALL = (("daemon", verb, "--platform", "systemd") for verb in ("in
 def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_waits_is_told(house: House) -> None:
     old = os.umask(0)
     try:
-        ended = house("daemon", "start", FAKE_PXD="child")
+        ended = house("daemon", "start")
     finally:
         os.umask(old)
     assert (ended.code, "started (pid " in ended.text) == (0, True), ended.err
@@ -70,7 +70,7 @@ def test_the_stop_of_a_daemon_without_a_control_plane_says_how_to_end_it(px: Px)
 
 
 def test_stop_names_what_survived(house: House) -> None:
-    house("daemon", "start", FAKE_PXD="child", FAKE_KEEPS="1")
+    house("daemon", "start", FAKE_PXD="keeps")
     unit = house("status", "--json").json()["units"][0]
     try:
         ended = house("daemon", "stop", "--timeout", "1")
@@ -80,7 +80,7 @@ def test_stop_names_what_survived(house: House) -> None:
 
 
 def test_a_restart_that_does_not_happen_exits_7_and_one_without_an_answer_is_one(house: House) -> None:
-    house("daemon", "start", FAKE_PXD="abrupt")
+    house("daemon", "start")
     before = house("daemon", "status", "--json").json()
     assert house("daemon", "restart", "--json").json()["control"]["pid"] != before["control"]["pid"]
     for seconds in ("1", "5", "30"):
