@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,15 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from supervisord_py.api.auth import read_or_make_token
-from supervisord_py.daemon.lock import (
-    AlreadyRunningError,
-    adopt_socket,
-    bind_socket,
-    holder,
-    inherited_socket,
-    sign_lock,
-    take_lock,
-)
+from supervisord_py.daemon import lock
 from supervisord_py.daemon.paths import PlaceError, guard_directory, make_places, resolve_paths
 from supervisord_py.errors import EXIT_PERMISSION, ConfigError, ForbiddenError
 
@@ -76,19 +69,19 @@ def test_a_symbolic_link_and_somebody_elses_directory_are_refused_and_not_change
 
 def test_the_lock_is_signed_not_inherited_and_a_pid_that_was_given_away_again_is_no_holder(tmp_path: Path) -> None:
     path = tmp_path / "pxd.lock"
-    fd = take_lock(path)
-    sign_lock(fd)
-    assert (holder(path), os.get_inheritable(fd)) == (os.getpid(), False)
+    fd = lock.take_lock(path)
+    lock.sign_lock(fd)
+    assert (lock.holder(path), os.get_inheritable(fd)) == (os.getpid(), False)
     os.close(fd)
     for text in (f"{os.getpid()} 1\n", "999999999 1", "", "x y"):
         path.write_text(text)
-        assert holder(path) is None
+        assert lock.holder(path) is None
 
 
 def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
     path, turns = tmp_path / "pxd.lock", list[float]()
-    guard = take_lock(path)
+    guard = lock.take_lock(path)
     path.write_text("999999999 1\n")
 
     def turn(seconds: float) -> None:
@@ -97,7 +90,7 @@ def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch:
             os.close(guard)
 
     monkeypatch.setattr(time, "sleep", turn)
-    os.close(take_lock(path))
+    os.close(lock.take_lock(path))
     assert len(turns) == 3
 
 
@@ -105,27 +98,23 @@ def test_a_stale_socket_is_replaced_and_a_live_one_never_unlinked_and_its_owner_
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = short_tmp / "s"
-    bind_socket(path).close()
-    with bind_socket(path):
+    lock.bind_socket(path).close()
+    with lock.bind_socket(path):
         before = path.stat().st_ino
-        with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
-            bind_socket(path)
+        with pytest.raises(lock.AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
+            lock.bind_socket(path)
         # A full backlog says neither yes nor 'refused': somebody may be there.
         monkeypatch.setattr(socket.socket, "connect", Mock(side_effect=BlockingIOError(errno.EAGAIN, "try again")))
-        with pytest.raises(AlreadyRunningError):
-            bind_socket(path)
+        with pytest.raises(lock.AlreadyRunningError):
+            lock.bind_socket(path)
         assert path.stat().st_ino == before
 
 
 def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as inet,
-        socket.socket(socket.AF_UNIX) as idle,
-        open(os.devnull) as file,
-    ):
-        for fd in (inet.fileno(), idle.fileno(), file.fileno(), 9999):
+    with socket.create_server(("127.0.0.1", 0)) as inet, socket.socket(socket.AF_UNIX) as idle:
+        for fd in (inet.fileno(), idle.fileno(), 0, 9999):
             with pytest.raises(PlaceError, match="no listening Unix stream socket"):
-                adopt_socket(fd)
+                lock.adopt_socket(fd)
 
 
 @pytest.mark.parametrize(
@@ -151,17 +140,12 @@ def test_launchd_hands_over_the_socket_of_the_property_list(
         ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = count
         return error
 
-    with bind_socket(short_tmp / "s") as bound:
+    with lock.bind_socket(short_tmp / "s") as bound, pytest.raises(PlaceError, match=words) if words else nullcontext():
         os.set_inheritable(bound.fileno(), True)
         found[:] = [bound.fileno()] * 2
-        if words is not None:
-            with pytest.raises(PlaceError, match=words):
-                inherited_socket({}, os.getpid(), launch_activate_socket)
-            return
-        given = inherited_socket({}, os.getpid(), launch_activate_socket)
-        assert (given is not None) is (count == 1)
-        if given is not None:
-            assert (given.detach(), os.get_inheritable(bound.fileno())) == (bound.fileno(), False)
+        given = lock.inherited_socket({}, os.getpid(), launch_activate_socket)
+        assert (given and given.detach()) == (bound.fileno() if count else None)
+        assert os.get_inheritable(bound.fileno()) is not bool(given)
 
 
 def test_a_token_is_made_once_and_one_that_others_can_read_is_refused(tmp_path: Path) -> None:

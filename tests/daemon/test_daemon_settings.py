@@ -13,20 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS
-from supervisord_py.daemon.settings import (
-    VALID_NAME,
-    Flags,
-    Loaded,
-    SettingsError,
-    keep_valid,
-    recall_valid,
-    restart_needed,
-)
+from supervisord_py.daemon import settings
+from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, recall_valid, restart_needed
 from supervisord_py.daemon.settings_reader import read_settings
+
+Load = Callable[..., Loaded]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Loaded]:
+def load(tmp_path: Path) -> Load:
     def run(text: str | bytes = "", *, flags: tuple[str, ...] = (), **environ: str) -> Loaded:
         (tmp_path / "pxd.toml").write_bytes(text.encode() if isinstance(text, str) else text)
         with patch.dict(os.environ, {"PX_HOME": str(tmp_path), **environ}, clear=True):
@@ -35,14 +30,14 @@ def load(tmp_path: Path) -> Callable[..., Loaded]:
     return run
 
 
-def mistakes(load: Callable[..., Loaded], *args: Any, **kwargs: Any) -> list[str]:
+def mistakes(load: Load, *args: Any, **kwargs: Any) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         load(*args, **kwargs)
     assert caught.value.exit_code == 78
     return str(caught.value).splitlines()
 
 
-def test_precedence_is_file_dropins_environment_flags(load: Callable[..., Loaded], tmp_path: Path) -> None:
+def test_precedence_is_file_dropins_environment_flags(load: Load, tmp_path: Path) -> None:
     conf = tmp_path / "conf.d"
     conf.mkdir()
     (conf / "20-b.toml").write_text("[tools]\nmax_body_bytes = 3\nqueue_max = 30\nwarm_keep_max = 3\n")
@@ -95,13 +90,13 @@ MISTAKES: list[tuple[str | bytes, list[str]]] = [
 
 @pytest.mark.parametrize(("text", "told"), MISTAKES)
 def test_each_mistake_of_a_file_is_told_with_its_line_and_cure(
-    load: Callable[..., Loaded], tmp_path: Path, text: str | bytes, told: list[str]
+    load: Load, tmp_path: Path, text: str | bytes, told: list[str]
 ) -> None:
     file = f"{tmp_path}/pxd.toml"
     assert mistakes(load, text) == [file + line for line in told]
 
 
-def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable[..., Loaded]) -> None:
+def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Load) -> None:
     flags = ("tools.queue=3", "tools.queue_max", "tools.queue_max=-1")
     told = mistakes(load, flags=flags, PX_TOOLS__MAX_BODY_BYTES="many", PX_TOOL__PYTHON="/x", PX_A__B__C="1")
     assert sorted(told) == [
@@ -118,7 +113,7 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
     )
 
 
-def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
+def test_problems_are_a_document_for_machines(load: Load, tmp_path: Path) -> None:
     (told,) = mistakes(load, "tools = 5\n", PX_TOOLS__QUEUE_MAX="3")
     assert told.endswith(":1: tools: expected a table: [tools], got 5"), "whatever other sources say"
     with pytest.raises(SettingsError) as caught:
@@ -151,14 +146,12 @@ def test_any_text_is_a_value_or_a_problem(key: tuple[str, str], text: str) -> No
         ("kernels.managed", "YES", True),
     ],
 )
-def test_texts_become_lists_switches_and_nothing(
-    load: Callable[..., Loaded], key: str, text: str, value: object
-) -> None:
+def test_texts_become_lists_switches_and_nothing(load: Load, key: str, text: str, value: object) -> None:
     for loaded in (load(flags=(f"{key}={text}",)), load(**{f"PX_{key.replace('.', '__')}".upper(): text})):
         assert (key, value) in [(row["key"], row["value"]) for row in loaded.rows()]
 
 
-def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Callable[..., Loaded]) -> None:
+def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Load) -> None:
     loaded = load('[kernels]\ngateway_token = "s3cr3t"\n')
     assert "s3cr3t" not in repr(loaded)
     assert ("kernels.gateway_token", HIDDEN) in [(row["key"], row["value"]) for row in loaded.rows()]
@@ -169,7 +162,7 @@ def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Callable[
     )
 
 
-def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Callable[..., Loaded]) -> None:
+def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Load) -> None:
     file = '[kernels]\nexpose = "python"\nskip_check = false\n'
     loaded = load(file, PI_PY="bash", PI_PYTHON_SKIP_CHECK="1", PI_PYTHON_IPC_TRACE="nonsense")
     assert (loaded.settings.kernels.expose, loaded.settings.kernels.skip_check) == ("bash", True)
@@ -178,7 +171,7 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Cal
     assert load(file, PI_PY="bash", PX_KERNELS__EXPOSE="both").settings.kernels.expose == "both"
 
 
-def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Loaded]) -> None:
+def test_settings_that_are_gone_are_told_and_harm_nothing(load: Load) -> None:
     text = "[kernels]\nspares = 3\n[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
     loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")
     told = [warning.partition(" no longer exists and is ignored: ")[0].split()[-1] for warning in loaded.warnings]
@@ -186,13 +179,13 @@ def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Lo
     assert (loaded.settings, told) == (DEFAULTS, gone)
 
 
-def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., Loaded], tmp_path: Path) -> None:
+def test_settings_in_force_are_recalled_with_their_secrets(load: Load, tmp_path: Path) -> None:
     loaded = load('[tools]\npaths = ["/a", "b"]\nmemory_budget_mb = 3\n', PX_KERNELS__GATEWAY_TOKEN="s3cr3t")  # noqa: S106  # of none
-    keep_valid(tmp_path, loaded)
+    settings.keep_valid(tmp_path, loaded)
     assert recall_valid(tmp_path) == loaded
-    assert (tmp_path / VALID_NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / settings.VALID_NAME).stat().st_mode & 0o777 == 0o600
     for text in ("", "\xff", '{"settings": {"tools": {"gone": 1}}}'):
-        (tmp_path / VALID_NAME).write_text(text, "latin-1")
+        (tmp_path / settings.VALID_NAME).write_text(text, "latin-1")
         assert recall_valid(tmp_path) is None
 
 
