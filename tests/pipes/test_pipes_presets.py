@@ -55,13 +55,14 @@ def refused(definition: PipeDefinition, presets: Presets) -> CannotRunError:
     return caught.value
 
 
-def test_the_file_is_read_whole(load: Any) -> None:
+def test_the_file_is_read_whole_and_one_that_is_not_there_is_no_problem(load: Any, tmp_path: Path) -> None:
+    absent = load_presets(tmp_path / "absent")
+    assert (absent.problems, absent.by_id, absent.default_id) == ([], {}, None)
+    assert "cannot be read" in load_presets(tmp_path).problems[0].message
     presets: Presets = load()
     assert (presets.problems, list(presets.by_id), presets.default_id) == ([], ["fast", "good", "local"], "good")
-    url, api = "http://127.0.0.1:8000/v1", "openai-completions"
-    assert presets.by_id["fast"] == Preset(
-        "fast", "custom", "small", url, api, "$ACME_KEY", "Be brief.", input_cost=0.5, max_tokens=1000
-    )
+    place = ("custom", "small", "http://127.0.0.1:8000/v1", "openai-completions", "$ACME_KEY")
+    assert presets.by_id["fast"] == Preset("fast", *place, "Be brief.", input_cost=0.5, max_tokens=1000)
     assert presets.by_id["local"].provider == "ollama"
 
 
@@ -144,9 +145,3 @@ def test_a_broken_default_is_never_passed_over(load: Any) -> None:
         assert found.error_type is ErrorType.CONFIG_ERROR
         assert resolve(pipe(model="own"), load(text)).preset.model == "own"
     assert resolve(pipe(), load(TWO_DEFAULTS)).preset.id == "a"
-
-
-def test_a_file_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
-    absent = load_presets(tmp_path / "absent")
-    assert (absent.problems, absent.by_id, absent.default_id) == ([], {}, None)
-    assert "cannot be read" in load_presets(tmp_path).problems[0].message

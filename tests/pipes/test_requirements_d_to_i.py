@@ -142,8 +142,7 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
     for name in ("e1-off", "e1-manual"):
         own_rig.shell(name, "true", "schedule: every 1h")
     await own_rig.room.files.refresh()
-    roster = own_rig.room
-    await eventually(lambda: roster.queued("e1-off") and roster.queued("e1-manual"), "both in line")
+    await eventually(lambda: own_rig.room.health()["queued"] == 2, "both in line")
     await own_rig.room.enable("e1-off", enabled=False)
     own_rig.shell("e1-manual", "true", "schedule: manual")
     await own_rig.room.files.refresh()
@@ -292,10 +291,6 @@ async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> Non
     added = await rig.room.files.install(str(source))
     assert (added.enabled, added.next_run) == (False, None)
     assert "there is no agent 'hermes'" in added.warnings[-1]
-    told = next(it for it in await rig.said("pipe:f5") if it.event == "pipe_installed")
-    assert "hermes" in str(told.facts["warnings"])
-    checks = {it.name: it for it in await rig.room.validate("f5")}
-    assert (checks["agent"].verdict, "hermes" in checks["agent"].detail) == ("fail", True)
 
 
 # -- G: the API and the provider ---------------------------------------------------------------------------------------
