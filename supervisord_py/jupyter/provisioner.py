@@ -163,12 +163,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
 
 def order_of(
-    kernel_id: str,
-    spec: Kernelspec,
-    *,
-    cwd: str,
-    env: Mapping[str, str],
-    arguments: Sequence[str] = (),
+    kernel_id: str, spec: Kernelspec, *, cwd: str, env: Mapping[str, str], arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the body of `POST /api/kernels`.
 

@@ -16,13 +16,7 @@ import signal
 import time
 from pathlib import Path
 
-from supervisord_py.errors import (
-    ConflictError,
-    InvalidInputError,
-    KeeperLostError,
-    PxError,
-    UnknownUnitError,
-)
+from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, UnknownUnitError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter

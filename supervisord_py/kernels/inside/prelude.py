@@ -187,11 +187,7 @@ class CommandResult(NamedTuple):
 
 
 def run(
-    command: str,
-    *,
-    cwd: str | Path | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout: float | None = None,
+    command: str, *, cwd: str | Path | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> CommandResult:
     """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
 
