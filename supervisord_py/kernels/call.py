@@ -199,14 +199,10 @@ class CellExecution:
         kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
 
     async def perform(self, started: CallEvent | None = None) -> tuple[CellResult, CellOutcome, bool]:
-        """Send the cell, wait for its end or make it end.
+        """Send the cell, and wait for its end or make it end.
 
-        Args:
-            started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
-                sent: it is only followed, and how long it took, its own files tell.
-
-        Returns:
-            What came of it, how it ended, and whether the kernel is over its soft memory limit afterwards.
+        `started` is told right before it is sent, when its row is there; None for a cell that an earlier control plane
+        sent: that is only followed. Returns what came of it, how it ended, and whether the kernel is over its memory.
         """
         kernel, pool, sent = self._kernel, self._pool, self._sent
         request = ExecuteRequest(sent.id, sent.code, self._folder, pool.config.output.preview_bytes, self._cap)

@@ -66,7 +66,7 @@ class RemoteKernels:
         raise NotImplementedError
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        raise NotImplementedError
+        """Make a new Python kernel at home: ours are by their kernelspec."""
 
     async def spec(self, launch: Launch) -> None:
         """Nothing is spawned by us: the server does that."""

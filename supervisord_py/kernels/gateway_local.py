@@ -121,7 +121,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         try:
             await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            return await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=wanted)
+            kernel = await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=wanted)
+            kernel.notice = "No limits of memory or processes hold for kernels of the shared gateway."
+            return kernel
         except StartFailedError as error:
             if error.extra.get("reason") != Reason.EARLY_EXIT:
                 raise
@@ -130,10 +132,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        """Nothing is to be done: its kernelspec gave it directory and environment."""
-        kernel.notice = "No limits of memory or processes hold for kernels of the shared gateway."
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""

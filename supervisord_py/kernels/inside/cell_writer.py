@@ -193,7 +193,6 @@ class CellWriter:
         done = 0
         try:
             file = self._files.get(ending) or self.open(ending)
-            done = os.write(file.number, data)
             while done < len(data):
                 done += os.write(file.number, memoryview(data)[done:])
         except OSError as error:  # a full disk, a limit, a folder that is gone

@@ -226,12 +226,11 @@ def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options
         if came:
             raise KeyboardInterrupt
         return process.wait(timeout), False
-    except subprocess.TimeoutExpired:
-        _end_group(process)
-        return process.returncode, True
-    except BaseException:
+    except BaseException as error:
         if process.returncode is None:
             _end_group(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            return process.returncode, True
         raise
 
 

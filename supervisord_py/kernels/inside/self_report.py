@@ -17,18 +17,13 @@ MARK = "px-self-report "
 NEEDED = ("ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "traitlets")
 
 
-def overlay_tag() -> str:
-    """Return the name of the overlay for interpreters that can share compiled packages with this one."""
-    tag = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag or "python"
-    machine = platform.machine()
-    return re.sub(r"[^A-Za-z0-9._-]", "_", tag if machine in tag else tag + "-" + machine)
-
-
 def report() -> "dict[str, object]":
     isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
     user = "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
     if user and user not in sys.path and os.path.isdir(user):
         sys.path.append(user)
+    tag, machine = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag or "python", platform.machine()
+    tag = tag if machine in tag else tag + "-" + machine
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     return {
         "version": list(sys.version_info[:3]),
@@ -36,7 +31,7 @@ def report() -> "dict[str, object]":
         "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
         "pip": importlib.util.find_spec("pip") is not None,
         "packages": sorted({each for each in (*packages, user) if each}),  # the user's, there or not
-        "tag": overlay_tag(),
+        "tag": re.sub(r"[^A-Za-z0-9._-]", "_", tag),  # of its overlay, as others that can share compiled packages
     }
 
 

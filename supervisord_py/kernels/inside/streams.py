@@ -178,12 +178,10 @@ OutStream.__module__ = Stock.__module__
 
 def _encoded(text: str) -> bytes:
     """Return the bytes of `text`: file names with bytes that are no UTF-8 come out as those bytes (PEP 383)."""
-    for errors in ("strict", "surrogateescape"):
-        try:
-            return text.encode(errors=errors)
-        except UnicodeEncodeError:
-            pass
-    return text.encode(errors="backslashreplace")
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace")
 
 
 def _c_stdout() -> Any:
