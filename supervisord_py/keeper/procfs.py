@@ -25,12 +25,14 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Process:
     __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
-    def __init__(self, pid: int, ppid: int, pgid: int, start_time: int, name: str = "") -> None:
+    def __init__(
+        self, pid: int, ppid: int, pgid: int, start_time: int, name: str = "", *, alive: bool = True, ticks: int = 0
+    ) -> None:
         self.pid, self.ppid, self.pgid = pid, ppid, pgid
         self.start_time = start_time  # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
         self.name = name  # the command's short name
-        self.alive = True  # False for a zombie
-        self.ticks = 0  # CPU clock ticks of itself and its reaped children
+        self.alive = alive  # False for a zombie
+        self.ticks = ticks  # CPU clock ticks of itself and its reaped children
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -44,10 +46,9 @@ def parse_stat(text: bytes) -> Process:
     fields = rest.split()
     if len(fields) < 22:
         raise ValueError("not a stat line")
-    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[19]), name.decode("utf-8", "replace"))
-    process.alive = fields[0] not in (b"Z", b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) > 1)
-    process.ticks = sum(map(int, fields[11:15]))
-    return process
+    alive = fields[0] not in (b"Z", b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) > 1)
+    numbers = int(number), int(fields[1]), int(fields[2]), int(fields[19])
+    return Process(*numbers, name.decode("utf-8", "replace"), alive=alive, ticks=sum(map(int, fields[11:15])))
 
 
 def slurp(path: str, limit: int = 1 << 20) -> bytes:
@@ -178,9 +179,7 @@ def parse_bsd(record: bytes) -> Process:
     seconds, micros = struct.unpack_from("<QQ", record, 120)
     name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
     group, start = struct.unpack_from("<I", record, 100)[0], seconds * 1_000_000 + micros
-    process = Process(pid, ppid, group, start, name)
-    process.alive = status != ZOMBIE
-    return process
+    return Process(pid, ppid, group, start, name, alive=status != ZOMBIE)
 
 
 if sys.platform == "darwin":

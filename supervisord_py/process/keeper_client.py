@@ -277,22 +277,18 @@ class KeeperClient:
             future.set_result({**message, "fds": fds})
             return
         close_fds(fds)
-        if "event" in message:
-            try:
-                self._event(message)
-            except (KeeperLostError, AttributeError, KeyError, TypeError) as error:
-                _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
-
-    def _event(self, event: Message) -> None:
-        match event["event"]:
-            case "ping":
-                self._push({"verb": "alive"})
-            case "exit":
-                self._ended(event["record"])
-            case "gone":
-                self._emptied.add(event["key"])
-            case _:
-                self._tell(event)
+        try:
+            match message.get("event"):
+                case "ping":
+                    self._push({"verb": "alive"})
+                case "exit":
+                    self._ended(message["record"])
+                case "gone":
+                    self._emptied.add(message["key"])
+                case str():
+                    self._tell(message)
+        except (KeeperLostError, AttributeError, KeyError, TypeError) as error:
+            _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
 
     def _tell(self, event: Message) -> None:
         if self._listener is None:

@@ -6,53 +6,49 @@ import asyncio
 import os
 import shutil
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from supervisord_py.keeper.logs import Segments
-from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, STDERR, STDOUT
+from supervisord_py.keeper.protocol import INDEX_RECORD, STDERR, STDOUT
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 
-class SegmentWriter:
-    """A second, simple writer of what the keeper writes; it rotates when told to."""
+class SegmentWriter(Segments):
+    """The keeper's, which begins a segment when told to; a second passes before each record."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.position, self.clock = folder, 0, 1000.0
-        folder.mkdir(parents=True, exist_ok=True)
-        self.rotate()
+        super().__init__(str(folder), segment_bytes=1 << 20, total_bytes=1 << 30)
+        self.open()
+        self.folder, self.clock, self.instance = folder, 1000.0, 1
 
     def path(self, start: int, suffix: str) -> Path:
         return self.folder / f"{start:020d}{suffix}"
 
     def rotate(self) -> None:
-        self.start = self.position
-        for suffix in (".log", ".idx"):
-            self.path(self.start, suffix).touch()
-
-    def record(self, length: int, stream: int) -> bytes:
-        return struct.pack(INDEX_RECORD, self.position, self.clock, length, 1, stream, 0)
-
-    def append(self, suffix: str, data: bytes) -> None:
-        with self.path(self.start, suffix).open("ab") as file:
-            file.write(data)
+        self._begin(self.position)
 
     def write(self, data: bytes, stream: int = STDOUT) -> None:
         self.clock += 1
-        self.append(".log", data)
-        self.append(".idx", self.record(len(data), stream))
-        self.position += len(data)
+        self.append(self.clock, stream, 1, data)
 
-    def gap(self, lost: int) -> None:
+    def lose(self, lost: int) -> None:
         self.clock += 1
-        self.append(".idx", self.record(lost, GAP))
+        self.gap(self.clock, lost)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "tool" / "x"
+
+
+@pytest.fixture
+def writer(folder: Path) -> Iterator[SegmentWriter]:
+    made = SegmentWriter(folder)
+    yield made
+    made.close()
 
 
 def text(items: Sequence[Output]) -> bytes:
@@ -115,12 +111,11 @@ def test_the_keepers_own_files_are_read(folder: Path) -> None:
     assert text(reader.tail_lines(1)) == b"after\n"
 
 
-def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
-    writer = SegmentWriter(folder)
+def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path, writer: SegmentWriter) -> None:
     writer.write(b"before")
     reader = LogReader(folder)
     _, cursor = reader.read(Cursor(0))
-    writer.gap(100)
+    writer.lose(100)
     found, cursor = more(reader, cursor)
     assert found == [Gap(6, 100, 6, 1002.0)]
     assert more(reader, cursor)[0] == []
@@ -133,8 +128,7 @@ def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     assert reader.tail_bytes(0, 6) == b"before"
 
 
-def test_what_rotation_took_is_a_gap(folder: Path) -> None:
-    writer = SegmentWriter(folder)
+def test_what_rotation_took_is_a_gap(folder: Path, writer: SegmentWriter) -> None:
     writer.write(b"0123456789")
     reader = LogReader(folder)
     _, cursor = reader.read(Cursor(0), limit=4)
@@ -149,8 +143,7 @@ def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     assert reader.tail_bytes(0) == b"new"
 
 
-def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path) -> None:
-    writer = SegmentWriter(folder)
+def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path, writer: SegmentWriter) -> None:
     for data in (b"one", b"two", b"three"):
         writer.write(data, STDERR)
     writer.rotate()
@@ -173,20 +166,19 @@ def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path) -> None:
     assert found == [(b"one", 1001.0), (b"twothree", 1002.0), (b"later", 1004.0)]
 
 
-def test_a_record_ahead_of_its_bytes_waits(folder: Path) -> None:
+def test_a_record_ahead_of_its_bytes_waits(folder: Path, writer: SegmentWriter) -> None:
     """As the keeper writes: the record, then its bytes; the log may be cut behind it, and go on elsewhere."""
-    writer = SegmentWriter(folder)
     writer.write(b"whole")
     reader = LogReader(folder)
-    record = writer.record(5, STDERR)
-    writer.append(".idx", record[:11])
+    record = struct.pack(INDEX_RECORD, 5, writer.clock, 5, 1, STDERR, 0)
+    os.write(writer._idx, record[:11])
     found, cursor = more(reader, Cursor(0))
     assert text(found) == b"whole"
-    writer.append(".idx", record[11:])
+    os.write(writer._idx, record[11:])
     found, cursor = more(reader, cursor)
     assert found == []
     for piece in (b"12", b"345"):
-        writer.append(".log", piece)
+        os.write(writer._log, piece)
         found, cursor = more(reader, cursor)
         assert [(it.data, it.stream) for it in found if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
     os.truncate(writer.path(0, ".log"), 7)
@@ -204,14 +196,14 @@ def test_tail_counts_lines_across_chunks_and_segments(folder: Path, count: int, 
         for piece in (b"one\ntw", b"o\n", b"thr", b"ee\nfour", b"\nfive" + ending):
             writer.write(piece)
             writer.rotate()
+        writer.close()
         found = LogReader(folder).tail_lines(count)
         assert text(found) == (expected + ending if count else b"")
         positions = [it.position for it in found if isinstance(it, Chunk)]
         assert positions == sorted(positions)
 
 
-def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path) -> None:
-    writer = SegmentWriter(folder)
+def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path, writer: SegmentWriter) -> None:
     for number in range(9):
         writer.write(b"%d" % number)  # at 1001, 1002, …
         if number % 3 == 2:
@@ -232,7 +224,8 @@ async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folde
     writer.rotate()
     writer.write(b"three")
     assert await take(stream, 8) == b"twothree"
-    writer.gap(5)
+    writer.lose(5)
     writer.write(b"four")
     assert await take(stream, 9) == b"<gap>four"
+    writer.close()
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator, said to be an iterator
