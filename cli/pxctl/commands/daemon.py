@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -213,18 +212,17 @@ def check_all(invocation: Invocation) -> int:
     return Exit.FAILED if any(one["status"] == "fail" for one in checks) else Exit.OK
 
 
+def _print_of_pxd(invocation: Invocation, flag: str) -> None:
+    output.write(service.ask_pxd(invocation, flag, *(["--json"] if invocation.json else [])))
+
+
 @declare(config, "show", "show the settings")
 def show_settings(invocation: Invocation) -> None:
-    """Show every setting, its value and where it comes from; with -q the keys only. Works without a daemon."""
-    as_json = ["--json"] if invocation.json or invocation.quiet else []
-    told = service.ask_pxd(invocation, "--show-config", *as_json)
-    if invocation.quiet and not invocation.json:
-        told = "".join(f"{setting['key']}\n" for setting in json.loads(told)["settings"]).encode()
-    output.write(told)
+    """Show every setting, its value and where it comes from. Works without a daemon."""
+    _print_of_pxd(invocation, "--show-config")
 
 
 @declare(config, "check", "check the settings")
 def check_settings(invocation: Invocation) -> None:
     """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one."""
-    told = service.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
-    output.write(b"" if invocation.quiet and not invocation.json else told)
+    _print_of_pxd(invocation, "--check-config")

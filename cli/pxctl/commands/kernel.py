@@ -169,9 +169,8 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
 
     def words(unit: str, document: Document) -> str:
         if not document["running"]:
-            return ": ".join(
-                [f"{unit} no cell is running", *(one["detail"] for one in document["steps"] if one["detail"])]
-            )
+            details = [one["detail"] for one in document["steps"] if one["detail"]]
+            return ": ".join([f"{unit} no cell is running", *details])
         steps = ", ".join(step["action"] for step in document["steps"])
         return f"{unit} cell {document['running']}: {steps or 'asked to end'}"
 
