@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO
 
 import bench_stage as stage
-from bench_cold_start import APP
 from bench_pipes import write
+from bench_tools import APP
 
 PEERS = stage.ROOT / ".bench"
 SUPERVISORD = """[supervisord]

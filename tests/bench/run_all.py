@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ALL = ("bench_daemon", "bench_cold_start", "bench_warm_call", "bench_kernels", "bench_pipes", "bench_peers")
+ALL = ("bench_daemon", "bench_tools", "bench_kernels", "bench_pipes", "bench_peers")
 WIDTH, LEFT, LINE = 960, 470, 20
 LEAST, MOST = 1 / 32, 8.0  # ends of the axis, as ratios
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from contextlib import aclosing
+from functools import partial
 
 import pytest
 
@@ -21,9 +22,6 @@ from supervisord_py.ledger import instances
 from supervisord_py.tools import driver, proxy, service, upstream
 from supervisord_py.tools.proxy import ToolRun
 from tools.tool_house import PATIENCE, ToolHouse, alive, eventually
-
-Houses = "Callable[..., Awaitable[ToolHouse]]"
-
 
 # -- starts ----------------------------------------------------------------------------------------------------------
 
@@ -91,20 +89,21 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     assert await house.placement.take_fd("listen:tool:shapes") is None
 
 
-async def test_a_memory_budget_evicts_by_size(houses: Houses, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("house", [{"memory_budget_mb": 1}], indirect=True)
+async def test_a_memory_budget_evicts_by_size(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "PERIOD_SECONDS", 0.05)
-    house = await houses(memory_budget_mb=1)
+    await house.new_control_plane()
     house.add("shapes")
     await house.ask("shapes")
     await eventually(lambda: house.state("shapes").state == "cold", "the eviction over the budget")
     assert house.state("shapes").reason == "evicted_lru"
 
 
+@pytest.mark.parametrize("house", [{"warm_keep_max": 1}], indirect=True)
 async def test_our_own_question_that_an_evicted_tool_leaves_unanswered_starts_it_no_more(
-    houses: Houses, monkeypatch: pytest.MonkeyPatch
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits in the backlog like a client's, of whom a connection to a cold tool's port is the wish for it."""
-    house = await houses(warm_keep_max=1)
     asked, asks = asyncio.Event(), socket.socket()
 
     async def ask_for_ever(_upstream: object, _manifest: object) -> tuple[str, ...]:
@@ -133,11 +132,12 @@ async def test_our_own_question_that_an_evicted_tool_leaves_unanswered_starts_it
 
 async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     """Wait until the tool `shapes` has written something to stderr so many times."""
-    instance = house.launcher.instance_of("shapes")
-    assert instance is not None
-    async with asyncio.timeout(PATIENCE):
-        while (await house.launcher.supervisor.tail(instance)).count(words) < times:
-            await asyncio.sleep(0.02)
+    tail = partial(house.launcher.supervisor.tail, house.launcher.instance_of("shapes"))
+
+    async def is_said() -> bool:
+        return (await tail()).count(words) >= times
+
+    await eventually(is_said, words)
 
 
 async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
@@ -157,14 +157,12 @@ async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collatera
     other = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
     await said(house, "sleeping", 2)
     await exceed(over[0])  # the other's time would be over a moment later, or earlier
-    results = await asyncio.gather(late, other, return_exceptions=True)
-    assert isinstance(results[0], errors.ResourceLimitError)
-    assert results[0].detail.startswith("ResourceLimitExceeded: runtime")
-    assert "sleeping" in results[0].extra["stderr_tail"]
-    assert isinstance(results[1], errors.InterruptedRunError)
-    assert results[1].extra["collateral"] is True
-    await eventually(lambda: not alive(pid), "the end of the tree")
-    await eventually(lambda: house.state("shapes").state == "cold")
+    with pytest.raises(errors.ResourceLimitError, match="ResourceLimitExceeded: runtime") as failed:
+        await late
+    assert "sleeping" in failed.value.extra["stderr_tail"]
+    with pytest.raises(errors.InterruptedRunError, match="collateral"):
+        await other
+    await eventually(lambda: not alive(pid) and house.state("shapes").state == "cold", "the end of the tree")
     (row,) = await instances.latest(house.ledger, "tool:shapes")
     assert row.reason == "runtime_limit"
 

@@ -59,42 +59,66 @@ def test_every_key_arrives_and_the_settings_count_where_a_tool_says_nothing(tmp_
     assert (spec.warm_keep_seconds, spec.max_rss_bytes, spec.max_runtime_seconds) == (7, None, 0), "0 is no limit"
 
 
-@pytest.mark.parametrize(
-    ("keys", "pointer", "words"),
-    [
-        ({"warm_keep_seconds": -1}, "/warm_keep_seconds", "must be a number >= 0"),
-        ({"warm_keep_seconds": 10**400}, "/warm_keep_seconds", "range"),
-        ({"max_memory_mb": 1.5}, "/max_memory_mb", "must be a whole number"),
-        ({"entrypoint": "../main.py"}, "/entrypoint", "inside the tool's folder"),
-        ({"entrypoint": "a\0b"}, "/entrypoint", "regex"),
-        ({"entrypoint": "other.py"}, "/entrypoint", "is not there"),
-        ({"command": []}, "/command", "length >= 1"),
-        ({"command": ["a", ""]}, "/command/1", "length >= 1"),
-        ({"command": ["a", "{port}"], "listen": "handover"}, "/listen", "handover needs python"),
-        ({"listen": "handower"}, "/listen", "did you mean 'handover'?"),
-        ({"listen": None}, "/listen", "not null"),
-        ({"preload": True}, "/preload", "array of module names or false"),
-        ({"preload": ["os; rm"]}, "/preload/0", "matching regex"),
-        ({"limits": {"open_file": 5}}, "/limits/open_file", "did you mean 'open_files'?"),
-        ({"env": {"A B": "x"}}, "/env/A B", "no name of an environment variable"),
-        ({"env": {"PX_UNIT": "x"}}, "/env/PX_UNIT", "no name of an environment variable"),
-        ({"input": {"type": "objekt"}}, "/input/type", "JSON Schema"),
-        ({"output": True}, "/output", "must be an object"),
-        ({"input": {"properties": {"a": {"$ref": "#/$defs/x"}}}}, "/input", "/$defs/x"),
-        ({"name": "other"}, "/name", "must equal the folder's name"),
-        ({"name": "Tool"}, "/name", "lower-case"),
-        ({"inputt": {}}, "/inputt", "did you mean 'input'?"),
-        ({"input": {}, "output": {}, "tags": []}, "/tags", "unknown key"),
-    ],
-)
-def test_what_is_wrong_is_named_at_its_line(tmp_path: Path, keys: dict[str, Any], pointer: str, words: str) -> None:
-    manifest = {"version": "1", "name": "tool", **keys}
+def one(**keys: Any) -> dict[str, Any]:
+    return {"inputs": [{"key": "a", "type": "text", "label": "A", **keys}]}
+
+
+PLAIN_FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"warm_keep_seconds": -1}, "/warm_keep_seconds", "must be a number >= 0"),
+    ({"warm_keep_seconds": 10**400}, "/warm_keep_seconds", "range"),
+    ({"max_memory_mb": 1.5}, "/max_memory_mb", "must be a whole number"),
+    ({"entrypoint": "../main.py"}, "/entrypoint", "inside the tool's folder"),
+    ({"entrypoint": "a\0b"}, "/entrypoint", "regex"),
+    ({"entrypoint": "other.py"}, "/entrypoint", "is not there"),
+    ({"command": []}, "/command", "length >= 1"),
+    ({"command": ["a", ""]}, "/command/1", "length >= 1"),
+    ({"command": ["a", "{port}"], "listen": "handover"}, "/listen", "handover needs python"),
+    ({"listen": "handower"}, "/listen", "did you mean 'handover'?"),
+    ({"listen": None}, "/listen", "not null"),
+    ({"preload": True}, "/preload", "array of module names or false"),
+    ({"preload": ["os; rm"]}, "/preload/0", "matching regex"),
+    ({"limits": {"open_file": 5}}, "/limits/open_file", "did you mean 'open_files'?"),
+    ({"env": {"A B": "x"}}, "/env/A B", "no name of an environment variable"),
+    ({"env": {"PX_UNIT": "x"}}, "/env/PX_UNIT", "no name of an environment variable"),
+    ({"input": {"type": "objekt"}}, "/input/type", "JSON Schema"),
+    ({"output": True}, "/output", "must be an object"),
+    ({"input": {"properties": {"a": {"$ref": "#/$defs/x"}}}}, "/input", "/$defs/x"),
+    ({"name": "other"}, "/name", "must equal the folder's name"),
+    ({"name": "Tool"}, "/name", "lower-case"),
+    ({"inputt": {}}, "/inputt", "did you mean 'input'?"),
+    ({"input": {}, "output": {}, "tags": []}, "/tags", "unknown key"),
+]
+PIXIE_FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"listen": "port"}, "/listen", "unknown key"),
+    ({"iconn": "x"}, "/iconn", "did you mean 'icon'?"),
+    ({"id": "Other"}, "/id", "lower-case"),
+    ({"layout": "chatt"}, "/layout", "did you mean 'chat'?"),
+    ({"secrets": [{"key": "A", "label": "x"}]}, "/secrets/0/label", "unknown key"),
+    ({"secrets": [{"key": "A-B"}]}, "/secrets/0/key", "no name of an environment variable"),
+    ({"inputs": {}}, "/inputs", "must be an array"),
+    ({"inputs": [{"key": "a", "label": "x"}]}, "/inputs/0/type", "'type' is missing"),
+    (one(type="slidr"), "/inputs/0/type", "did you mean 'slider'?"),
+    (one(type="slider", min=1), "/inputs/0", "'max' is missing"),
+    (one(type="number", min="x"), "/inputs/0/min", "must be a number"),
+    (one(type="select", options=[{"value": []}]), "/inputs/0/options/0/value", "not an array"),
+    (one(type="json", schema={"type": "x"}), "/inputs/0/schema/type", "JSON Schema"),
+    (one(show_if={"key": "b"}), "/inputs/0/show_if/equals", "'equals' is missing"),
+    ({"inputs": [*one()["inputs"], *one()["inputs"]]}, "/inputs/1/key", "stands twice"),
+    ({"outputs": [{"key": "a", "type": "chart_lin"}]}, "/outputs/0/type", "did you mean 'chart_line'?"),
+]
+BASES = ({"version": "1", "name": "tool"}, pixie_manifest())
+FAULTS = [(base, *row) for base, rows in zip(BASES, (PLAIN_FAULTS, PIXIE_FAULTS), strict=True) for row in rows]
+
+
+@pytest.mark.parametrize(("base", "keys", "pointer", "words"), FAULTS)
+def test_what_is_wrong_is_named_at_its_line(tmp_path: Path, base: Any, keys: Any, pointer: str, words: str) -> None:
+    manifest = {**base, **keys}
     error = refused(write_tool(tmp_path, "tool", manifest))
     found = {each["pointer"]: each for each in error.extra["errors"]}
     assert words in found[pointer]["message"]
-    key = pointer.split("/")[1]
-    first = 1 + next(n for n, line in enumerate(json.dumps(manifest, indent=2).splitlines()) if f'  "{key}":' in line)
-    assert first <= found[pointer]["line"] <= first + 4
+    lines = json.dumps(manifest, indent=2).splitlines()
+    first = 1 + next(n for n, line in enumerate(lines) if line.startswith(f'  "{pointer.split("/")[1]}":'))
+    assert first <= found[pointer]["line"] <= first + 4 * pointer.count("/")
     assert error.extra["file"] == str(tmp_path / "tool" / "tool.json")
     assert error.hint == "mend the file, then: pxctl tools validate tool"
 
@@ -210,39 +234,6 @@ def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
     assert traits.secrets == (PixieSecret("API_KEY", "k", True),)
     assert (traits.input_transport, traits.streams) == ("multipart", False)
     assert (traits.retain_runs, traits.validator_timeout_override, traits.layout) == (5, 90, "split")
-
-
-def one(**keys: Any) -> dict[str, Any]:
-    return {"inputs": [{"key": "a", "type": "text", "label": "A", **keys}]}
-
-
-@pytest.mark.parametrize(
-    ("change", "pointer", "words"),
-    [
-        ({"listen": "port"}, "/listen", "unknown key"),
-        ({"iconn": "x"}, "/iconn", "did you mean 'icon'?"),
-        ({"id": "Other"}, "/id", "lower-case"),
-        ({"layout": "chatt"}, "/layout", "did you mean 'chat'?"),
-        ({"secrets": [{"key": "A", "label": "x"}]}, "/secrets/0/label", "unknown key"),
-        ({"secrets": [{"key": "A-B"}]}, "/secrets/0/key", "no name of an environment variable"),
-        ({"inputs": {}}, "/inputs", "must be an array"),
-        ({"inputs": [{"key": "a", "label": "x"}]}, "/inputs/0/type", "'type' is missing"),
-        (one(type="slidr"), "/inputs/0/type", "did you mean 'slider'?"),
-        (one(type="slider", min=1), "/inputs/0", "'max' is missing"),
-        (one(type="number", min="x"), "/inputs/0/min", "must be a number"),
-        (one(type="select", options=[{"value": []}]), "/inputs/0/options/0/value", "not an array"),
-        (one(type="json", schema={"type": "x"}), "/inputs/0/schema/type", "JSON Schema"),
-        (one(show_if={"key": "b"}), "/inputs/0/show_if/equals", "'equals' is missing"),
-        ({"inputs": [*one()["inputs"], *one()["inputs"]]}, "/inputs/1/key", "stands twice"),
-        ({"outputs": [{"key": "a", "type": "chart_lin"}]}, "/outputs/0/type", "did you mean 'chart_line'?"),
-    ],
-)
-def test_what_the_original_refuses_is_refused_with_its_place(
-    tmp_path: Path, change: dict[str, Any], pointer: str, words: str
-) -> None:
-    error = refused(write_tool(tmp_path, "tool", pixie_manifest(**change)))
-    found = {each["pointer"]: each["message"] for each in error.extra["errors"]}
-    assert words in found[pointer]
 
 
 def test_what_only_the_originals_validator_reports_is_a_warning(tmp_path: Path) -> None:

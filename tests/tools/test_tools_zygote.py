@@ -18,6 +18,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_pool, "SETTLE_SECONDS", 0.0)
 
 
+def add(house: ToolHouse, name: str = "packages", *, env: dict[str, str] | None = None, **keys: Any) -> None:
+    house.add("shapes", name, env={"FAULT": "imports", **(env or {})}, **keys)
+
+
 async def again(house: ToolHouse, name: str, value: Any = None, *, method: str) -> Any:
     """Stop a tool and run it anew; its start must have been by that method."""
     await house.launcher.stop(name)
@@ -41,11 +45,11 @@ async def forks(house: ToolHouse, *modules: str) -> Any:
 
 
 async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse) -> None:
-    house.add("packages")
+    add(house)
     first = await house.ask("packages")
     assert house.state("packages").start_method == "spawn"
     zygote = await forks(house, "numpy", "plistlib")
-    house.add("shapes")
+    add(house, "shapes", env={"FAULT": ""})
     await house.ask("shapes")
     seconds = dict(house.launcher.import_seconds())
     assert seconds["packages"]["numpy"] > 0.0
@@ -70,7 +74,7 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
 
 async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first_start_on(house: ToolHouse) -> None:
     for name in ("pinned", "passing"):
-        house.add("packages", name, env={"SAID": name})
+        add(house, name, env={"SAID": name})
         await house.ask(name)
         await forks(house, "numpy", "plistlib")
         await house.launcher.stop(name)
@@ -83,7 +87,7 @@ async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first
 
 
 async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHouse) -> None:
-    house.add("packages")
+    add(house)
     await house.ask("packages")
     await forks(house, "numpy", "plistlib")
     (house.tools / "packages" / "plistlib.py").write_text("__name__ = ''\n")
@@ -95,9 +99,9 @@ async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(h
     library.mkdir()
     thread = "threading.Thread(target=threading.Event().wait, daemon=True)"
     (library / "restless.py").write_text(f"import threading\n{thread}.start()\n")
-    house.add("packages", "never", preload=False)
-    house.add("packages", "named", preload=["plistlib"], env={"A": "1"})
-    house.add("packages", "refused", preload=["restless"], env={"PYTHONPATH": str(library)})
+    add(house, "never", preload=False)
+    add(house, "named", preload=["plistlib"], env={"A": "1"})
+    add(house, "refused", preload=["restless"], env={"PYTHONPATH": str(library)})
     for name in ("never", "named", "refused"):
         await house.ask(name)
     assert [*(await forks(house, "plistlib")).modules] == ["plistlib"]

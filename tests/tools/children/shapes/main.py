@@ -13,6 +13,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAULT = os.environ.get("FAULT", "")
+if FAULT == "imports":  # numpy at once, something of the standard library at the first run
+    import multiprocessing.process
+    import random
+
+    import numpy
 
 
 class Shapes(BaseHTTPRequestHandler):
@@ -43,11 +48,23 @@ class Shapes(BaseHTTPRequestHandler):
             print("cancel", self.path, file=sys.stderr, flush=True)
             return self.answer({"ok": True}, 404 if FAULT == "no_cancel" else 200)
         value = json.loads(raw) if raw else {}
-        getattr(self, f"do_{value.get('do', 'echo')}")(value)
+        getattr(self, f"do_{value.get('do', FAULT if FAULT == 'imports' else 'echo')}")(value)
 
     def do_echo(self, value):
         listen = {name: os.environ[name] for name in os.environ if name.startswith("LISTEN_")}
         self.answer({"echo": value, "pid": os.getpid(), "headers": dict(self.headers), "listen": listen})
+
+    def do_imports(self, value):
+        import plistlib
+
+        self.answer({
+            "pid": os.getpid(),
+            "random": [random.random(), float(numpy.random.random()), os.urandom(4).hex()],
+            "solved": numpy.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0]).tolist(),
+            "file": plistlib.__name__ and __file__,
+            "main": __name__,
+            "workers_cwd": multiprocessing.process.ORIGINAL_DIR,  # workers by "spawn" look for main.py there
+        })  # fmt: skip
 
     def do_sleep(self, value):
         print("sleeping", file=sys.stderr, flush=True)
