@@ -7,8 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,47 +54,37 @@ async def test_ready_and_imports_are_understood(short_tmp: Path) -> None:
     notify.close()
 
 
-Serving = Callable[..., Awaitable[tuple[list[int], Upstream]]]
-
-
 def http(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, length or len(body), body)
 
 
-@pytest.fixture
-async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
-    """Start servers that give these answers in turn and then hang up; no pause of the machine is too long for them."""
-    monkeypatch.setattr(upstream_module, "IDLE_SECONDS", 600.0)
-    ends: list[tuple[asyncio.Server, Upstream]] = []
-    tasks: list[Any] = []
+@asynccontextmanager
+async def serving(*answers: bytes) -> AsyncIterator[tuple[list[int], Upstream]]:
+    """Serve these answers in turn and then hang up; give by which connection each request came, and the way there."""
+    asked, left, tasks = list[int](), iter(answers), list[Any]()
 
-    async def start(*answers: bytes) -> tuple[list[int], Upstream]:
-        asked: list[int] = []  # by which connection
-        left = iter(answers)
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            number = len(set(asked))
-            tasks.append(asyncio.current_task())
-            with suppress(ConnectionError):
-                while await reader.read(4096):
-                    asked.append(number)
-                    if (answer := next(left, None)) is None:
-                        break
-                    writer.write(answer)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(set(asked))
+        tasks.append(asyncio.current_task())
+        with suppress(ConnectionError):
+            while await reader.read(4096):
+                asked.append(number)
+                if (answer := next(left, None)) is None:
+                    break
+                writer.write(answer)
             writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
+            await writer.wait_closed()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        ends.append((server, Upstream(server.sockets[0].getsockname()[1])))
-        return asked, ends[-1][1]
-
-    yield start
-    for server, upstream in ends:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        upstream = Upstream(server.sockets[0].getsockname()[1])
+        yield asked, upstream
         upstream.close()
-        server.close()
-        await server.wait_closed()
-    await asyncio.gather(*tasks)
+        await asyncio.gather(*tasks)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream_module, "IDLE_SECONDS", 600.0)
 
 
 async def post(upstream: Upstream) -> bytes:
@@ -102,25 +92,25 @@ async def post(upstream: Upstream) -> bytes:
         return (await answer.read_up_to(1000))[0]
 
 
-async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again(serving: Serving) -> None:
+async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again() -> None:
     """The tool may have worked on it, or died of it."""
-    asked, upstream = await serving(b"HTTP/1.1 100 Continue\r\n\r\n" + http(b"ok"), http(b"ok"))
-    assert [await post(upstream), await post(upstream)] == [b"ok", b"ok"]
-    with pytest.raises(aiohttp.ServerDisconnectedError):
-        await post(upstream)
-    assert asked == [0, 0, 0]
+    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" + http(b"ok"), http(b"ok")) as (asked, upstream):
+        assert [await post(upstream), await post(upstream)] == [b"ok", b"ok"]
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await post(upstream)
+        assert asked == [0, 0, 0]
 
 
 async def test_a_connection_that_was_not_read_to_its_end_or_is_too_old_is_given_up(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, upstream = await serving(http(b"half", length=9), http(b"ok"), http(b"ok"))
-    async with await upstream.send("GET", "/"):
-        pass
-    assert await post(upstream) == b"ok"
-    monkeypatch.setattr(upstream_module, "IDLE_SECONDS", 0.0)
-    assert await post(upstream) == b"ok"
-    assert asked == [0, 1, 2]
+    async with serving(http(b"half", length=9), http(b"ok"), http(b"ok")) as (asked, upstream):
+        async with await upstream.send("GET", "/"):
+            pass
+        assert await post(upstream) == b"ok"
+        monkeypatch.setattr(upstream_module, "IDLE_SECONDS", 0.0)
+        assert await post(upstream) == b"ok"
+        assert asked == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -134,39 +124,34 @@ async def test_a_connection_that_was_not_read_to_its_end_or_is_too_old_is_given_
         (b"what?\r\n\r\n", ["no JSON"]),
     ],
 )
-async def test_drift_is_told_by_place_and_never_raised(serving: Serving, answer: bytes, found: list[str]) -> None:
-    _, upstream = await serving(answer)
-    drift = await schema_drift(upstream, {"a": 1})
+async def test_drift_is_told_by_place_and_never_raised(answer: bytes, found: list[str]) -> None:
+    async with serving(answer) as (_, upstream):
+        drift = await schema_drift(upstream, {"a": 1})
     assert all(part in whole for part, whole in zip(found, drift, strict=True))
 
 
-async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours(serving: Serving) -> None:
+async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> None:
     """Whoever waits for its answer, or asks it still, hears of it as of any other connection that is gone."""
-    _, upstream = await serving(http(b"half", length=9))
-    async with await upstream.send("GET", "/") as answer:
-        upstream.close()
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await answer.read_up_to(100)
-    with pytest.raises(OSError, match="has ended"):
-        await upstream.send("POST", "/run", b"{}")
-    assert await schema_drift(upstream, {"a": 1}) == ()
-    assert not await upstream.cancel("1")
+    async with serving(http(b"half", length=9)) as (_, upstream):
+        async with await upstream.send("GET", "/") as answer:
+            upstream.close()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read_up_to(100)
+        with pytest.raises(OSError, match="has ended"):
+            await upstream.send("POST", "/run", b"{}")
+        assert (await schema_drift(upstream, {"a": 1}), await upstream.cancel("1")) == ((), False)
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 async def test_a_stream_in_another_form_has_the_same_items_however_it_is_cut(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(raw: bytes) -> AsyncIterator[bytes]:
-        async def pieces() -> AsyncIterator[bytes]:
-            for at in range(0, len(raw), size):
-                yield raw[at : at + size]
+    async def cut(raw: bytes) -> AsyncIterator[bytes]:
+        for at in range(0, len(raw), size):
+            yield raw[at : at + size]
 
-        return pieces()
-
-    events = b': beat\n\nevent: x\nid: 1\ndata: {"a":\r\ndata:1}\r\n\r\n\ndata: [2]'
+    events, lines = b': beat\n\nevent: x\nid: 1\ndata: {"a":\r\ndata:1}\r\n\r\n\ndata: [2]', b'{"a": 1}\r\n\n[2]'
     assert [item async for item in proxy._as_lines(cut(events))] == [b'{"a": 1}\n', b"[2]\n"]
-    lines = b'{"a": 1}\r\n\n[2]'
     assert [item async for item in proxy._as_events(cut(lines))] == [b'data: {"a": 1}\n\n', b"data: [2]\n\n"]
     monkeypatch.setattr(proxy, "LINE_BYTES", 5)
     with pytest.raises(PxError, match="longer than 5 bytes"):
