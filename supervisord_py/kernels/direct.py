@@ -61,12 +61,12 @@ def recipe_of(launch: Launch) -> Recipe | None:
 
 class DirectBackend:
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
-        self._placement = placement
-        self._config = config
-        self.zygotes = ZygotePool(placement, "kernel", lambda: self._config.zygotes)
+        self.placement = placement
+        self.config = config
+        self.zygotes = ZygotePool(placement, "kernel", lambda: self.config.zygotes)
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        self._config = config
+        self.config = config
         self.zygotes.trim()
 
     def expect(self, launch: Launch) -> None:
@@ -79,7 +79,7 @@ class DirectBackend:
 
     async def spec(self, launch: Launch) -> ChildSpec:
         """Return what is to be spawned; makes the folder with the connection file. Raises OSError, ConfigError."""
-        place = await asyncio.to_thread(connection_file.make, self._config.run_dir, launch.session_id)
+        place = await asyncio.to_thread(connection_file.make, self.config.run_dir, launch.session_id)
         return ChildSpec(
             unit=launch.unit,
             argv=command(launch, str(place.file)),
@@ -97,7 +97,7 @@ class DirectBackend:
         """Return a spawned kernel when it answers. Raises ReadinessTimeoutError, KernelGoneError (it ended before)."""
         begun = asyncio.get_running_loop().time()
         await self.preload()
-        kernel = DirectKernel(self._placement, launch, child, self._connection(launch), self._config)
+        kernel = DirectKernel(self, launch, child, self._connection(launch))
         try:
             async with asyncio.timeout_at(deadline):
                 await kernel.until_ready()
@@ -123,7 +123,7 @@ class DirectBackend:
             _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, why=str(error))
             return None
         await self.preload()
-        kernel, is_taken = DirectKernel(self._placement, launch, child, connection, self._config), False
+        kernel, is_taken = DirectKernel(self, launch, child, connection), False
         try:
             asked = [await kernel.ask("kernel_info_request", channel=channel) for channel in ("shell", "control")]
             await kernel.until(*(each.reply for each in asked), seconds=HELLO_SECONDS)
@@ -134,7 +134,7 @@ class DirectBackend:
         return kernel if is_taken else None
 
     def _connection(self, launch: Launch) -> connection_file.Connection:
-        folder = connection_file.folder_of(self._config.run_dir, launch.session_id)
+        folder = connection_file.folder_of(self.config.run_dir, launch.session_id)
         return connection_file.read(folder / connection_file.FILE)
 
     async def close(self, *, stop: bool) -> None:
@@ -143,23 +143,18 @@ class DirectBackend:
 
 class DirectKernel(MessagingKernel):
     def __init__(
-        self,
-        placement: KeeperClient,
-        launch: Launch,
-        child: Child | None,
-        connection: connection_file.Connection,
-        config: KernelsConfig,
+        self, backend: DirectBackend, launch: Launch, child: Child | None, connection: connection_file.Connection
     ) -> None:
         from supervisord_py.kernels.channels import KernelSockets
 
         name = f"px-{launch.instance}"
-        super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=config.trace)
+        super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=backend.config.trace)
         self.child = child
         self.connection_file = connection.file
-        self._placement = placement
+        self._placement = backend.placement
         self._key = launch.instance
         self._by_message = launch.interrupt_mode == "message"
-        self._next_rung_seconds = config.ladder_again_seconds
+        self._next_rung_seconds = backend.config.ladder_again_seconds
         self._sockets = KernelSockets(connection, name, ("iopub", "shell", "control"), self.hear)
         self._watch = asyncio.create_task(self._watch_process())
 

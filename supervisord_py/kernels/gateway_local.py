@@ -9,7 +9,6 @@ itself: what the gateway's websocket loses, the disk has.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
 import json
 import re
@@ -113,15 +112,14 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             raise self._late(launch.unit)
         gateway, began = getting.result(), time.time()
         assert gateway is not None
-        name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
+        name = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # of kernelspec, kernel and its sockets
         folder = self._home / "kernelspecs" / "kernels" / name
-        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
         # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
         body = {"name": name, "path": launch.cwd, "env": {}}
         try:
             await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            kernel = await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=wanted)
+            kernel = await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=name)
             kernel.notice = "No limits of memory or processes hold for kernels of the shared gateway."
             return kernel
         except StartFailedError as error:
