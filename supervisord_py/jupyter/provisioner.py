@@ -154,13 +154,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
             await self.kill()
             self._session = None
 
-    async def get_provisioner_info(self) -> dict[str, Any]:
-        return await super().get_provisioner_info() | {"session": self._session, "instance": self._instance}
-
-    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        await super().load_provisioner_info(provisioner_info)
-        self._session, self._instance = provisioner_info["session"], provisioner_info["instance"]
-
 
 def order_of(
     kernel_id: str, spec: Kernelspec, *, cwd: str, env: Mapping[str, str], arguments: Sequence[str] = ()

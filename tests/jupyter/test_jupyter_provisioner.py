@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from nbclient import NotebookClient
 
 from beside import beside
-from e2e.house import alive, gone, until
+from e2e.house import alive, until
 from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front, kernel, run, value
 from supervisord_py.jupyter import provisioner
-from supervisord_py.jupyter.provisioner import ControlSocket, DaemonError, SupervisedProvisioner, order_of
+from supervisord_py.jupyter.provisioner import ControlSocket, DaemonError, order_of
 from supervisord_py.kernels.kernelspecs import Kernelspec
 
 
@@ -89,23 +89,6 @@ async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both
     with pytest.raises(DaemonError, match=rf"no kernelspec '{name}'.*front end has it in {place / name}.*JUPYTER_PATH"):
         async with kernel(name):
             pass
-
-
-@pytest.mark.deep
-async def test_a_kernel_can_be_carried_over_to_another_front_end(front: Front) -> None:
-    async with kernel() as (km, _):
-        told = await km.provisioner.get_provisioner_info()
-        heir = SupervisedProvisioner(kernel_id="", kernel_spec=km.kernel_spec, parent=km)
-        await heir.load_provisioner_info(told)
-        assert await heir.poll() is None
-        await heir.send_signal(0)
-        await heir.send_signal(signal.SIGTERM)
-        assert await heir.poll() is not None
-        with pytest.raises(ProcessLookupError):
-            await heir.send_signal(0)
-        with pytest.raises(OSError, match="no signal 10"):
-            await heir.send_signal(10)
-        gone(front.session_of(km)["pid"] or 0)
 
 
 @pytest.mark.deep
