@@ -82,22 +82,6 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
         assert (await rig.run("paid")).status is Status.COMPLETED
 
 
-async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(own_rig: PipeRig) -> None:
-    folder = own_rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
-    [queued] = await own_rig.room.run("talk")
-    await eventually(lambda: own_rig.running(queued.id), "the start")
-    await own_rig.ledger.flush()
-    connection = own_rig.ledger._writing
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count = {pages}")
-    (folder / "gate").touch()
-    done = await own_rig.room.wait(queued.id)
-    assert own_rig.ledger.degraded is not None
-    assert (done.status, (done.stdout or "")[:6]) == (Status.COMPLETED, "words\n")
-    connection.execute("PRAGMA max_page_count = 1000000")
-    await eventually(lambda: own_rig.ledger.degraded is None, "the recovery")
-
-
 async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(own_rig: PipeRig) -> None:
     """Also where its pid had not come to the ledger yet."""
     folder = own_rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
