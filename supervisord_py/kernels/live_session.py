@@ -265,13 +265,12 @@ class SessionRegister:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._rows: list[KernelSessionRow] = []  # as an earlier control plane left them
         self.sessions: dict[str, LiveSession] = {}
 
     async def open(self) -> None:
         newest = await kernel_rows.newest_of_all(self._ledger)
-        self._rows = await kernel_rows.all_sessions(self._ledger)
-        for row in reversed(self._rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
+        rows = await kernel_rows.all_sessions(self._ledger)
+        for row in reversed(rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
             session = self.restored(row)
             if session is None or session.owner is Owner.PER_CALL:
                 continue
@@ -280,9 +279,9 @@ class SessionRegister:
                 session.newest, session.has_cells = newest[session.id], True
                 session.lost = CUT_OFF if session.keeps_variables else None
 
-    def settle_the_rest(self) -> None:
+    async def settle_the_rest(self) -> None:
         """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
-        for row in self._rows:
+        for row in await kernel_rows.all_sessions(self._ledger):
             session = self.sessions.get(row.id)
             if row.state in {SessionState.STOPPED, SessionState.FAILED} or (session is not None and session.kernel):
                 continue
@@ -290,7 +289,6 @@ class SessionRegister:
                 session.reason = session.reason or Reason.INTERRUPTED
             reason = row.reason or Reason.INTERRUPTED.value
             kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
-        self._rows = []
 
     def ensure(self, key: SessionKey, language: str, owner: Owner) -> LiveSession:
         if key.id not in self.sessions:

@@ -82,7 +82,7 @@ class Kernels:
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
         for in_flight in await self.pool.adopt_all():
             self.pool.supervisor.task(follow(self.pool, *in_flight))
-        self.register.settle_the_rest()
+        await self.register.settle_the_rest()
         if await self._placement.list(UNITS):
             backend = await self.pool.backends.get(BackendName.DIRECT)
             self.pool.supervisor.task(backend.zygotes.end_left_over())

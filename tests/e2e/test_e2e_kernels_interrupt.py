@@ -242,19 +242,6 @@ def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls) -> Non
     assert patient.value("asked", "mine, 'never' in globals()") == "(42, False)"
 
 
-def test_a_call_that_is_cancelled_in_the_queue_runs_nothing_and_hurts_nobody(patient: Calls, tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    first = patient.begun("queue", waits_for(tmp_path / "go"))
-    with patient.stream("queue", f"open({str(mark)!r}, 'w')") as waiting:
-        assert waiting.until("queued")["position"] == 1
-        until(lambda: patient.show("queue")["queued"] == 1, "the second call waits")
-    until(lambda: patient.show("queue")["queued"] == 0, "the waiter is gone")
-    (tmp_path / "go").touch()
-    assert first.result().ok
-    assert patient.value("queue", "1 + 1") == "2"
-    assert not mark.exists()
-
-
 @pytest.mark.parametrize("how", mostly_deep(["its time is over", "it is interrupted"], "its time is over"))
 def test_a_call_that_ends_while_its_kernel_starts_runs_nothing(patient: Calls, tmp_path: Path, how: str) -> None:
     """A start that lost its callers goes on, and serves the next call; an interrupt ends the start itself."""

@@ -91,15 +91,6 @@ def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
     assert calls.value("percall", "mine") == "1"
 
 
-def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> None:
-    before = calls.run("reset", "mine = 1")
-    call = calls.run("reset", ["'mine' in globals()", "other = 2", "other"], reset=True)
-    assert [cell["text"] for cell in call["cells"]] == ["False\n", "", "2\n"]
-    assert call["instance"] != before["instance"]
-    assert calls.value("reset", "other") == "2"
-    assert [event["reason"] for event in calls.events("reset", "stopped")] == ["replaced"]
-
-
 def count(path: Path) -> str:
     return f"print('counted', flush=True); open({str(path)!r}, 'a').write('x')\n"
 

@@ -26,12 +26,9 @@ class FakeHandle:
         self.foreign_busy = False
         self.foreign_used_at: float | None = None
         self.rungs: list[str] = []
-        self.ran: list[str] = []
-        self.survivors: tuple[int, ...] = ()
         self.cell: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     async def execute(self, request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
-        self.ran.append(request.code)
         word, _, text = request.code.partition(" ")
         writer = CellWriter(str(request.cells_dir), request.cell_id, request.cell_bytes)
         writer.begin(request.code)
@@ -69,16 +66,11 @@ class FakeHandle:
         self.die(None, 15)
         return "sigterm"
 
-    async def kill(self) -> str:
-        self.die(None, 9)
-        return "sigkill"
+    kill = terminate
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
-        self.backend.stopped.append((self.launch.session_id, reason))
-        survivors, self.survivors = self.survivors, ()
-        if not survivors:
-            self.die(None, 15)
-        return survivors
+        self.die(None, 15)
+        return ()
 
     async def close(self) -> None:
         """Nothing is connected."""
@@ -90,7 +82,6 @@ class FakeBackend:
     def __init__(self) -> None:
         self.handles: list[FakeHandle] = []
         self.starts: list[Launch] = []
-        self.stopped: list[tuple[str, str]] = []
         self.fail_next: list[Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()

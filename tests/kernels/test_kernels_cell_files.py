@@ -109,9 +109,7 @@ def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Pa
     with log.records_path.open("ab") as file:
         file.write(b"".join(line + b"\n" for line in odd) + b'{"kind":"end","at":0,"status":"error"}\n{"kind":"dis')
     assert kinds(log) == ["begin", "end"]
-    end = log.ended()
-    assert end is not None
-    assert end.status is CellStatus.ERROR
+    assert getattr(log.ended(), "status", None) is CellStatus.ERROR
 
 
 def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
@@ -124,12 +122,6 @@ def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
     for read in (log.ended, lambda: list(log.lines()), lambda: log.page(0), lambda: log.page(0, 1, "stdout")):
         with pytest.raises(OutputGoneError, match="is not kept"):
             read()
-
-
-@pytest.mark.parametrize("cell_id", ["", "../x", "a.b", "x" * 65, "a\n"])
-def test_an_id_that_is_none_leads_nowhere(tmp_path: Path, cell_id: str) -> None:
-    with pytest.raises(UnknownUnitError):
-        CellLog(tmp_path, cell_id)
 
 
 # -- following -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,6 @@ MEMORY = End(Reason.MEMORY_LIMIT, record(None, 9, OVER))
 def test_a_timeout_outside_is_clamped_and_that_is_told(asked: float | None, seconds: float, words: str | None) -> None:
     found, notice = timeout_of(asked, config_in(Path("/x")))
     assert (found, notice is None, (words or "") in (notice or "")) == (seconds, words is None, True)
-
-
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        (End(Reason.EXIT, record(3)), "exited with code 3"),
-        (End(Reason.SIGNAL, record(None, signal.SIGKILL)), "possibly the kernel's OOM killer"),
-        (End(Reason.SIGNAL, record(None, 222)), "was killed by signal 222"),
-        (End(Reason.EXIT), "ended at its server"),
-        (STOP, "was ended: it was stopped on request"),
-        (End(Reason.INTERRUPTED), "was ended: the daemon was cut off"),
-        (End(Reason.CPU_LIMIT, record(None, 24)), "CPU seconds"),
-        (MEMORY, "over its memory limit (limit 200 MiB)"),
-    ],
-)
-def test_an_end_is_said_with_what_is_known_of_it(end: End, words: str) -> None:
-    assert words in messages.how_it_ended(end)
 
 
 def test_a_start_that_ended_says_what_the_launcher_said_else_its_last_words() -> None:
