@@ -245,10 +245,8 @@ class ControlProcess:
 class Notifier:
     """The line to the service manager (sd_notify(3)): one datagram a fact, nothing where nobody listens.
 
-    Its variables are taken out of the environment at once: no child may speak for the keeper.
-
-    Attributes:
-        watchdog_seconds: Period in which the service manager wants to hear from us; 0 for never.
+    Its variables are taken out of the environment at once: no child may speak for the keeper. `watchdog_seconds`: the
+    period in which the service manager wants to hear from us; 0 for never.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:

@@ -66,15 +66,11 @@ Output = Chunk | Gap
 
 
 class Cursor(Struct, frozen=True):
-    """A place to read on from.
-
-    `segment` and `record` (how many of its records were met) are the exact place in the files, -1 when only the
-    position is known; they keep a gap, which covers no positions, from being told twice.
-    """
+    """A place to read on from; segment and record keep a gap, which covers no positions, from being told twice."""
 
     position: int
-    segment: int = -1
-    record: int = -1
+    segment: int = -1  # where it begins; -1 when only the position is known
+    record: int = -1  # how many of its records were met
 
 
 class IndexEntry(NamedTuple):
@@ -144,14 +140,10 @@ class Segment:
 
 
 class LogReader:
-    """Reads one unit's output. The methods without `async` do file I/O: call them in a thread.
-
-    Args:
-        folder: `log_dir/<kind>/<name>`; an output that does not exist yet is empty.
-    """
+    """Reads one unit's output. The methods without `async` do file I/O: call them in a thread."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder  # `log_dir/<kind>/<name>`; an output that does not exist yet is empty
 
     @classmethod
     def of(cls, log_dir: str | Path, unit: str) -> LogReader:

@@ -55,37 +55,24 @@ def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
     assert rung.said("control_exited")[0]["code"] == -signal.SIGKILL
 
 
-def answers(link: Link, spoke: float, heard: Callable[[Link], object]) -> bool:
-    """Answer pings for thrice the time that the keeper waits; False when we were silent for too long ourselves.
-
-    That may happen to us on a crowded machine, and only then may the keeper give us up.
-
-    Args:
-        link: Who answers.
-        spoke: Before it said hello.
-        heard: Called after each answer.
-    """
-    began = time.monotonic()
-    while time.monotonic() < began + 3 * HANG:
-        try:
-            link.event("ping")
-            link.events.clear()
-            now = time.monotonic()
-            link.call("alive")
-            spoke = now
-            heard(link)
-        except (AssertionError, ConnectionError):
-            assert time.monotonic() - spoke > HANG, "it was given up although it answered"
-            return False
-    return True
-
-
 def one_that_answers(rig: Rig, heard: Callable[[Link], object]) -> Link:
-    """Greet a started keeper, and return a link which the keeper has not given up as long as it answered."""
+    """Greet a started keeper; return a link that has answered pings for thrice the time it waits, and was kept.
+
+    On a crowded machine we may be silent for too long ourselves, and only then may the keeper give us up: once more.
+    """
     for _ in range(20):
-        spoke = time.monotonic()
-        if answers(link := rig.greet(), spoke, heard):
+        spoke, link = time.monotonic(), rig.greet()
+        began = time.monotonic()
+        with contextlib.suppress(AssertionError, ConnectionError):
+            while time.monotonic() < began + 3 * HANG:
+                link.event("ping")
+                link.events.clear()
+                now = time.monotonic()
+                link.call("alive")
+                spoke = now
+                heard(link)
             return link
+        assert time.monotonic() - spoke > HANG, "it was given up although it answered"
     raise AssertionError("we are always too slow")
 
 
