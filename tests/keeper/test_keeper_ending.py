@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -107,24 +106,13 @@ def sweep(rig: Rig) -> subprocess.CompletedProcess[str]:
 
 
 def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> None:
-    """Same pid; children gone, lock free, umask and open files as they were, nothing of the keeper's inherited."""
-    rig = rigs()
-    code = (
-        "import fcntl, json, os, resource, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
-        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB); "
-        "print(json.dumps({'pid': os.getpid(), 'umask': os.umask(0), 'notify': os.environ.get('NOTIFY_SOCKET'), "
-        "'listen': [os.environ.get('LISTEN_PID'), os.environ.get('LISTEN_FDS')], "
-        "'nofile': resource.getrlimit(resource.RLIMIT_NOFILE), "
-        "'fds': sorted(n for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)), "
-        "'third': os.path.exists('/proc/self/fd/3') and os.readlink('/proc/self/fd/3')}), file=sys.stderr)"
-    )
+    """Same pid; children gone, umask and open files as they were, nothing of the keeper's, nor its lock, inherited."""
+    rig = rigs(pxd_argv=probe("felt"))
     lock = os.open(rig.dir / "lock", os.O_CREAT | os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    rig.boot |= {"pxd_argv": [*PYTHON, "-c", code, str(rig.dir / "lock")], "lock_fd": lock}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(rig.dir / "sock"))
         listener.listen()
-        rig.boot |= {"listen_fd": listener.fileno(), "socket_path": str(rig.dir / "sock"), "socket_owned": False}
+        rig.boot |= {"listen_fd": listener.fileno(), "socket_path": str(rig.dir / "sock"), "lock_fd": lock}
         rig.start(fds=(lock, listener.fileno()), env={"NOTIFY_SOCKET": "/nowhere"})
     os.close(lock)
     link = rig.greet()
@@ -133,18 +121,13 @@ def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> No
     link.end()
     assert rig.wait() == 0
     assert not alive(child["pid"])
-    report: dict[str, Any] = rig.lines()[-1]
-    mask = os.umask(0)
-    os.umask(mask)
-    import resource
-
-    assert report["pid"] == rig.pid
-    assert report["umask"] == mask
-    assert report["notify"] == "/nowhere"
-    assert report["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
-    assert report["listen"] == [str(rig.pid), "1"]
-    assert report["third"].startswith("socket:")
-    assert report["fds"] == ["0", "1", "2", "3", "4"]  # 4: the lock, opened and locked by itself
+    (felt,) = [line for line in rig.lines() if "umask" in line]
+    os.umask(mask := os.umask(0))
+    assert (felt["pid"], felt["umask"], felt["env"]["NOTIFY_SOCKET"]) == (rig.pid, mask, "/nowhere")
+    assert felt["limits"]["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
+    assert (felt["env"]["LISTEN_PID"], felt["env"]["LISTEN_FDS"]) == (str(rig.pid), "1")
+    assert sorted(felt["fds"]) == ["0", "1", "2", "3"]
+    assert felt["fds"]["3"].startswith("socket:")
 
 
 # -- idle ------------------------------------------------------------------------------------------------------------
