@@ -172,8 +172,7 @@ class BashHandle:
             names = ", ".join(f"{each.name} (pid {each.pid})" for each in shell.report.survivors)
             notice = f"the cell left processes behind that could not be ended: {names}"
         elif left:
-            processes = "a process that the cell left" if left == 1 else f"{left} processes that the cell left"
-            notice = f"{processes} in the background ended with it: nothing of a shell cell outlives it"
+            notice = f"what the cell left in the background ended with it ({left}): nothing of a shell cell outlives it"
         return Reply(status, error, notice=notice)
 
     async def _left_behind(self, shell: ShellInstance) -> int:

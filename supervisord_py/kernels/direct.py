@@ -43,11 +43,10 @@ _log = structlog.get_logger(__name__)
 
 def recipe_of(launch: Launch) -> Recipe | None:
     """Return what a zygote for such launches is started from; None where there can be none."""
-    python = launch.interpreter
-    if python is None or not python.startswith("/") or "PYTHONHASHSEED" in launch.env:
-        return None  # siblings share the hash seed
-    if not all(entry.startswith("/") for entry in (launch.env.get("PYTHONPATH") or "/").split(":")):
-        return None  # Python makes them absolute as it starts, in the folder that it is started in
+    python, paths = launch.interpreter, (launch.env.get("PYTHONPATH") or "/").split(":")
+    # Siblings share the hash seed; paths are made absolute as Python starts, in the folder that it is started in.
+    if python is None or "PYTHONHASHSEED" in launch.env or not all(it.startswith("/") for it in (python, *paths)):
+        return None
     try:
         with open(python, "rb") as file:
             if file.read(2) == b"#!":

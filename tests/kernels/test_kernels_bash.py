@@ -78,7 +78,7 @@ async def test_what_a_cell_leaves_in_the_background_ends_with_it_and_is_told(
 ) -> None:
     ran = await shell.run("sleep 1000 & setsid sleep 1000 & echo $!")
     assert ran.reply.status is CellStatus.OK
-    assert "2 processes" in str(ran.reply.notice)
+    assert "ended with it (2)" in str(ran.reply.notice)
     assert not alive(int(ran.out))  # nobody may have reaped it yet
     monkeypatch.setattr(bash, "LINGER_SECONDS", PATIENCE)
     ran = await shell.run("echo early; echo late > >(sleep 0.05; cat)")

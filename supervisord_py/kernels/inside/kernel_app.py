@@ -111,15 +111,12 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
         arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
         code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=1, stderr=1)
         self.user_ns["_exit_code"] = code
-        if code != 0 and getattr(self, "system_raise_on_error", False):
-            raise subprocess.CalledProcessError(code, expanded)
 
 
 class Interrupts:
     """What SIGINT does around a cell of ours. Signal handlers are the main thread's."""
 
-    def __init__(self) -> None:
-        self._came = False
+    _came = False
 
     def arm(self) -> Any:
         """Take SIGINT over for a cell of ours; return the handler that was in force."""
