@@ -144,17 +144,13 @@ async def test_a_body_over_the_limit_is_refused_unread(short_tmp: Path) -> None:
         assert problem["setting"] == "tools.max_body_bytes"
 
 
-@pytest.mark.parametrize(
-    ("media", "first", "last"),
-    [("text/event-stream", b"data: 1\n\n", b"data: "), ("application/x-ndjson", b'{"a":1}\n', b"")],
-)
 async def test_a_stream_that_breaks_says_why_and_does_not_look_complete(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, media: str, first: bytes, last: bytes
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_: Any, request: web.Request, *__: Any, **___: Any) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": media})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        await response.write(first)
+        await response.write(b"data: 1\n\n")
         raise ToolFailedError("The tool closed the connection.", unit="tool:x")
 
     rig.add_tool("x")
@@ -164,8 +160,8 @@ async def test_a_stream_that_breaks_says_why_and_does_not_look_complete(
         with pytest.raises(aiohttp.ClientPayloadError):
             async for piece in answer.content.iter_any():
                 content += piece
-    assert content.startswith(first)
-    assert json.loads(content.strip().splitlines()[-1].removeprefix(last))["kind"] == "tool_failed"
+    first, *_, last = content.strip().splitlines()
+    assert (first, json.loads(last.removeprefix(b"data: "))["kind"]) == (b"data: 1", "tool_failed")
 
 
 async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> None:
