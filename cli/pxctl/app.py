@@ -24,6 +24,7 @@ from pxctl import output, paths
 from pxctl.client import Client, Document, Exit, Failure, route, usage
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
+_BAD_ANSWER = (KeyError, json.JSONDecodeError)  # of a daemon of another version, perhaps
 _LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
 _SAMPLE = "lorenz-ode-solver"
 Decorator = Callable[[Any], Any]
@@ -199,7 +200,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
         output.notice(error.format_message())
         return Exit.USAGE
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError, KeyError) as error:
+    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError, *_BAD_ANSWER) as error:
         failure = _failure_of(error)
         # A line that was not parsed to its end may have asked for JSON behind the mistake.
         invocation.json = invocation.json or (failure.kind == "usage" and "--json" in arguments)
@@ -219,18 +220,19 @@ def _failure_of(error: BaseException) -> Failure:
         case OSError():
             where, hint = (f" ({error.filename})", f"ls -ld {error.filename}") if error.filename else ("", None)
             return Failure(f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno)
-        case KeyError():  # of another version, perhaps
-            return Failure(f"the daemon's answer has no {error}", kind="bad_answer", hint="pxctl version")
+        case KeyError() | json.JSONDecodeError():
+            detail = f"the daemon's answer is not as it should be: {error!r}"
+            return Failure(detail, kind="bad_answer", hint="pxctl version")
         case _:
             return Failure("interrupted from the keyboard", kind="cancelled")
 
 
 def report(invocation: Invocation, failure: Failure) -> int:
     """Say how it failed: a problem document on stdout with `--json`, else words on stderr. Returns the exit code."""
-    document, on = failure.document(), invocation.err_has_colour
+    document, on, code = failure.document(), invocation.err_has_colour, failure.exit_code or Exit.FAILED
     if invocation.json:
         output.write(json.dumps(document, ensure_ascii=False) + "\n")
-        return failure.exit_code or Exit.FAILED
+        return code
     lines = [
         f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
         for error in document.get("errors") or []
@@ -246,7 +248,7 @@ def report(invocation: Invocation, failure: Failure) -> int:
     invocation.warn(*(f"  {line}" for line in lines))
     if failure.hint:
         invocation.warn(output.paint("hint:", "bold", on=on) + f" {failure.hint}")
-    return failure.exit_code or Exit.FAILED
+    return code
 
 
 # -- how commands are declared ----------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     invocation: Invocation | None = context.find_root().obj
     if invocation is not None and value:
-        setattr(invocation, str(parameter.name).removeprefix("px_"), value)
+        setattr(invocation, str(parameter.name), value)
 
 
 no_autostart_option = click.option(
@@ -284,11 +286,11 @@ def _globals(*, hidden: bool) -> list[click.Parameter]:
 
     colours = click.Choice(["auto", "always", "never"])
     return [
-        option("--socket", "px_socket", metavar="PATH", help="Socket of the daemon."),
-        option("--system", "px_system", is_flag=True, help="The machine's daemon, not the user's."),
-        option("--json", "px_json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
-        option("--color", "px_colour", type=colours, help="Also: NO_COLOR."),
-        option("-q", "--quiet", "px_quiet", is_flag=True, help="Ids only, no notices."),
+        option("--socket", metavar="PATH", help="Socket of the daemon."),
+        option("--system", is_flag=True, help="The machine's daemon, not the user's."),
+        option("--json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
+        option("--color", "colour", type=colours, help="Also: NO_COLOR."),
+        option("-q", "--quiet", is_flag=True, help="Ids only, no notices."),
     ]
 
 
@@ -390,7 +392,7 @@ _NAMES_SECONDS = 0.1
 def _ask(context: click.Context, target: str) -> Any:
     """Return the document at `target`; {} when it does not come in time. Never starts a daemon, nor prints an error."""
     invocation: Invocation = context.find_root().obj or Invocation({})
-    with contextlib.suppress(Failure, OSError):
+    with contextlib.suppress(Failure, OSError, *_BAD_ANSWER):
         return Client(invocation.socket_path).get(target, timeout=_NAMES_SECONDS)
     return {}
 

@@ -64,7 +64,6 @@ def find_pxd(env: Mapping[str, str]) -> str:
 
 
 def _pxd(invocation: Invocation, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return argv and environment of a `pxd` that means the same daemon as this call."""
     argv = [find_pxd(invocation.env), *(["--system"] if invocation.system else []), *arguments]
     return argv, {**invocation.env, **({"PX_SOCKET": invocation.socket_path} if invocation.socket else {})}
 
@@ -246,8 +245,7 @@ class Service:
         return [path for path in self._places if path.exists()]
 
     def _found_files(self) -> list[Path]:
-        """Return those, or the unit that a package has brought."""
-        found = self.own_files()
+        found = self.own_files()  # else the unit that a package has brought
         if not found and self._is_systemd:
             with contextlib.suppress(Failure):  # no systemd here
                 found = [Path(self._show(_SERVICE, "FragmentPath") or "/nowhere")]
@@ -400,21 +398,20 @@ class Service:
         if self._is_systemd:
             with contextlib.suppress(Failure):  # it does not run here
                 enabled, active = (self._show(main.name, name) for name in ("UnitFileState", "ActiveState"))
-        status, detail, repair = "ok", str(main), None
+        found: tuple[str, ...] = "ok", str(main)
         if version is None:
-            status, repair = "fail", f"{again} --force"
-            detail = f"{there[0]} runs {program}, which is not there or is no pxd"
+            found = "fail", f"{there[0]} runs {program}, which is not there or is no pxd", f"{again} --force"
         elif version != paths.own_version():
-            status, repair = "warn", f"{again} --force"
-            detail = f"{there[0]} runs pxd {version} ({program}); this is {paths.own_version()}"
+            told = f"{there[0]} runs pxd {version} ({program}); this is {paths.own_version()}"
+            found = "warn", told, f"{again} --force"
         elif enabled == "disabled":
-            status, detail, repair = "warn", f"{main} is disabled", again
+            found = "warn", f"{main} is disabled", again
         elif active == "failed":
-            status, repair = "fail", f"pxctl daemon start{self._flag}"
-            detail = f"{main.name} has failed, and systemd starts it no more"
-        yield finding("service_unit", status, detail, repair)
-        if repair := self.lingers():
-            yield finding("linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair)
+            repair = f"pxctl daemon start{self._flag}"
+            found = "fail", f"{main.name} has failed, and systemd starts it no more", repair
+        yield finding("service_unit", *found)
+        if linger := self.lingers():
+            yield finding("linger", "warn", "the user's unit is stopped at logout, with everything it holds", linger)
 
     @property
     def _domain(self) -> str:
