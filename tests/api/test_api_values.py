@@ -79,29 +79,20 @@ def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str,
         (Execute, b'{"language": "perl"}', "/language", "must be one of python, bash"),
         (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments/0", "regex"),
         (New, b"", "/name", "the key 'name' is missing"),
+        (Execute, b'{"code": }', None, "line 1, column 10"),
+        (Execute, b'\n{"a": NaN}', None, "line 2, column 7"),
+        (Execute, b"\xff", None, "not UTF-8"),
+        (Execute, rb'{"code": "\ud800"}', None, "is no JSON"),
+        (Execute, b"[" * 100_000, None, "nested too deep"),
+        (dict, b"1", None, "must be a JSON object"),
     ],
 )
-def test_a_mistake_in_a_body_is_told_with_its_pointer(kind: Any, raw: bytes, pointer: str, said: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
+def test_a_mistake_in_a_body_is_told_with_its_pointer_or_place(
+    kind: Any, raw: bytes, pointer: str | None, said: str
+) -> None:
+    with pytest.raises(BadRequestError if pointer is None else InvalidInputError, match=said) as caught:
         read_body(kind, raw)
-    [mistake] = caught.value.extra["errors"]
-    assert (mistake["pointer"], said in mistake["message"]) == (pointer, True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "raw", "said"),
-    [
-        (Execute, b'{"code": }', "line 1, column 10"),
-        (Execute, b'\n{"a": NaN}', "line 2, column 7"),
-        (Execute, b"\xff", "not UTF-8"),
-        (Execute, rb'{"code": "\ud800"}', "is no JSON"),
-        (Execute, b"[" * 100_000, "nested too deep"),
-        (dict, b"1", "must be a JSON object"),
-    ],
-)
-def test_what_is_no_json_object_is_refused_with_its_place(kind: Any, raw: bytes, said: str) -> None:
-    with pytest.raises(BadRequestError, match=said):
-        read_body(kind, raw)
+    assert [it["pointer"] for it in caught.value.extra.get("errors", ())] == ([pointer] if pointer else [])
 
 
 @given(st.binary(max_size=200) | st.dictionaries(st.text(), st.none() | st.integers() | st.text()).map(json_bytes))
@@ -138,16 +129,15 @@ def test_an_ambiguous_name_lists_the_candidates(typed: str, candidates: list[str
 
 
 @pytest.mark.parametrize(
-    ("wanted", "hint"),
+    ("wanted", "near"),
     [
-        ("text-stat", "did you mean 'tool:text-stats'?"),
-        ("tool:nope", "see: pxctl status"),
-        ("tol:lorenz", "did you mean 'tool:lorenz'?"),
-        ("kernel:nightli", "did you mean 'pipe:nightly'?"),
-        ("zzz*", "see: pxctl status"),
+        ("text-stat", "tool:text-stats"),
+        ("tool:nope", None),
+        ("tol:lorenz", "tool:lorenz"),
+        ("kernel:nightli", "pipe:nightly"),
     ],
 )
-def test_an_unknown_name_comes_with_the_nearest_and_a_shared_kind_is_no_likeness(wanted: str, hint: str) -> None:
-    with pytest.raises(UnknownUnitError) as caught:
+def test_an_unknown_name_comes_with_the_nearest_and_a_shared_kind_is_no_likeness(wanted: str, near: str | None) -> None:
+    with pytest.raises(UnknownUnitError, match=wanted) as caught:
         resolve([wanted], [*UNITS, "tool:ed"])
-    assert (caught.value.hint, wanted in caught.value.detail) == (hint, True)
+    assert caught.value.hint == (f"did you mean {near!r}?" if near else "see: pxctl status")
