@@ -54,9 +54,7 @@ class CellStore:
         try:
             async with asyncio.timeout(ROW_SECONDS):
                 await self._ledger.write(kernel_rows.CELLS.insert(cell))
-        except TimeoutError:
-            _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
-        except Exception:
+        except Exception:  # where it is only late, it is queued: it follows in order
             _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
         with suppress(OSError):  # the cell runs all the same; that nothing is kept of it is told with its end
             if not (self._config().cells_dir / cell.session).is_dir():
@@ -78,9 +76,7 @@ class CellStore:
         output, reply, ended_at = await self._shown(sent), end.reply, ended_at or time.time()
         written, log = output.end, self.log(sent.session, sent.id)
         if written is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
-            lost = (
-                f"Output of this cell is lost, it was not kept: its files in {log.folder} were removed or not written."
-            )
+            lost = f"Output of this cell is lost, not kept: its files in {log.folder} were removed or not written."
             output = replace(output, unkept=output.unkept or lost)
         if duration_seconds is None and written is not None:
             duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)

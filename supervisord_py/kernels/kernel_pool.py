@@ -161,6 +161,7 @@ class KernelPool(Driver[KernelInstance]):
                     kernel.wanted = kernel.wanted or reason
                     kernel.event = cause if reason is Reason.EVICTED_LRU and cause is not None else kernel.event
                     self.supervisor.task(self.supervisor.stop(self, kernel, reason))
+                # One that gave up in this very moment says so itself.
                 case KernelWaiter(session=session, granted=granted) as waiter if not granted.done():
                     if waiter.refused is not None:
                         granted.set_exception(self._refusal(session, waiter.refused))
@@ -171,8 +172,6 @@ class KernelPool(Driver[KernelInstance]):
                         waiter.tell({"event": "starting", **told})
                     else:
                         waiter.tell({"event": "queued", "position": waiter.position})
-                case _:  # it gave up in this very moment, and says so itself
-                    pass
 
     def _refusal(self, session: LiveSession, why: WhyRefused) -> PxError:
         if why is WhyRefused.START_FAILED:
@@ -184,6 +183,7 @@ class KernelPool(Driver[KernelInstance]):
 
     def _start(self, session: KernelSlot) -> int:
         assert isinstance(session, LiveSession)
+        self.register.sessions[session.id] = session  # at rest, it may have been forgotten meanwhile
         session.kernel = kernel = KernelInstance(self.placement.new_key(), session)
         self.kernels[kernel] = None
         self._has_kernels.set()

@@ -35,7 +35,6 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
 
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
-FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
 CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
 
@@ -89,7 +88,6 @@ class LiveSession(KernelSlot):
         self.kernel: KernelInstance | None = None  # the one that is there, also while it starts or stops
         self.has_cells = False  # a cell of ours was run in it
         self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
-        self.rested_at = 0.0  # Unix seconds of the end of its last kernel; 0 before the first that we saw
         self.written_use: float | None = None  # `last_used` as its row has it
 
     @property
@@ -353,15 +351,13 @@ class SessionRegister:
         """A kernel of it is gone: write down what is left, or forget it where it was one call's own."""
         if session.owner is Owner.PER_CALL and session.is_at_rest:
             self.sessions.pop(session.id, None)
-        session.rested_at = time.time()
         self.write(session)
 
     def _shrink(self) -> None:
         """Forget what a front end has ended and nobody has run a cell of ours in; and what is too many to be shown."""
-        before = time.time() - FORGET_SECONDS
         for session in [it for it in self.sessions.values() if it.is_at_rest]:
             is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
-            if is_over and not session.has_cells and session.rested_at < before:
+            if is_over and not session.has_cells:
                 del self.sessions[session.id]
                 kernel_rows.forget(self._ledger, session.id)
             elif len(self.sessions) > REMEMBERED_MAX:

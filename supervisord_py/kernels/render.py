@@ -45,9 +45,7 @@ _TYPES.add_type("text/latex", ".tex")
 _ARTIFACT = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 # Types that kernels give as base64: pictures (but SVG), sound, films, PDF.
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
-SKIP_TAG = "skip-execution"
 MAJOR = 4
-IDS_SINCE = 5
 RICH_BYTES = 16 * 1024 * 1024
 ALL_OUTPUTS = 100_000
 _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
@@ -292,7 +290,7 @@ def _text(value: object) -> str | None:
 
 def _runnable(notebook: Any) -> Iterator[Any]:
     for cell in notebook.cells:
-        if cell.cell_type == "code" and cell.source.strip() and SKIP_TAG not in cell.metadata.get("tags", ()):
+        if cell.cell_type == "code" and cell.source.strip() and "skip-execution" not in cell.metadata.get("tags", ()):
             yield cell
 
 
@@ -399,7 +397,7 @@ def _read(text: str) -> Any:
         if major != MAJOR:
             raise ValueError(f"nbformat is {major!r}; version {MAJOR} can be read")
         notebook = nbformat.reader.reads(text)
-        if notebook.nbformat_minor >= IDS_SINCE:
+        if notebook.nbformat_minor >= 5:  # which wants an id for each cell
             with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
                 _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
         nbformat.validate(notebook)

@@ -235,8 +235,10 @@ class SessionSet:
         for slot in self.active:
             if slot.phase is Phase.READY:
                 self._give(slot)
-            if slot.phase in LIVE:
-                self._retire(slot, now)
+            if slot.phase in LIVE and slot.per_call and slot.running is None and not slot.line:
+                self._stop(slot, Reason.STOPPED)
+            elif slot.phase is Phase.READY and slot.is_idle and slot.used_at + self.limits.idle_seconds <= now:
+                self._stop(slot, Reason.EVICTED_TTL)
         cold = [slot for slot in self.active if slot.line and slot.phase is Phase.COLD]
         cold.sort(key=lambda it: it.line[0].number)
         while cold and self._make_place():
@@ -268,12 +270,6 @@ class SessionSet:
         for waiter in served:
             waiter.is_served = True
         self._out += served
-
-    def _retire(self, slot: KernelSlot, now: float) -> None:
-        if slot.per_call and slot.running is None and not slot.line:
-            self._stop(slot, Reason.STOPPED)
-        elif slot.phase is Phase.READY and slot.is_idle and slot.used_at + self.limits.idle_seconds <= now:
-            self._stop(slot, Reason.EVICTED_TTL)
 
     def _make_place(self) -> bool:
         missing = max(0, self.count(*LIVE) + 1 - self.limits.max_sessions)
