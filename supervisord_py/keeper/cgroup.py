@@ -81,8 +81,6 @@ def walk(path: str) -> list[str]:
 class Cgroup:
     """A cgroup: the daemon's, or in it that of an instance."""
 
-    __slots__ = ("path",)
-
     def __init__(self, path: str) -> None:
         self.path = path
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Boot
-    from supervisord_py.keeper.loop import Loop, Timer
+    from supervisord_py.keeper.loop import Loop
 
 PIECE_BYTES = 65536  # what a pipe holds
 FLOOD_BYTES = 4 * PIECE_BYTES
@@ -134,13 +134,9 @@ class UnitLog:
         self._pending: deque[tuple[float, int, int, bytes]] = deque()
         self._pending_bytes = 0
         self._lost = 0
-        self._retry: Timer | None = None
+        self.degraded = False  # the disk takes nothing now; it is asked again
         self.unit = unit
         self.pipes = 0  # how many end here; the holder closes the log when there are none
-
-    @property
-    def degraded(self) -> bool:
-        return self._retry is not None
 
     @property
     def position(self) -> int:
@@ -186,10 +182,11 @@ class UnitLog:
             if not self.degraded:
                 facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
                 self.logs.emit({"event": "log_degraded", **facts})
-            self._retry = self.logs.loop.later(RETRY_SECONDS, self.flush)
+            self.degraded = True
+            self.logs.loop.later(RETRY_SECONDS, self.flush)
             return
         if self.degraded:
-            lost, self._lost, self._retry = self._lost, 0, None
+            lost, self._lost, self.degraded = self._lost, 0, False
             self.logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
             self.logs.tidy(self)
 
@@ -200,8 +197,6 @@ class UnitLog:
 
 
 class OutputPipe:
-    __slots__ = ("fd", "instance", "log", "size", "stream")
-
     def __init__(self, log: UnitLog, fd: int, stream: int, instance: int) -> None:
         self.log, self.fd, self.stream, self.instance = log, fd, stream, instance
         self.size = PIECE_BYTES

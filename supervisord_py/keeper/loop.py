@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class Timer:
-    __slots__ = ("callback", "when")
-
     def __init__(self, when: float, callback: Callback | None) -> None:
         self.when = when
         self.callback = callback

@@ -259,8 +259,6 @@ def assign(
 class TreeStop:
     """One instance on its way down. Deadlines are monotonic seconds; `termed` holds who was asked to end."""
 
-    __slots__ = ("child", "kill_by", "kill_seconds", "killed", "term_until", "termed", "waiters")
-
     def __init__(self, child: HeldChild, term_until: float, kill_seconds: float) -> None:
         self.child = child
         self.term_until = term_until
@@ -341,7 +339,9 @@ class KillLadder:
         if not left and child.exit is not None:
             self._close(child)
         if not child.tree_alive or (left and stop.killed and now >= stop.kill_by):
-            self._finish(stop, left)
+            del self._stops[child.key]
+            for done in stop.waiters:
+                done(left, stop.killed)
 
     @staticmethod
     def _terminate(stop: TreeStop, members: list[Process]) -> None:
@@ -367,11 +367,6 @@ class KillLadder:
             if all(row.identity in seen for row in members):
                 break
         return members
-
-    def _finish(self, stop: TreeStop, survivors: list[Process]) -> None:
-        del self._stops[stop.child.key]
-        for done in stop.waiters:
-            done(survivors, stop.killed)
 
 
 def kill_all(child: HeldChild, members: list[Process]) -> None:
