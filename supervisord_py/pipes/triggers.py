@@ -287,8 +287,7 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        watched: set[tuple[str, bool]] = set()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: dict[bool, tuple[set[str], asyncio.Task[None]]] = {}  # two: each wakes up all the time
         try:
             while True:
                 self._room.listener_bell.clear()
@@ -299,20 +298,19 @@ class Triggers:
                     if pattern.startswith(f"{FILE_CHANGED}:") and self._room.states.is_enabled(pipe)
                 }
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it[0])}, wanted)
-                if present != watched or any(task.done() for task in tasks):
-                    for task in tasks:
-                        task.cancel()
-                    groups = [(deep, {path for path, is_deep in present if is_deep is deep}) for deep in (False, True)]
-                    # Two at most: each wakes up all the time.
-                    tasks = [asyncio.create_task(self._watch(deep, paths)) for deep, paths in groups if paths]
-                    watched = present
+                for deep in (False, True):
+                    paths, known = {path for path, is_deep in present if is_deep is deep}, tasks.get(deep)
+                    if known and (known[0] != paths or known[1].done()):
+                        tasks.pop(deep)[1].cancel()
+                    if paths and deep not in tasks:
+                        tasks[deep] = paths, asyncio.create_task(self._watch(deep, paths))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._room.listener_bell.wait()
         finally:
-            for task in tasks:
+            for _paths, task in tasks.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(task for _paths, task in tasks.values()), return_exceptions=True)
 
     async def _watch(self, deep: bool, paths: set[str]) -> None:
         """Tell of changes in folders, until cancelled or the system has no more watches to give."""

@@ -151,7 +151,7 @@ async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> No
 
 @in_one_room
 async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
-    """That nobody knows it is told: test_pipes_room_files.py."""
+    """That nobody knows it is told: test_pipes_files.py."""
     rig.write("a9", "agent: tell\nprovider: acme-llm\nmodel: m")
     done = await rig.run("a9")
     assert (done.stdout, done.preset.provider) == ("--provider acme-llm --model m\n", "acme-llm")

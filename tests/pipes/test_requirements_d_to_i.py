@@ -285,7 +285,7 @@ async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> N
 
 @in_one_room
 async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> None:
-    """An agent that nobody knows is told; never enabled by itself. What is refused: test_pipes_install.py."""
+    """An agent that nobody knows is told; never enabled by itself. What is refused: test_pipes_files.py."""
     source = rig.folder / "f5.md"
     source.write_text("---\nagent: hermes\nenabled: true\nschedule: every 1m\n---\nx\n")
     added = await rig.room.files.install(str(source))
