@@ -106,7 +106,8 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
         if invocation.print_result(answer, ()):
             return
         for one in answer["candidates"]:
-            words = f"{one['source']}: {one['path']} ({one['version'] or '?'}) {one['detail']}"
+            version = f" ({one['version']})" if one["version"] else ""
+            words = f"{one['source']}: {one['path']}{version} {one['detail']}"
             remedy = one["remedy"] and f"remedy: {one['remedy']}"
             invocation.print_check("taken" if one["taken"] else "no", words, remedy)
         dropped = [f"{one['name']} ({one['why']})" for one in answer["environment"]["dropped"]]
