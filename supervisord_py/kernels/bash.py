@@ -249,8 +249,7 @@ def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None
         writer.begin(cell.code)
     said = None if error is None else {"name": error.name, "value": error.value, "traceback": []}
     writer.end(status.value, execution_count=None, duration=duration, error=said)
-    with contextlib.suppress(OSError):
-        (cell.cells_dir / f"{cell.cell_id}.sh").unlink()
+    (cell.cells_dir / f"{cell.cell_id}.sh").unlink(missing_ok=True)
 
 
 def outcome(record: ExitRecord) -> tuple[CellStatus, CellError | None]:

@@ -41,10 +41,6 @@ OLDEST = (3, 8)  # Python versions below it run no kernel of ours
 _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 
-def ignore(_line: str) -> None:
-    """Tell nobody."""
-
-
 class InterpreterResolver:
     """Chooses; one for a control plane. `own`: variables of ours that kernels get (`PX_SOCKET`)."""
 
@@ -67,7 +63,7 @@ class InterpreterResolver:
         *,
         deadline: float | None = None,
         install: bool = True,
-        progress: Callable[[str], None] = ignore,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> Choice:
         """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
@@ -129,7 +125,7 @@ class Resolution:
         resolver: InterpreterResolver,
         request: StartRequest,
         config: KernelsConfig,
-        progress: Callable[[str], None] = ignore,
+        progress: Callable[[str], None] = lambda _: None,
         *,
         install: bool = False,
     ) -> None:
