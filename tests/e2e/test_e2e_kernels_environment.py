@@ -56,9 +56,6 @@ def calls() -> Iterator[Calls]:
         yield Calls(made)
 
 
-# -- variables --------------------------------------------------------------------------------------------------------
-
-
 def test_the_kernel_gets_what_is_allowed_and_none_of_the_secrets(calls: Calls) -> None:
     environ = json.loads(calls.value("env", "import json, os; print(json.dumps(dict(os.environ)))"))
     assert environ.keys() >= PASSED.keys()

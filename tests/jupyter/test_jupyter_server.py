@@ -16,8 +16,6 @@ from e2e.house import alive, gone, until
 from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, is_reply, lab, printed
 from supervisord_py.kernels.wire import V1
 
-# -- the daemon's own door --------------------------------------------------------------------------------------------
-
 
 def url_of(front: Front) -> str:
     return f"http://{front.house.settings['PX_API__LISTEN']}"

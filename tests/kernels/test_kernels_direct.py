@@ -50,9 +50,6 @@ async def kernel(request: pytest.FixtureRequest, rig: KernelRig) -> Running:
     return await started(rig, rig.stock() if request.param == "stock" else rig.launch())
 
 
-# -- starts ------------------------------------------------------------------------------------------------------------
-
-
 def program(rig: KernelRig, script: str) -> tuple[str, ...]:
     path = rig.folder / "program"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -103,9 +100,6 @@ def test_the_folder_of_a_session_has_the_same_sockets_and_key_at_each_start(shor
     assert (short_tmp / place.FOLDER / place.SECRET).stat().st_mode & 0o777 == 0o600
 
 
-# -- cells -------------------------------------------------------------------------------------------------------------
-
-
 async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(
     rig: KernelRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,9 +144,6 @@ async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: py
     assert (reply.status, reply.lossy) == (CellStatus.OK, True)
     assert "was not heard" in str(reply.notice)
     assert not (await stock.run("1")).reply.lossy
-
-
-# -- interrupts: as far as one rung goes -------------------------------------------------------------------------------
 
 
 async def interrupted(kernel: Running, running: asyncio.Future[Reply]) -> None:

@@ -143,9 +143,6 @@ def output(text: str) -> dict[str, str]:
     return {"name": "stdout", "text": text}
 
 
-# -- cells -------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
     """The rest of its output and its reply come over the second connection; what came between is not known."""
     ended = asyncio.Event()
@@ -224,9 +221,6 @@ async def test_what_may_be_missing_is_said_and_a_servers_warning_is_no_output(
         assert (words or "None") in str(ran.reply.notice)
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_delete_that_fails_leaves_it_to_a_later_sweep(short_tmp: Path) -> None:
     """Its note stays until it is known to be gone. An interrupt that fails is told, too."""
     async with talking(short_tmp) as (house, server):
@@ -255,9 +249,6 @@ async def test_a_kernel_that_its_server_has_culled_is_noticed_at_an_interrupt_an
             await house.run("1")
         assert server.executed == []
         assert (await other.interrupt(), other.died.done()) == ("gone", True)
-
-
-# -- starts ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["dead", "idle"])

@@ -60,9 +60,6 @@ CELLS = [  # code, the record that it makes besides begin and end, what that say
 TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
 
 
-# -- the same results --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", EVERYBODY)
 async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
     kind: str, short_tmp: Path, require: Require

@@ -160,9 +160,6 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users() -> None:
         assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
 
 
-# -- what is missing -------------------------------------------------------------------------------------------------
-
-
 def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(bare_python: str) -> None:
     told = refused(ours(bare_python))
     assert "No module named 'ipykernel'" in told["detail"]
@@ -176,9 +173,6 @@ def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(bare_python: str
 
 def test_what_is_wrong_with_the_command_line_is_one_line() -> None:
     assert refused(ours(sys.executable, "--px-modules"))["hint"] == "daemon and launcher differ: `pxctl daemon restart`"
-
-
-# -- what the sources may be -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

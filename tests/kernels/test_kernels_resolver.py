@@ -289,9 +289,6 @@ async def test_a_build_sees_the_installers_settings_and_no_secrets(house: Resolv
     assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
 
 
-# -- the managed environment -------------------------------------------------------------------------------------------
-
-
 async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
     """A build that was killed counts for nothing, and the next one makes it whole."""
     house.install_with()
