@@ -31,20 +31,15 @@ CHECK_SECONDS = 10.0
 _VERSION_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
 
 
-def installed_version() -> str:
-    """Return the version that lies where this one was loaded from; "" when none does."""
-    try:
-        return slurp(_VERSION_FILE).decode().partition('__version__ = "')[2].partition('"')[0]
-    except OSError:
-        return ""
-
-
 def prepare(keeper: Keeper) -> str | None:
     """Return the installed version, once a process of it can read what is held here; None when it is ours.
 
     Raises RefusedError ("handover"): it cannot go on from here, and why.
     """
-    version = installed_version()
+    try:  # that which lies where this one was loaded from, if one does
+        version = slurp(_VERSION_FILE).decode().partition('__version__ = "')[2].partition('"')[0]
+    except OSError:
+        version = ""
     if version in ("", __version__):
         return None
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keeper.keeper_rig import PYTHON, Rig, alive, family, one_rung, probe, until
+from supervisord_py.keeper import cgroup, procfs
 
 
 def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
@@ -96,11 +98,7 @@ def test_a_signal_reaches_the_leader_or_its_whole_group(rung: Rig) -> None:
     link.call("signal", key=spec["key"], signum=int(signal.SIGSTOP))
 
     def states() -> str:
-        rows = []
-        for pid in pids:
-            with open(f"/proc/{pid}/stat") as file:
-                rows.append(file.read().rpartition(")")[2].split()[0])
-        return "".join(rows)
+        return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids)
 
     until(lambda: states() == "TT", "both stopped")
     link.call("signal", key=spec["key"], signum=int(signal.SIGCONT))
@@ -141,8 +139,7 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
     """K13: the portable rung's record names a live pid with a start time that is not its own."""
     rig = rigs(platform="portable")
     with subprocess.Popen([*PYTHON, "-c", "import signal; signal.pause()"]) as bystander:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
+        boot = procfs.boot_id()
         record = rig.dir / "run" / "children"
         record.write_text(f"boot {boot}\n{bystander.pid} 12345 {rig.daemon_id}.x tool:x\nnonsense\n1 2 3\n")
         rig.up()
@@ -166,8 +163,6 @@ def test_who_waits_for_a_processor_shows_it(rig: Rig) -> None:
 
 
 def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
-    from supervisord_py.keeper import cgroup
-
     link = rig.up()
     if link.hello["kill_rung"] != "cgroup":
         pytest.skip("no cgroup rung here")
