@@ -67,8 +67,9 @@ async def run(
 ) -> Shutdown:
     """Put everything together, serve until somebody asks for an end, and end so; return the wish that was fulfilled.
 
-    It owns our end of the keeper's channel, and the control socket. `started_at` is in Unix seconds, by the keeper's
-    clock. Raises PxError: the keeper is gone, or the ledger cannot be opened.
+    It owns our end of the keeper's channel, and the control socket. `started_at` is in Unix seconds: what the kernel
+    tells counts from a boot time in whole seconds, and may lie before the keeper's. Raises PxError: the keeper is gone,
+    or the ledger cannot be opened.
     """
     paths, loop = flags.paths(), asyncio.get_running_loop()
     placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))

@@ -110,15 +110,13 @@ async def test_the_description_is_sound(rig: Rig) -> None:
     assert len({operation["operationId"] for _, operation in operations}) == len(operations)
     for path, operation in operations:
         assert operation["summary"].endswith((".", "?")), path
-        for code, answer in operation["responses"].items():
-            assert re.fullmatch(r"2\d\d|101|default", code)
-            for content in answer.get("content", {}).values():
-                meta.validate(content["schema"])
-        names = [(parameter["in"], parameter["name"]) for parameter in operation["parameters"]]
-        assert len(set(names)) == len(names)
-        assert {name for place, name in names if place == "path"} == set(re.findall(r"{(\w+)}", path))
-        for parameter in operation["parameters"]:
-            meta.validate(parameter["schema"])
+        answers = [
+            content for answer in operation["responses"].values() for content in answer.get("content", {}).values()
+        ]
+        for described in (*answers, *operation["parameters"]):
+            meta.validate(described["schema"])
+        named = sorted(it["name"] for it in operation["parameters"] if it["in"] == "path")
+        assert named == sorted(re.findall(r"{(\w+)}", path))
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:

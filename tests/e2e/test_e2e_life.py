@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -62,18 +61,10 @@ def test_restart_keeps_the_tools_with_all_it_replaces_everything_and_a_stop_leav
     assert (marked(running.daemon_id), os.path.exists(running.socket)) == ([], False)
 
 
-def another_schema(_: bytes) -> bytes:
-    """A sound database that says it is a ledger and has none of its tables."""
-    with sqlite3.connect(":memory:") as connection:
-        connection.execute("CREATE TABLE instances (something TEXT)")
-        return connection.serialize()
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "no database": lambda _: b"this is no database" * 1000,
     # What sqlite then says of the file is no text either.
     "no UTF-8": lambda it: it.replace(b"CREATE TABLE events", b"CREATE \xff\xfe\xff\xfe\xff events"),
-    "another schema": another_schema,
 }
 
 
