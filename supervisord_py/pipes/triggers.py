@@ -39,9 +39,9 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.models import PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At
-from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
+CRASH_SECONDS = 0.5  # until a loop that crashed is started again; doubled by each crash
 RETRY_SECONDS = 30.0  # until a pipe that could not be decided or started is asked again
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _BREATH = 50  # so many decisions, and others of the control plane get their turn
@@ -51,19 +51,16 @@ _log = structlog.get_logger(__name__)
 class Timetable:
     """Asks which of the room's pipes are due, and has them started."""
 
-    restart_policy = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
-
     def __init__(self, room: Executions) -> None:
         self._room = room
         self._asked: dict[str, tuple[PipeDefinition, Progress, float]] = {}
         """Of each pipe, what was known when it was asked, and when to ask it again (boottime)."""
         self._jumps = 0
-        self.alive = False  # also between a crash of the body and its next start
+        self.alive = False
         self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
 
     async def run(self) -> None:
-        backoff = Backoff(self.restart_policy)
         while True:
             try:
                 self.alive = True
@@ -77,10 +74,9 @@ class Timetable:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
                 _log.exception("scheduler_crashed", restarts=self.restarts)
-                backoff = backoff.failed(self._room.now().boottime)
             finally:
                 self.alive = False
-            await asyncio.sleep(backoff.wait_seconds(self._room.now().boottime))  # no bell: a crash may be its echo
+            await asyncio.sleep(CRASH_SECONDS * 2 ** min(self.restarts, 7))  # no bell: a crash may be its echo
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""

@@ -19,13 +19,12 @@ from supervisord_py.errors import ConfigError, ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipes as ledger_pipes
 from supervisord_py.ledger.pipes import PIPE_STATES, ErrorType, Execution, Status, Trigger
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.pipes import executions
+from supervisord_py.pipes import executions, triggers
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.schedule import Cron
 from supervisord_py.pipes.triggers import Timetable
-from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import Child, ChildSpec, StopReport, Survivor
 from waiting import alive
 
@@ -183,7 +182,7 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
 
 
 async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Timetable, "restart_policy", BackoffPolicy(0.01, 0.01, 60.0))
+    monkeypatch.setattr(triggers, "CRASH_SECONDS", 0.0)
     candidates, crashes = Timetable._candidates, iter((RuntimeError("boom"),))
 
     def fails_once(self: Timetable) -> Any:
