@@ -21,7 +21,6 @@ from aiohttp import web
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py.api import app, tools
-from supervisord_py.api.app import routed_path
 from supervisord_py.api.auth import TcpAccess, admit_bearer
 from supervisord_py.api.idempotency import claim
 from supervisord_py.errors import ForbiddenError, OverloadedError, ToolFailedError
@@ -63,24 +62,10 @@ def test_everything_else_is_refused(name: str, value: str) -> None:
         admit_bearer(GOOD, None)
 
 
-@pytest.mark.parametrize(
-    ("path", "unix", "tcp"),
-    [
-        ("/api", "/api", "/jupyter/api"),
-        ("/api/kernels/a/x?y=1", "/api/kernels/a/x?y=1", "/jupyter/api/kernels/a/x?y=1"),
-        ("/api/kernelsx", "/api/kernelsx", "/api/kernelsx"),
-        ("/px/api/kernels?cwd=/a", "/api/kernels?cwd=/a", "/api/kernels?cwd=/a"),
-    ],
-)  # fmt: skip
-def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
-    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
-
-
 async def test_another_user_gets_a_403_problem_even_for_unknown_routes(
     short_tmp: Path, require: Callable[[bool, str], None]
 ) -> None:
     require(os.geteuid() == 0, "only root can become somebody else")
-
     async with api_rig(short_tmp) as rig:
         for path in (short_tmp.parent, short_tmp):
             path.chmod(0o711)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import plistlib
-import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.daemon.service_files import carried, launchd_plist, systemd_socket, systemd_unit
 from supervisord_py.errors import ConfigError
@@ -89,9 +86,6 @@ def test_a_disk_that_refuses_is_no_traceback(short_tmp: Path) -> None:
     assert (done.returncode, "pxd: cannot start: " in done.stderr, "Traceback" in done.stderr) == (1, True, False)
 
 
-COMMAND = ["/usr/bin/pxd", "--foreground"]
-
-
 @pytest.mark.parametrize("system", [False, True])
 def test_systemd_itself_finds_nothing_to_complain_about(
     system: bool, tmp_path: Path, require: Callable[[object, str], None]
@@ -112,7 +106,8 @@ def test_systemd_itself_finds_nothing_to_complain_about(
 
 
 def test_launchd_listens_on_demand_and_starts_nothing_before() -> None:
-    job = plistlib.loads(launchd_plist(COMMAND, {"PX_HOME": "/ü b"}, system=False, socket="/ü b/run/s").encode())
+    text = launchd_plist(["/usr/bin/pxd"], {"PX_HOME": "/ü b"}, system=False, socket="/ü b/run/s")
+    job = plistlib.loads(text.encode())
     assert job["Sockets"] == {"pxd": {"SockPathName": "/ü b/run/s", "SockPathMode": 0o600, "SockType": "stream"}}
     assert (job["RunAtLoad"], job["KeepAlive"]) == (False, {"Crashed": True}), "SuccessfulExit means RunAtLoad"
     assert job["EnvironmentVariables"]["PX_HOME"] == "/ü b"
@@ -125,16 +120,3 @@ def test_places_and_settings_are_carried_and_secrets_refused() -> None:
     assert carried(environ, system=True).keys() == wanted.keys() - {"XDG_DATA_HOME"}
     with pytest.raises(ConfigError, match="PX_KERNELS__GATEWAY_TOKEN is a secret"):
         carried({"PX_KERNELS__GATEWAY_TOKEN": "x"}, system=False)
-
-
-WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
-
-
-@given(st.lists(WORDS, max_size=3))
-def test_words_of_a_command_survive_systemds_reading(words: list[str]) -> None:
-    """Read back as systemd.service(5) says: quotes and backslashes, then `%%` and `$$`."""
-    unit = systemd_unit(["/usr/bin/pxd", *words], {}, system=False)
-    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
-    read = [quoted or bare for quoted, bare in re.findall(r'"((?:\\.|[^"\\])*)"|([^ "]+)', line)]
-    plain = [re.sub(r"\\(.)", r"\1", word).replace("%%", "%").replace("$$", "$") for word in read]
-    assert plain == ["/usr/bin/pxd", *words]
