@@ -52,11 +52,7 @@ _log = structlog.get_logger(__name__)
 
 
 class GatewayClient:
-    """One server. A `?token=` in the address is used where there is no token.
-
-    `token_setting` names where a token is set; "" for the gateway that this daemon runs, whose token nobody sets.
-    Raises ConfigError: no such address.
-    """
+    """One server; `token_setting` names where a token is set, "" for our own gateway. Raises ConfigError."""
 
     def __init__(self, url: str, token: str | None, token_setting: str) -> None:
         try:

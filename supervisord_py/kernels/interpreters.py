@@ -64,8 +64,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates in their order. What was named decides alone; else nothing is left out, nothing twice.
 
-    `environ` is what the caller sent (VIRTUAL_ENV, CONDA_PREFIX, PATH), `path` takes the place of its PATH; `request`
-    and `setting` are a path, a name or `managed`; `managed` is the root of that environment where it may be used.
+    `path` takes the place of the caller's PATH; `request` and `setting` are a path, a name or `managed`, of which
+    `managed` is the root where it may be used.
     """
 
     def absolute(place: str) -> str:
@@ -292,10 +292,7 @@ class Installs:
         self._running: dict[Path, asyncio.Task[None]] = {}
 
     async def ensure(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
-        """See to it that `install.target` is there, whole; `progress` gets short steps, on the loop.
-
-        Raises StartFailedError: it cannot be had, `hint` is a command; ShuttingDownError: the daemon stops.
-        """
+        """See to it that `install.target` is there, whole. Raises StartFailedError (its hint is a command)."""
         task = self._running.get(install.target)
         if task is None:
             task = asyncio.create_task(self._make(install, env, progress), name=f"install {install.target}")

@@ -255,10 +255,9 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 
 class Recording:
-    """Records cells of a kernel that does not write their files, on a thread of its own, in the order of messages.
+    """Records cells of a kernel that does not write their files, in the order of messages.
 
-    Who reads the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
-    dropped, counted, and told with the cell.
+    On a thread of its own: who reads the wire never waits for a disk. What waits is bounded; more is dropped and told.
     """
 
     def __init__(self) -> None:

@@ -94,10 +94,7 @@ class InterpreterResolver:
     async def capabilities(
         self, config: KernelsConfig, ask_gateway: Callable[[], Awaitable[object]], cwd: str | None
     ) -> dict[str, Any]:
-        """Return which cells can be run here, in a folder. Installs nothing.
-
-        `ask_gateway` raises why the external gateway cannot be used; it is called where cells would run there.
-        """
+        """Return which cells can be run in a folder; `ask_gateway` raises why an external gateway cannot be used."""
         shell = await asyncio.to_thread(interpreters.find_shell, self.environ.get("PATH") or DEFAULT_PATH)
         python = Offer(offered=False)
         if config.expose != BASH and BackendName(config.backend) is BackendName.GATEWAY_EXTERNAL:

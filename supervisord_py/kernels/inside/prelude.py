@@ -63,10 +63,7 @@ def _small(value: Any) -> Any:
 
 
 def read(path: str | Path) -> Text:
-    """Return the text of a file. Bytes that are no UTF-8 come out as U+FFFD.
-
-    `~` is the home directory, here and in the other helpers.
-    """
+    """Return the text of a file; `~` is the home directory. Bytes that are no UTF-8 come out as U+FFFD."""
     place = Path(path).expanduser()
     text = Text(place.read_bytes().decode(errors="replace"))
     _tell("read", path=str(place), chars=len(text), preview=text)
@@ -189,12 +186,10 @@ class CommandResult(NamedTuple):
 def run(
     command: str, *, cwd: str | Path | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> CommandResult:
-    """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
+    """Run a command with `bash -c` in a session of its own; return its exit code and output. `env` is added to ours.
 
-    It has a session of its own. When the cell is interrupted, or after `timeout` seconds, its group gets SIGINT, and
-    SIGKILL two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
-
-    Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then.
+    When the cell is interrupted, or after `timeout` seconds (subprocess.TimeoutExpired, with the output), its group
+    gets SIGINT, and SIGKILL two seconds later. What it leaves in the background (`server &`) goes on.
     """
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
@@ -251,10 +246,7 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def env(name: str | None = None, value: str | None = None) -> str | None:
-    """Return a variable of the environment (None where there is none), after setting it where a value is given.
-
-    Without a name, the names of all are returned, one a line. Values are not told.
-    """
+    """Return a variable (None: there is none), after setting it where a value is given; without a name, all names."""
     if value is not None and name is not None:
         os.environ[name] = value
     _tell("env", name=name, is_set=value is not None)
@@ -262,10 +254,7 @@ def env(name: str | None = None, value: str | None = None) -> str | None:
 
 
 def output(id: str) -> Text:
-    """Return what another cell of this session printed, stdout and then stderr, complete also where the answer was cut.
-
-    Answers name the id.
-    """
+    """Return what another cell of this session printed, stdout, then stderr, all of it; answers name the id."""
     streams = sys.modules.get((__package__ or "") + ".streams")
     folder = Path(getattr(streams and streams.CELLS, "folder", None) or os.devnull)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", id) or not (folder / (id + RECORDS)).exists():
@@ -283,8 +272,7 @@ def output(id: str) -> Text:
 def offered(folders: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return the names that user code finds, and what is to be told: the prelude's, and those of all modules there.
 
-    A module `x.py` is imported as `px_module_x`: it must not hide an installed one. The last folder's counts where
-    several have the same; one that cannot be imported stops nobody.
+    `x.py` is imported as `px_module_x`, to hide no installed one; the last folder's counts where several have the same.
     """
     names, news = _public(sys.modules[__name__]), ""
     files: dict[str, Path] = {}
