@@ -66,7 +66,10 @@ def load_presets(file: Path) -> Presets:
         if problems:
             broken[name] = problems
         elif read is not None:
-            good[name] = _preset(name, read)
+            provider = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
+            api = "openai-completions" if provider == CUSTOM and read.api is None else read.api
+            plain = msgspec.convert(read, Preset, from_attributes=True)
+            good[name] = structs.replace(plain, id=name, provider=provider, api=api)
     return Presets(file=str(file), by_id=good, default_id=default_id, broken=broken, file_problem=file_problem)
 
 
@@ -88,12 +91,6 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
         # The value is not quoted: it may well be a key.
         hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
         yield wrong("api_key", "is no reference; keys themselves have no place here", hint)
-
-
-def _preset(name: str, read: PresetTable) -> Preset:
-    provider = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
-    api = "openai-completions" if provider == CUSTOM and read.api is None else read.api
-    return structs.replace(msgspec.convert(read, Preset, from_attributes=True), id=name, provider=provider, api=api)
 
 
 def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:

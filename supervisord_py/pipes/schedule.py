@@ -267,7 +267,9 @@ def _read(text: str, zone: str | None) -> Schedule | None:
         return At(time(*_time(text.removeprefix("tomorrow at "))).isoformat(), zone)
     if text.startswith("in ") and (seconds := span_of(text.removeprefix("in "))) is not None:
         return At("", zone, _checked(seconds, text))
-    if (seconds := _interval(text)) is not None:
+    bare = text.removeprefix("every ")
+    seconds = _INTERVALS.get(text) or (UNITS.get(bare) if bare != text and len(bare) > 1 else None) or span_of(bare)
+    if seconds is not None:
         return Every(_checked(seconds, text))
     expression = _MACROS.get(text) or _clock_cron(text)
     if expression is None and _CRON_LIKE.fullmatch(text) and (" " in text or "*" in text):
@@ -283,11 +285,6 @@ def _moment(text: str) -> datetime:
             return moment
     hint = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
     raise ConfigError(f"{shown(text)} is no date and time from 1900 to 9998", hint=hint)
-
-
-def _interval(text: str) -> float | None:
-    bare = text.removeprefix("every ")
-    return _INTERVALS.get(text) or (UNITS.get(bare) if bare != text and len(bare) > 1 else None) or span_of(bare)
 
 
 def _checked(seconds: float, text: str) -> float:

@@ -152,7 +152,10 @@ def matches(pattern: str, event: PublishedEvent, folder: str) -> bool:
     happened = event.subject or ""
     if name == FILE_CHANGED:
         is_own = any(f"{happened}/".startswith(f"{folder}/{each}/") for each in _OWN)
-        return not is_own and _path_pattern(_absolute(subject, folder)).fullmatch(happened) is not None
+        meant = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+        pieces = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", _absolute(subject, folder))
+        expression = "".join(meant.get(piece) or re.escape(piece) for piece in pieces)
+        return not is_own and re.fullmatch(expression, happened, re.DOTALL) is not None
     return fnmatchcase(happened, subject or "*")
 
 
@@ -168,13 +171,6 @@ def _absolute(subject: str, folder: str) -> str:
     """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
     whole = os.path.normpath(os.path.join(folder, subject))
     return f"{whole}/**".replace("//", "/") if subject.endswith("/") else whole
-
-
-def _path_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the expression of `*`, `?` and `**` in a path."""
-    meant = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern)
-    return re.compile("".join(meant.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
 
 
 # -- who is started --------------------------------------------------------------------------------------------------
