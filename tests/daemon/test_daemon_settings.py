@@ -67,7 +67,6 @@ MISTAKES: list[tuple[str | bytes, list[str]]] = [
         ":7: unknown setting api.queue_max; did you mean tools.queue_max?"]),
     ("[pipes]\nfoo = 1\nspeed = 1\n[daemon]\nport = 1\n", [
         ":2: unknown setting pipes.foo", ":3: unknown setting pipes.speed", ":5: unknown setting daemon.port"]),
-    ("tools = 5\n", [":1: tools: expected a table: [tools], got 5"]),
     ('[tools]\nwarm_keep_max = "x"', [":2: tools.warm_keep_max: expected a valid integer, got 'x'"]),
     ("[tools]\nwarm_keep_seconds = nan", [":2: tools.warm_keep_seconds: expected a finite number, got nan"]),
     ("[tools]\npaths = [5]", [":2: tools.paths.0: expected a valid string, got 5"]),
