@@ -98,13 +98,13 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
         raise usage(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
     variants = _variants(schema, root)
     items = [one for variant in variants for one in _variants(variant.get("items"), root)]
+    encoded = binascii.b2a_base64(content, newline=False).decode()
+    url = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{encoded}"  # RFC 2397
     for held, is_item in ((variants, False), (items, True)):
-        found = binascii.b2a_base64(content, newline=False).decode()
-        if any(one.get("format") == "data-url" for one in held):  # RFC 2397
-            found = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{found}"
-        elif not any(one.get("contentEncoding") == "base64" for one in held):
-            continue
-        return [found] if is_item else found
+        forms = {form for one in held for form in (one.get("format"), one.get("contentEncoding"))}
+        if forms & {"data-url", "base64"}:
+            found = url if "data-url" in forms else encoded
+            return [found] if is_item else found
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:

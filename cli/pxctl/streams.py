@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pxctl import output
 from pxctl.app import Invocation
@@ -127,33 +127,23 @@ def bytes_of(event: Document) -> bytes:
     return str(event.get("text", "")).encode("utf-8", "surrogatepass")
 
 
-class FetchedPage(NamedTuple):
-    """A piece of kept output, and where the next one begins; `total`: the bytes of the whole output so far.
-
-    `complete`: this is its end, and no more will come. `truncated`: not all of it was kept (pipes.output_file_bytes);
-    an empty page is the end then.
-    """
-
-    content: bytes
-    end: int
-    total: int
-    complete: bool
-    truncated: bool
-
-
 def pages(
-    client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None
-) -> Iterator[FetchedPage]:
-    """Yield page after page up to the end for now, or up to the limit; at least one."""
+    client: Client, route: str, stream: str, offset: int = 0, limit: int | None = None
+) -> Iterator[tuple[bytes, int, Document]]:
+    """Yield pages of kept output up to its end for now, or to the limit; at least one.
+
+    Each is its content, where the next one begins, and what is known: `total_bytes` so far; `complete`: no more will
+    come; `truncated`: not all was kept (pipes.output_file_bytes), and an empty page is the end.
+    """
     last = None if limit is None else offset + limit
     while last is None or offset < last:
         size = _PAGE_BYTES if last is None else min(last - offset, _PAGE_BYTES)
         with client.open("GET", query(route, [("offset", offset), ("limit", size), ("stream", stream)])) as exchange:
             content, fields = exchange.read(), exchange.fields
         offset += len(content)
-        is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
-        yield FetchedPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
-        if not content or is_complete:
+        known: Document = {name: fields.get(f"x-{name}") == "true" for name in ("complete", "truncated")}
+        yield content, offset, known | {"total_bytes": int(fields.get("x-total-bytes") or 0)}
+        if not content or known["complete"]:
             return
 
 

@@ -120,10 +120,10 @@ class CellCall:
     def _rest(self, cell_id: str) -> Iterator[Document]:
         target = route("kernel", self.kernel, f"cells/{cell_id}/output")
         for name in STREAMS:
-            for page in pages(self._client, target, name, self._counts[name]):
-                self._counts[name] = page.end
-                if page.content:
-                    yield {"event": "output", "id": cell_id, "stream": name, "bytes": page.content}
+            for content, end, _ in pages(self._client, target, name, self._counts[name]):
+                self._counts[name] = end
+                if content:
+                    yield {"event": "output", "id": cell_id, "stream": name, "bytes": content}
 
     def _resumed(self, cell_id: str, failure: Failure) -> Iterator[Document]:
         """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""

@@ -380,23 +380,23 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
-    outlet, kept = Outlet(invocation, "stdout"), b""
+    outlet, text = Outlet(invocation, "stdout"), b""
     for page in pages(client, executions.route_of(found, "output"), stream, offset, limit):
         if invocation.json:
-            kept += page.content
+            text += page[0]
         else:
-            outlet.put(page.content)
+            outlet.put(page[0])
+    content, end, known = page
     if invocation.json:
         of = {"execution": found["id"], "pipe_name": found["pipe_name"], "stream": stream, "offset": offset}
-        facts = {"total_bytes": page.total, "complete": page.complete, "truncated": page.truncated}
-        text = kept.decode("utf-8", "replace")
-        invocation.print_json({"schema": "px.execution-output/1", **of, **facts, "text": text})
+        head = {"schema": "px.execution-output/1", **of, **known}
+        invocation.print_json({**head, "text": text.decode("utf-8", "replace")})
         return
     outlet.close_line()
-    if page.truncated and not page.content:
-        invocation.warn(f"pxctl: {page.end} of {page.total} bytes were kept (pipes.output_file_bytes)")
-    elif not page.complete:
-        invocation.notice(f"pxctl: {page.end} of {page.total} bytes so far; go on with --offset {page.end}")
+    if known["truncated"] and not content:
+        invocation.warn(f"pxctl: {end} of {known['total_bytes']} bytes were kept (pipes.output_file_bytes)")
+    elif not known["complete"]:
+        invocation.notice(f"pxctl: {end} of {known['total_bytes']} bytes so far; go on with --offset {end}")
 
 
 @declare(pipe, "tail", "read the output of {execution}")
@@ -420,8 +420,8 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
         else:
             with Screen(invocation, f"pipe:{found['pipe_name']}") as screen:
                 for stream in STREAMS:
-                    for page in pages(client, executions.route_of(found, "output"), stream):
-                        screen.put(stream, page.content)
+                    for content, _, _ in pages(client, executions.route_of(found, "output"), stream):
+                        screen.put(stream, content)
             if found.get("truncated"):
                 invocation.warn(executions.NOT_KEPT)
             if not executions.is_final(found):

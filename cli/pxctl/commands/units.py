@@ -6,6 +6,7 @@ first failure in the order in which they were named. Ctrl-C ends the waiting, ne
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -73,16 +74,11 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
 def _watch(invocation: Invocation, target: str) -> int:
     """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
     redraws = invocation.out_is_terminal and invocation.env.get("TERM") != "dumb"
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
                 found = invocation.client().get(target)
-            except Failure as failure:
-                if failure.kind not in AWAY:
-                    raise
-                invocation.notice(f"pxd is away: {failure.detail}")
-            else:
-                lines = invocation.table(_COLUMNS, output.with_broken(found.get("units", [])))
+                lines = invocation.table(_COLUMNS, output.with_broken(found["units"]))
                 room = output.screen().lines - 2
                 if invocation.json:
                     invocation.print(json.dumps(found, ensure_ascii=False))
@@ -91,9 +87,12 @@ def _watch(invocation: Invocation, target: str) -> int:
                     output.write("\x1b[H\x1b[2J" + "\n".join([*lines[:room], *more, ""]))
                 else:
                     invocation.print(*lines)
+            except Failure as failure:
+                if failure.kind not in AWAY:
+                    raise
+                invocation.notice(f"pxd is away: {failure.detail}")
             time.sleep(_LOOK_SECONDS)
-    except KeyboardInterrupt:
-        return Exit.OK
+    return Exit.OK
 
 
 def change_each(
