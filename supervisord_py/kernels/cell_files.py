@@ -153,7 +153,6 @@ class CellLog:
         return Page(data, offset, total, ended and offset + len(data) >= total)
 
     def lines(self, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield the place of each whole line from `offset` on, and the line."""
         try:
             with self.records_path.open("rb") as file:
                 file.seek(offset)

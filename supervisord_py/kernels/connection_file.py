@@ -55,10 +55,10 @@ def make(run_dir: Path, session_id: str) -> Connection:
     folder = folder_of(run_dir, session_id)
     longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
     if longest > SOCKET_PATH_MAX:
-        room, unit = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir))), f"kernel:{session_id}"
+        room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
         why = f"its sockets' paths in {run_dir} would be {longest} bytes long, the system takes {SOCKET_PATH_MAX}"
         hint = f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)"
-        raise ConfigError(f"cannot start {unit}: {why}", hint=hint, unit=unit)
+        raise ConfigError(f"the kernel cannot be started: {why}", hint=hint, unit=f"kernel:{session_id}")
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder.parent / SECRET
     if not secret.exists():

@@ -263,7 +263,6 @@ class KernelPool(Driver[KernelInstance]):
         self.perform(self.set.died(kernel.session, clock.now(), kernel.problem if is_crash else None))
 
     def fail_waiters(self, instance: KernelInstance) -> None:
-        """Keep how it ended; whoever waits for a cell on it hears of it by `instance.over`."""
         if (end := instance.end) is not None:
             instance.problem.update(end.facts(), detail=f"The kernel {messages.how_it_ended(end)}.")
 

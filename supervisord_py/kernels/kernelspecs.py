@@ -66,7 +66,6 @@ class Kernelspec(msgspec.Struct, frozen=True):
         return self.language.lower() == "python" and rest == _LAUNCHED
 
     def environment(self, around: Mapping[str, str]) -> dict[str, str]:
-        """Return what it sets, with `${NAME}` filled in from an environment as Jupyter does it."""
         return {name: Template(value).safe_substitute(around) for name, value in self.env.items()}
 
 
@@ -74,10 +73,7 @@ _NATIVE = Kernelspec(("python3", *_LAUNCHED), "python", "Python 3", name=NATIVE)
 
 
 async def documents() -> dict[str, dict[str, Any]]:
-    """Return all kernelspecs: `{name: {display_name, language, argv, env, interrupt_mode, metadata, resource_dir}}`.
-
-    A broken one is left out; the native one is always there.
-    """
+    """Return the members of each kernelspec, by name. A broken one is left out; the native one is always there."""
 
     def read() -> dict[str, dict[str, Any]]:
         found = {NATIVE: _NATIVE}
@@ -132,8 +128,7 @@ def _folders() -> dict[str, str]:
     from jupyter_core.paths import jupyter_path
 
     manager = KernelSpecManager(kernel_dirs=jupyter_path("kernels"), ensure_native_kernel=False)
-    found: dict[str, str] = manager.find_kernel_specs()
-    return found
+    return dict(manager.find_kernel_specs())
 
 
 def _read(name: str, folder: str) -> Kernelspec:

@@ -295,7 +295,6 @@ class SessionRegister:
         return self.sessions[key.id]
 
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
-        """Return the session as it is known, else as its row says; None where that is not understood."""
         if row.id in self.sessions:
             return self.sessions[row.id]
         try:
@@ -308,7 +307,6 @@ class SessionRegister:
         return session
 
     def known(self, session_id: str) -> LiveSession:
-        """Return a session by its id. Raises UnknownUnitError: there is none."""
         if (session := self.sessions.get(session_id)) is not None:
             return session
         hint, name = "`pxctl kernel list` shows them; `pxctl kernel start` makes one.", session_id[:100]

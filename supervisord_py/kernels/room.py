@@ -172,10 +172,7 @@ class Kernels:
     async def start(
         self, request: StartRequest, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> tuple[bool, SessionView]:
-        """Have a session with a living kernel; say whether it was started for that.
-
-        `tell` hears what is built, and of the wait, and must not block. Raises PxError: refused, or the start failed.
-        """
+        """Have a session with a living kernel; say whether it was started for that. `tell` as in `execute`."""
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         deadline = asyncio.get_running_loop().time() + patience
@@ -235,9 +232,9 @@ class Kernels:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
-        """Run cells in a session; cancelling this cancels the call, whose cell is ended without us.
+        """Run cells in a session; cancelling this cancels the call. `tell` hears what happens, and must not block.
 
-        `tell` is told of what happens, on the loop; must not block. Raises PxError: the call never ran a cell.
+        Raises PxError: the call never ran a cell.
         """
         session = await self._session_to_call(request, tell)
         if self._ending is not None:

@@ -93,7 +93,6 @@ class KernelSlot:
         return SessionState(self.phase.value)
 
     def clear_failures(self) -> None:
-        """Forget deaths: a cell succeeded, or somebody asks for the kernel explicitly."""
         self.failure, self.deaths = None, 0
 
 

@@ -49,9 +49,6 @@ def is_stopped(house: RoomHouse, session: str) -> bool:
     return house.room.find(session).state is SessionState.STOPPED
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
 async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
     house: RoomHouse, backend: FakeBackend
 ) -> None:
@@ -67,9 +64,6 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
     assert await house.room.interrupt(view.id) == (None, ())
 
 
-# -- starts and stops --------------------------------------------------------------------------------------------------
-
-
 async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_sticky(
     house: RoomHouse, backend: FakeBackend
 ) -> None:
@@ -82,9 +76,6 @@ async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_
         with pytest.raises(StartFailedError, match="no luck"):
             await call
     assert (await house.run("ok")).status is CellStatus.OK
-
-
-# -- sessions ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHouse, backend: FakeBackend) -> None:
@@ -141,9 +132,6 @@ async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse
     unused = await start(house, "unused", Owner.SESSION)
     await house.room.stop(unused)
     assert not (await house.run("ok", name="unused")).notices, "there were none"
-
-
-# -- the rows of cells -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem", ["stalls", "refuses"])
@@ -228,9 +216,6 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
     (shell,) = await kernel_rows.of_session(ledger, "sh-1")
     assert (shell.status, shell.variables) == ("error", "lost")
     assert "variables" not in (shell.error or {})["value"]
-
-
-# -- the files of cells ------------------------------------------------------------------------------------------------
 
 
 async def test_a_cell_whose_files_go_or_cannot_be_made_says_that_output_is_lost_and_the_next_is_kept(

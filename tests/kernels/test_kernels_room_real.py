@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +18,8 @@ import pytest
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels import resolver
 from supervisord_py.kernels.live_session import CUT_OFF
-from supervisord_py.kernels.session import CallEvent, CellStatus, Choice, Owner, SessionState, StartRequest
+from supervisord_py.kernels.session import CellStatus, Owner, SessionState
 
 
 @pytest.fixture
@@ -55,9 +54,6 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         await house.run(f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()")
         row = await house.ended_row(life.key)
         assert (row.reason, row.code) == ("exit", 0)
-
-
-# -- a new control plane -----------------------------------------------------------------------------------------------
 
 
 async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
@@ -125,9 +121,6 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(house:
     assert (view.state, view.pid) == (SessionState.STOPPED, None)
 
 
-# -- starts ------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
     house: RoomHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,22 +134,3 @@ async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
             await house.run("1", kernelspec="own")
         with pytest.raises(StartFailedError, match=words):
             await house.room.restart(house.room.find("default").id)
-
-
-async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resolve = resolver.InterpreterResolver.resolve
-
-    async def building(self: Any, *asked: Any, progress: Callable[[str], None], **more: Any) -> Choice:
-        progress("building an overlay")
-        monkeypatch.undo()
-        return await resolve(self, *asked, progress=progress, **more)
-
-    monkeypatch.setattr(resolver.InterpreterResolver, "resolve", building)
-    told: list[CallEvent] = []
-    _, view = await house.room.start(StartRequest("default", cwd=str(house.cwd)), told.append)
-    assert told == [
-        {"event": "notice", "text": "building an overlay"},
-        {"event": "starting", "kernel": view.id, "interpreter": view.key.interpreter},
-    ]

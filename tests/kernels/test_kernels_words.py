@@ -1,17 +1,12 @@
-"""What a call may ask for, how the end of a cell is judged, and that all that is said is true."""
+"""How the end of a cell is judged, and that all that is said of it is true; the names of the original."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernels.cell_folder import config_in
-from supervisord_py.kernels import messages
-from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
-from supervisord_py.kernels.call import timeout_of
+from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.config import legacy_settings
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
 from supervisord_py.kernels.session import CellError, CellStatus, Step, Variables
@@ -32,27 +27,6 @@ SEGV, STOP = End(Reason.SIGNAL, record(None, 11)), End(Reason.STOPPED, record(No
 OVER = Verdict(Reason.MEMORY_LIMIT, "watchdog", 1.0, 9, 300 << 20, 200 << 20)
 MEMORY = End(Reason.MEMORY_LIMIT, record(None, 9, OVER))
 
-
-@pytest.mark.parametrize(
-    ("asked", "seconds", "words"),
-    [(None, 30.0, None), (2, 2.0, None), (0, 1.0, "0 s was raised to 1 s"), (601, 600.0, "601 s was cut to 600 s")],
-)
-def test_a_timeout_outside_is_clamped_and_that_is_told(asked: float | None, seconds: float, words: str | None) -> None:
-    found, notice = timeout_of(asked, config_in(Path("/x")))
-    assert (found, notice is None, (words or "") in (notice or "")) == (seconds, words is None, True)
-
-
-def test_a_start_that_ended_says_what_the_launcher_said_else_its_last_words() -> None:
-    launch = Launch("s-abcdef", "daemon.key", "/opt/bin/python", "/", {}, Path("/cells"))
-    said = json.dumps({"detail": "no ipykernel", "hint": "pip install"})
-    error = messages.early_exit(launch, End(Reason.EARLY_EXIT, None, f"noise\npx-launch: {said}\n"))
-    assert (error.detail, error.hint) == ("kernel:s-abcdef was not started: no ipykernel", "pip install")
-    error = messages.early_exit(launch, End(Reason.EARLY_EXIT, record(3), "one\ntwo\n"))
-    assert error.detail == "kernel:s-abcdef exited with code 3 before it was ready: two"
-    assert error.extra["reason"] == "early_exit"
-
-
-# -- ends of cells -----------------------------------------------------------------------------------------------------
 
 INTERRUPTED = {"reply": Reply(ERROR, CellError("KeyboardInterrupt", "")), "steps": (INT,)}
 CASES: list[Any] = [
@@ -110,16 +84,6 @@ def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_begin
     assert judged.error is not None
     assert "not run again" in judged.error.value
     assert "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0" in judged.error.value
-
-
-def test_what_the_backend_has_to_say_is_passed_on() -> None:
-    reply = Reply(OK, notice="some output is missing", lossy=True)
-    cancelled = judge(CellOutcome(reply, cut=CANCELLED, steps=(INT,)), None)
-    assert cancelled.notices[0] == "some output is missing"
-    assert "ended well all the same" in cancelled.notices[1]
-
-
-# -- the original's variables, beside ours -----------------------------------------------------------------------------
 
 
 def settings(**environ: str) -> dict[str, str | bool]:
