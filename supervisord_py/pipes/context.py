@@ -260,33 +260,31 @@ class PipesContext:
         progress = self.states.progress(pipe.name)
         return decide(pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay)
 
-    async def choose(
-        self, definition: PipeDefinition, seconds: float | None = None
-    ) -> tuple[Execution, tuple[str, ...]]:
+    async def choose(self, pipe: PipeDefinition, seconds: float | None = None) -> tuple[Execution, tuple[str, ...]]:
         """Return an execution with all that it would be run with, as the files stand now, and warnings about presets.
 
         One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
         """
         adapters, presets = await self.shelf.look()
-        found, config, known = ResolvedPreset(Preset(id=next(iter(definition.presets), None))), self.config, definition
+        found, config = ResolvedPreset(Preset(id=next(iter(pipe.presets), None))), self.config
         failure: dict[str, Any] = {"status": Status.QUEUED}
         try:
-            adapters.get(known.agent)
-            found = resolve(known, presets)
+            adapters.get(pipe.agent)
+            found = resolve(pipe, presets)
         except CannotRunError as error:
             failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}
         plan = structs.replace(
-            known.plan,
-            timeout_seconds=min(seconds or known.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
-            max_turns=known.plan.max_turns or MAX_TURNS,
-            retries=config.retries if known.retries.max_retries is None else known.retries.max_retries,
+            pipe.plan,
+            timeout_seconds=min(seconds or pipe.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
+            max_turns=pipe.plan.max_turns or MAX_TURNS,
+            retries=config.retries if pipe.retries.max_retries is None else pipe.retries.max_retries,
             fallbacks=found.fallbacks,
         )
-        return Execution(id=0, pipe_name=known.name, plan=plan, preset=found.preset, **failure), found.warnings
+        return Execution(id=0, pipe_name=pipe.name, plan=plan, preset=found.preset, **failure), found.warnings
 
     def build(
         self,
-        definition: PipeDefinition,
+        pipe: PipeDefinition,
         chosen: Execution,
         number: int | None = None,
         *,
@@ -300,9 +298,9 @@ class PipesContext:
         number = self.ledger.next_number("pipe_executions") if number is None else number
         now = self.clocks.moment()
         # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
-        start = self.states.get(definition.name).last_context_end
+        start = self.states.get(pipe.name).last_context_end
         if start is None:
-            seconds = period(definition.schedule, self.states.progress(definition.name), self.now())
+            seconds = period(pipe.schedule, self.states.progress(pipe.name), self.now())
             start = now - (seconds or WINDOW_DEFAULT_SECONDS)
         plan = chosen.plan if context is None else structs.replace(chosen.plan, context=context)
         row = structs.replace(
@@ -318,24 +316,24 @@ class PipesContext:
             context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
             context_end=now,
             api_port=self.config.api_port,
-            output_dir=f"{definition.folder}/output/{number}",
+            output_dir=f"{pipe.folder}/output/{number}",
             finished_at=now if chosen.status.is_final else None,
             **trigger,
         )
-        prompt = render_prompt(row, definition.body, zone=self.zone_name(definition), api=self.config.api)
+        prompt = render_prompt(row, pipe.body, zone=self.zone_name(pipe), api=self.config.api)
         return structs.replace(row, rendered_prompt=prompt)
 
-    def next_try(self, it: Execution, definition: PipeDefinition, outcome: Outcome) -> Execution | None:
+    def next_try(self, it: Execution, pipe: PipeDefinition, outcome: Outcome) -> Execution | None:
         """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
         chance = random.random()  # noqa: S311 - spreads tries, hides nothing
-        first, rules = self.config.retry_initial_seconds, definition.retries
+        first, rules = self.config.retry_initial_seconds, pipe.retries
         found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)
         if found is None:
             return None
         plan, preset, delay = found
         at = None if delay is None else whole_ms(self.clocks.moment() + delay)
         chosen = Execution(id=0, pipe_name=it.pipe_name, status=Status.QUEUED, plan=plan, preset=preset, not_before=at)
-        return self.build(definition, chosen, **again(it))
+        return self.build(pipe, chosen, **again(it))
 
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
         """Return the time zone of a pipe, else the one of those that name none."""
