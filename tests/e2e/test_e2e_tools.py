@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import resource
@@ -39,6 +40,7 @@ def shared() -> Iterator[House]:
     """One daemon for all whose faults are their tools'; each test has tools of its own, `good` is whole."""
     with house({**SECRETS, **SMALL_LOGS, "PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True) as made:
         made.tool("good", SHOW)
+        made.tool("shapes", SHAPES)
         yield made
         assert made.run("good").status == 200, "other tools are unaffected"
 
@@ -146,46 +148,44 @@ def test_schema_drift_is_a_warning_never_fatal_and_none_of_a_tool_that_dies_unde
 
 
 def test_a_stream_comes_as_it_is_asked_for_whatever_the_tool_speaks(shared: House) -> None:
-    shared.tool("streamer", SHAPES)
     kinds = {SSE: b"data: 0\n\ndata: 1\n\ndata: 2\n\n", NDJSON: b"0\n1\n2\n"}
-    for shape in ("events", "lines"):
-        for kind, wanted in kinds.items():
-            body, path = {"do": shape, "number": 3}, "/api/tools/streamer/stream"
-            answer = shared.request("POST", path, body, headers={"Accept": kind})
-            assert (answer.headers["content-type"], answer.body) == (kind, wanted)
-    done = shared.pxctl("run", "streamer", "--stream", "do=events", "number:=3")
+    for shape, (kind, wanted) in itertools.product(("events", "lines"), kinds.items()):
+        body, path = {"do": shape, "number": 3}, "/api/tools/shapes/stream"
+        answer = shared.request("POST", path, body, headers={"Accept": kind})
+        assert (answer.headers["content-type"], answer.body) == (kind, wanted)
+    done = shared.pxctl("run", "shapes", "--stream", "do=events", "number:=3")
     assert done.stdout.splitlines() == ["0", "1", "2"]
 
 
-def test_a_run_goes_through_with_its_headers(shared: House) -> None:
-    shared.tool("shaped", SHAPES)
+def test_a_run_goes_through_with_its_headers_and_a_slow_reader_loses_nothing(shared: House) -> None:
     sent = {"X-Request-Id": "r1", "Authorization": "Bearer secret", "Cookie": "a=b"}
-    answer = shared.run("shaped", {"number": 1}, headers=sent)
+    answer = shared.run("shapes", {"number": 1}, headers=sent)
     said = answer.json()
     assert (answer.status, said["echo"], said["headers"]["X-Request-Id"]) == (200, {"number": 1}, "r1")
-    assert (int(answer.headers["x-px-cold-start"]) > 0, bool(answer.headers["x-px-run-id"])) == (True, True)
-    assert not {"Authorization", "Cookie"} & said["headers"].keys()
-    assert shared.run("shaped", b"").json()["echo"] == {}
+    assert answer.headers["x-px-run-id"] and not {"Authorization", "Cookie"} & said["headers"].keys()
+    assert shared.run("shapes", b"").json()["echo"] == {}
+    with shared.asking("POST", "/api/tools/shapes/run", {"do": "big", "number": 30 << 20}) as reply:
+        first = reply.read(1 << 16)
+        assert shared.status("shapes")["state"] == "busy"
+        assert len(first) + len(reply.read()) == 30 << 20
 
 
-def test_of_an_answer_that_breaks_off_it_is_never_said_that_it_ended_well(shared: House) -> None:
+def test_a_bad_answer_is_a_clear_error_and_one_that_breaks_off_is_never_said_to_have_ended_well(shared: House) -> None:
     """A small one is held back until it is whole, and becomes a problem document."""
-    shared.tool("breaks", SHAPES)
-    for shape in ({"do": "half", "number": 900_000}, {"do": "events", "number": 3, "breaks": True}):
-        with shared.asking("POST", "/api/tools/breaks/run", shape) as answer:
-            assert answer.status == 200
+    pid = shared.run("shapes").json()["pid"]
+    for shape in ("half", "nonsense", "notjson", "status"):
+        answer = shared.run("shapes", {"do": shape, "number": 500})
+        problem = answer.json()
+        assert (500 <= answer.status < 600, bool(problem["detail"]), problem["kind"]) == (True, True, "tool_failed")
+    for broken in ({"do": "half", "number": 900_000}, {"do": "events", "number": 3, "breaks": True}):
+        with shared.asking("POST", "/api/tools/shapes/run", broken) as reply:
+            assert reply.status == 200
             with pytest.raises((OSError, http.client.HTTPException)):
-                answer.read()
-    ended = until(lambda: shared.events("tool:breaks", "run")[1:], "both runs are told")[-1]
-    assert (ended["outcome"], ended["error_kind"]) == ("failed", "tool_failed")
-
-
-def test_a_slow_reader_slows_the_tool_and_loses_nothing(shared: House) -> None:
-    shared.tool("big", SHAPES)
-    with shared.asking("POST", "/api/tools/big/run", {"do": "big", "number": 30 << 20}) as answer:
-        first = answer.read(1 << 16)
-        assert shared.status("big")["state"] == "busy"
-        assert len(first) + len(answer.read()) == 30 << 20
+                reply.read()
+        run = reply.headers["x-px-run-id"]
+        (ended,) = until(lambda run=run: [it for it in shared.events("tool:shapes", "run") if it["run"] == run], run)
+        assert (ended["outcome"], ended["error_kind"]) == ("failed", "tool_failed")
+    assert shared.run("shapes").json()["pid"] == pid, "the same instance still answers"
 
 
 def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
@@ -194,16 +194,6 @@ def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
     answer = shared.run("typed", {"deep": {"x": "y"}})
     assert (answer.status, {e["pointer"] for e in answer.json()["errors"]}) == (422, {"/n", "/deep/x"})
     assert shared.status("typed")["state"] == "cold"
-
-
-def test_a_bad_answer_is_a_clear_error(shared: House) -> None:
-    shared.tool("answers", SHAPES)
-    pid = shared.run("answers").json()["pid"]
-    for shape in ("half", "nonsense", "notjson", "status"):
-        answer = shared.run("answers", {"do": shape, "number": 500})
-        problem = answer.json()
-        assert (500 <= answer.status < 600, bool(problem["detail"]), problem["kind"]) == (True, True, "tool_failed")
-    assert shared.run("answers").json()["pid"] == pid, "the same instance still answers"
 
 
 def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(shared: House) -> None:
