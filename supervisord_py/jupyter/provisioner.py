@@ -40,8 +40,6 @@ RECONNECT_SECONDS = 0.25
 """A forked kernel runs its first cell before the front end's sockets are back, for which zmq tries every 100 ms: what
 the cell gives would be published to nobody."""
 _ASK_SECONDS = 60.0
-_HEALTH_SECONDS = 30.0
-_POLL_SECONDS = 0.1
 _START_SECONDS = 600.0  # longer than any bound of the daemon: it is the one who gives up, and says why
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LIVING = frozenset({"starting", "idle", "busy", "stopping"})
@@ -126,7 +124,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
     async def wait(self) -> int | None:
         while (code := await self.poll()) is None:  # noqa: ASYNC110 - the event is in another process
-            await asyncio.sleep(_POLL_SECONDS)  # bounded by the caller, as the base demands
+            await asyncio.sleep(0.1)  # bounded by the caller, as the base demands
         self._instance = None
         return code
 
@@ -161,9 +159,8 @@ def order_of(
     """Return the body of `POST /api/kernels`.
 
     A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
-    gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's: the same gives the same
-    session, on the same sockets, after a restart. `env` is what a kernel of Jupyter's own would get: the front end's
-    environment and what was added.
+    gets that, by our launcher; any other is run as it is written. The same `kernel_id` gives the same session, on the
+    same sockets. `env`: the front end's environment and what was added.
     """
     program = {} if spec.native else {"kernelspec": spec.name}
     if spec.python is not None and spec.python.startswith("/"):
@@ -251,7 +248,7 @@ class ControlSocket:
     async def ensure_running(self) -> None:
         """Start the daemon where it is not there. Raises DaemonError: PX_AUTOSTART=0 forbids that, or it cannot be."""
         try:
-            await self.ask("GET", "/api/health", seconds=_HEALTH_SECONDS)
+            await self.ask("GET", "/api/health", seconds=30.0)
         except DaemonError as error:
             if not error.is_gone or os.environ.get("PX_AUTOSTART") == "0":
                 raise

@@ -31,7 +31,6 @@ AGAIN_SECONDS = 0.05
 UNANSWERED_SECONDS = 1.0  # a request waits in the socket: another one is only for a kernel that bound twice
 RECORD_SECONDS = 5.0  # how long the exit record of a leader that was killed may take
 LINGER_SECONDS = 2 * LAST_WORDS_SECONDS  # how long a dead kernel is read: longer than anyone waits for its words
-BEGIN_LOOK_SECONDS = 0.002
 WAKE_SECONDS = 0.02
 _EARLY = ("HOME", "LANG", "LANGUAGE")
 _EARLY_PREFIXES = (
@@ -202,7 +201,7 @@ class DirectKernel(MessagingKernel):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._next_rung_seconds):
                 while not self.has_begun() and not self.died.done():  # noqa: ASYNC110 - the kernel makes the files
-                    await asyncio.sleep(BEGIN_LOOK_SECONDS)
+                    await asyncio.sleep(0.002)
         if self._by_message:
             await self.ask("interrupt_request", channel="control")
             return "interrupt_request"
@@ -217,10 +216,9 @@ class DirectKernel(MessagingKernel):
         return "sigterm" if await self._signal(signal.SIGTERM) else "gone"
 
     async def kill(self) -> str:
-        """End the whole tree now.
+        """End the whole tree now. First by a plain signal, so that the keeper's record names no reason.
 
-        First by a plain signal: the keeper's record names no reason then. What the end was wanted for is the caller's
-        word, which a verdict would outvote.
+        What the end was wanted for is the caller's word, which a verdict would outvote.
         """
         if await self._signal(signal.SIGKILL):
             await asyncio.wait({self.died}, timeout=RECORD_SECONDS)

@@ -68,9 +68,8 @@ def filtered(
 ) -> Filtered:
     """Return the environment of a kernel from `source`, the daemon's environment with the caller's over it.
 
-    `activation` is the chosen environment; with None what was active stays. `extra` comes from the session and needs no
-    leave, but is denied like everything; `own` are variables of ours that are meant for kernels (`PX_SOCKET`), and win,
-    but for the deny-list. Values that hold one of `secrets` are left out.
+    `activation`: the chosen environment; with None what was active stays. `extra` comes from the session and needs no
+    leave, but is denied like everything; `own` (`PX_SOCKET`) wins, but for the deny-list.
     """
     is_denied, is_allowed = _matcher(rules.deny), _matcher(rules.allow, rules.allow_prefixes)
     whole, parts = set(secrets), [secret for secret in secrets if len(secret) >= WHOLE_SECRET]
@@ -113,10 +112,9 @@ def _without(path: str, bins: Collection[str]) -> list[str]:
 
 
 def deactivated(environ: Mapping[str, str]) -> Environment:
-    """Return an environment without the virtual environment that was active in it.
+    """Return an environment without the virtual environment that was active in it: a shell's of the daemon's start.
 
-    The daemon may have been started from a shell in which some project's environment was active; that says nothing
-    about other projects. Conda's base environment is no project's: it stays.
+    Conda's base environment is no project's: it stays.
     """
     is_base = environ.get("CONDA_DEFAULT_ENV") == "base"
     active = [name for name in MARKS if environ.get(name) and not (is_base and name == "CONDA_PREFIX")]

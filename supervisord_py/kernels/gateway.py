@@ -31,7 +31,6 @@ from supervisord_py.process.supervisor import Supervisor
 
 ATTACH_SECONDS = 15.0
 BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
-EARLY_MESSAGES = 10_000
 MARK = "PX_INSTANCE"
 _HARMLESS = re.compile(r"(LANG|TERM|TZ)\Z|LC_|PI_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
@@ -115,7 +114,7 @@ class RemoteKernels:
         if held is None or client is None:
             return None
         kernel, is_same = self._kernel(client, held, launch), False
-        kernel.is_settled, kernel.early = True, deque(maxlen=EARLY_MESSAGES)
+        kernel.is_settled, kernel.early = True, deque(maxlen=10_000)
         try:
             await kernel.connect(ATTACH_SECONDS)
             mark = repr(held.instance)
@@ -180,10 +179,9 @@ class RemoteKernels:
 
 
 class GatewayExternal(RemoteKernels):
-    """A backend for the server of the settings.
+    """A `KernelBackend` for the server of the settings, which owns its processes: we interrupt and delete through it.
 
-    The server owns its processes: we interrupt and delete through it, and what it cannot promise, whole output above
-    all, is said with the result.
+    What it cannot promise, whole output above all, is said with the result.
     """
 
     def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
@@ -240,8 +238,8 @@ class GatewayExternal(RemoteKernels):
 def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:
     """Return Python that makes a kernel at home at somebody else's server, without a trace in its namespace.
 
-    Of the environment goes what is harmless by name, and does not look like a secret; no paths of this machine. A
-    directory that is not there is no error here: the kernel says afterwards where it is.
+    Of the environment goes what is harmless by name, and no paths of this machine. A directory that is not there is no
+    error here: the kernel says afterwards where it is.
     """
     variables = {name: value for name, value in env.items() if _HARMLESS.match(name) and not _SECRET.search(name)}
     variables |= {MARK: instance, "PX_UNIT": unit}

@@ -36,7 +36,6 @@ PREFLIGHT_SECONDS = 5.0
 CALL_SECONDS = 10.0
 INTERRUPT_SECONDS = 2.0
 DELETE_SECONDS = 20.0  # kernel_gateway asks, waits and kills: ten seconds for a kernel that holds the GIL
-PING_SECONDS = 30.0
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked before a cell: it may have culled the kernel
 LEAVE_SECONDS = 1.0  # how long a DELETE under way may hold up the closing of the connections
 RECONNECT_SECONDS = 10.0
@@ -113,7 +112,7 @@ class GatewayClient:
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.ws_connect(
-                    where, protocols=(wire.V1,), heartbeat=PING_SECONDS, max_msg_size=0, timeout=closing
+                    where, protocols=(wire.V1,), heartbeat=30.0, max_msg_size=0, timeout=closing
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise self.refused(error.status, "", "open the kernel's websocket") from None

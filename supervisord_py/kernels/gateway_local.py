@@ -204,10 +204,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
         """Return what is to be spawned; its sockets get a private folder.
 
-        Nobody without the token gets anything, output is not rationed, and a kernel that dies is not restarted, which
-        would hide that its variables are gone. It has no max_kernels: with one the gateway lists its kernels before
-        each start, and that fails (500) while another one is just being started. Each daemon bounds its own sessions,
-        and what nobody uses is culled. Of the environment of the kernel for which it is started it gets a few names.
+        Output is not rationed, and a kernel that dies is not restarted, which would hide that its variables are gone.
+        It has no max_kernels: with one the gateway lists its kernels before each start, and that fails (500) while
+        another one is just being started. What nobody uses is culled.
         """
         assert instance.launch is not None
         runtime = self.config.run_dir / "gw"

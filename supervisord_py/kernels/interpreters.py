@@ -34,7 +34,6 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
 
 MANAGED = "managed"  # the word by which a request asks for the managed environment
-PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
 REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")  # a person's own settings pass to an install, not to kernels
@@ -124,10 +123,10 @@ def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
 
 
 def is_trusted(path: str, cwd: str) -> bool:
-    """Say whether what lies in a working directory may be run because it lies there.
+    """Say whether what lies in a working directory may be run because it lies there; what is not there may.
 
-    It may when it belongs to us, to root, or to whom the directory belongs; what a stranger put into a directory that
-    is open to all (`/tmp/.venv`) may not: it would run as us. What is not there is not mistrusted.
+    It belongs to us, to root, or to whom the directory belongs. What a stranger put into a directory that is open to
+    all (`/tmp/.venv`) would run as us.
     """
     try:
         return os.stat(path).st_uid in {os.geteuid(), 0, os.stat(cwd).st_uid}
@@ -137,7 +136,7 @@ def is_trusted(path: str, cwd: str) -> bool:
 
 def module_folders(user: str, cwd: str) -> tuple[str, ...]:
     """Return the folders of modules that exist: the user's, then the project's, which overrides by name."""
-    project = f"{cwd.rstrip('/')}/{PROJECT_MODULES}"
+    project = f"{cwd.rstrip('/')}/.pxd/modules"
     trusted = (user, project) if is_trusted(project, cwd) else (user,)
     return tuple(folder for folder in trusted if os.path.isdir(folder))
 

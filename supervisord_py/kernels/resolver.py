@@ -37,7 +37,6 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.zygote.main import stamped
 
-OLDEST = (3, 8)  # Python versions below it run no kernel of ours
 _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 
@@ -67,10 +66,8 @@ class InterpreterResolver:
     ) -> Choice:
         """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
-        `progress` gets short steps of an install, on the loop. InvalidInputError: what the request named is none;
-        ConfigError: the interpreter of the settings does not run, or the kernelspec is broken; StartFailedError: none
-        runs (`explanation` says why); TimedOutError: the deadline (loop time) passed, an install goes on for the next
-        call.
+        `progress` gets short steps of an install. Raises InvalidInputError, ConfigError: what the request or the
+        settings name does not do; StartFailedError: none runs (`explanation`); TimedOutError: an install goes on.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -261,7 +258,7 @@ class Resolution:
         if isinstance(said, str):
             return replace(unusable, detail=said)
         version, overlay, detail = ".".join(map(str, said.version)), None, "runs, with ipykernel of its own"
-        if said.version[:2] < OLDEST:
+        if said.version[:2] < (3, 8):
             return replace(unusable, detail=f"is Python {version}; kernels need 3.8 or newer", version=version)
         if said.lacking:
             folder = self._config.data_dir / "overlays" / said.tag
