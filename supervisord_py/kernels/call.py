@@ -292,10 +292,7 @@ class CellExecution:
     # -- ending a cell -----------------------------------------------------------------------------------------------
 
     async def _escalate(self, executing: asyncio.Future[Reply]) -> bool:
-        """Take one step after the other until the cell is over; return whether the kernel's state is lost by that.
-
-        The steps end: some time after SIGKILL nobody waits any more, the keeper goes on killing.
-        """
+        """Take one step after the other until the cell is over; return whether the kernel's state is lost by that."""
         loop, handle, times = asyncio.get_running_loop(), self._handle, self._pool.config
         steps: tuple[tuple[Callable[[], Awaitable[str]], float], ...] = (
             (handle.interrupt, times.ladder_again_seconds),

@@ -1,8 +1,7 @@
 """Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
 
-A kernel that a server starts for us is written down before it is asked for, under the id that we propose. What does not
-come up is deleted. The note goes after the kernel is known to be gone; what has a note and no
-session is deleted by a later sweep.
+A kernel that a server starts for us is written down before it is asked for, under the id that we propose. Its note goes
+after it is known to be gone; what has a note and no session is deleted by a later sweep.
 """
 
 from __future__ import annotations

@@ -40,21 +40,13 @@ LOOK_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
 _KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
-# As `-m` does, but without a package that jsonschema asks for the format of addresses: that builds a grammar as it is
-# imported, a second of each start.
-_GATEWAY = (
-    "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
-    "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
-)
 _OPTIONS = {
     "KernelGatewayApp.ip": "127.0.0.1",
     "KernelGatewayApp.port_retries": 0,
     "KernelGatewayApp.api": "kernel_gateway.jupyter_websocket",
-    "KernelGatewayApp.allow_origin": "",
     "JupyterWebsocketPersonality.list_kernels": True,
     "ZMQChannelsWebsocketConnection.limit_rate": False,
     "MappingKernelManager.cull_idle_timeout": 3600,
-    "MappingKernelManager.cull_interval": 30,
     "MappingKernelManager.root_dir": "/",
     "KernelManager.transport": "ipc",
     "KernelManager.shutdown_wait_time": 2.0,
@@ -227,7 +219,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         }
         options = {**_OPTIONS, "KernelGatewayApp.port": instance.port}
         words = (f"--{name}={value}" for name, value in options.items())
-        return ChildSpec(UNIT, (gateway_python(instance.launch), "-c", _GATEWAY, *words), "/", env)
+        return ChildSpec(UNIT, (gateway_python(instance.launch), "-m", "kernel_gateway", *words), "/", env)
 
     async def ready(self, instance: GatewayInstance) -> None:
         assert instance.pid is not None

@@ -98,10 +98,7 @@ def candidates(
     }
     found = [in_environment(source, root) for source, root in roots.items() if root]
     found += [on_path(Source.PATH, name) for name in ("python3", "python")]
-    firsts: dict[str, Candidate] = {}
-    for each in found:
-        firsts.setdefault(each.paths[0], each)
-    return tuple(firsts.values())
+    return tuple(each for at, each in enumerate(found) if each.paths[0] not in {it.paths[0] for it in found[:at]})
 
 
 # -- what lies on disk: call it in a thread ----------------------------------------------------------------------------
@@ -148,8 +145,8 @@ def find_shell(path: str) -> str | None:
 def session_path(python: str) -> str:
     """Return an interpreter's path as sessions are keyed by it: its directory made real, and one name of its names.
 
-    The last part is not followed: a virtual environment is known by where its python lies. `python3` beside a `python`
-    that is the same file is that `python`: who has activated an environment and who finds it on PATH meet.
+    A virtual environment is known by where its python lies: the last part is not followed. `python3` beside a `python`
+    that is the same file is that: who has activated an environment and who finds it on PATH meet.
     """
     path = Path(python)
     path = path.parent.resolve() / path.name

@@ -190,8 +190,8 @@ class MessagingKernel:
     def has_begun(self) -> bool:
         """Say whether the cell under way is run by now; True where none is.
 
-        A kernel that writes files has made those of the cell, also while code keeps the interpreter to itself; any
-        other says by iopub what it executes, and its `busy` alone is too early.
+        A kernel that writes files has made those of the cell; any other says by iopub what it executes, and its `busy`
+        alone is too early.
         """
         cell = self._cell.cell if self._cell is not None and not self._cell.has_output else None
         return cell is None or (self._recording is None and CellLog(cell.cells_dir, cell.cell_id).exists())
