@@ -8,7 +8,6 @@ fresh start with a sample run is made, and only when the tool is not running alr
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.tools.failures import MEMORY_SIGNS, hint_for
+from supervisord_py.tools.failures import MEMORY_SIGNS, NO_MODULE, hint_for
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
@@ -41,7 +40,6 @@ STEPS = {
 }
 """The cases in their order, and the next step where the evidence says nothing better."""
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
-_MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot find module '[^']+'")
 
 Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
@@ -80,7 +78,7 @@ def _in_records(
             found.setdefault("evicted_during_run", (said, None))
     if sign := MEMORY_SIGNS.search(stderr):
         found["memory_limit"] = (f"suspected: stderr says {sign[0]}", None)
-    if sign := _MODULE.search(stderr):
+    if sign := NO_MODULE.search(stderr):
         found["missing_interpreter_or_module"] = (sign[0], hint_for(spec, sign[0]))
     if (last := next((row for row in ended if row.reason is not None), None)) is None:
         return found

@@ -30,12 +30,12 @@ MEMORY_SIGNS = re.compile(
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
 _IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
-_NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)")
+NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)'?")
 _SYNTAX = re.compile(
     r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
 )
 _HINTS = (
-    (_NO_MODULE, "Module {1} is missing: name it in requirements.txt, and run `pxctl tools sync {spec.name}`."),
+    (NO_MODULE, "Module {1} is missing: name it in requirements.txt, and run `pxctl tools sync {spec.name}`."),
     (_IN_USE, "Its port is taken: let it bind 127.0.0.1 on the port of --port{or_listen}, and ask again."),
     (_SYNTAX, "Correct the syntax error in {1}:{2}."),
     (MEMORY_SIGNS, "memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."),

@@ -212,12 +212,9 @@ def input_schema(traits: PixieManifest) -> dict[str, Any]:
     must = [each for each in traits.inputs if each.required and each.default is None and each.type not in FILE_TYPES]
     schema |= {"additionalProperties": False, "required": [each.key for each in must if each.show_if is None]}
     conditions = [
-        {
-            "if": {"properties": {shown.key: {"const": shown.equals}}, "required": [shown.key]},
-            "then": {"required": [each.key]},
-        }
+        {"if": {"properties": {on.key: {"const": on.equals}}, "required": [on.key]}, "then": {"required": [each.key]}}
         for each in must
-        if (shown := each.show_if) is not None
+        if (on := each.show_if) is not None
     ]
     return schema | ({"allOf": conditions} if conditions else {})
 

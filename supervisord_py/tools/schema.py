@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
 MAX_MESSAGE = 400
-_KEPT_HEAD, _KEPT_TAIL = 120, 240
 
 
 class Violation(NamedTuple):
@@ -92,7 +91,7 @@ def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
 
 def clip(text: str) -> str:
     """Shorten a message that quotes what somebody wrote: what is said of it stands at the end."""
-    return text if len(text) <= MAX_MESSAGE else f"{text[:_KEPT_HEAD]} … {text[-_KEPT_TAIL:]}"
+    return text if len(text) <= MAX_MESSAGE else f"{text[:120]} … {text[-240:]}"
 
 
 def differences(

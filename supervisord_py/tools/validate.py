@@ -197,24 +197,19 @@ class _Trial:
     async def run(self, checks: dict[str, ToolCheck]) -> None:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
         try:
-            for name in NAMES[5:]:
-                if name != "clean_shutdown":
-                    checks[name] = await self._check(name)
-                    if checks[name].status == FAIL:
-                        break
+            for name in (each for each in NAMES[5:] if each != "clean_shutdown"):
+                try:
+                    checks[name] = await getattr(self, name)()
+                except PxError as error:  # of the tool: a failed check
+                    self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
+                    details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
+                    checks[name] = ToolCheck(FAIL, clip(error.detail), details or None)
+                if checks[name].status == FAIL:
+                    break
         finally:
             stopped = await asyncio.shield(self.clean_shutdown())
         if checks["tool_spawns"].status != FAIL:
             checks["clean_shutdown"] = stopped
-
-    async def _check(self, name: str) -> ToolCheck:
-        try:
-            check: ToolCheck = await getattr(self, name)()
-        except PxError as error:  # of the tool: a failed check
-            self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
-            details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
-            return ToolCheck(FAIL, clip(error.detail), details or None)
-        return check
 
     async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
         upstream, asked = self._instance.upstream, f"{method} {path}"
