@@ -1,8 +1,7 @@
 """A Jupyter kernel provisioner: JupyterLab, nbclient and papermill start their kernels in the daemon.
 
 Chosen per kernelspec (`metadata.kernel_provisioner.provisioner_name = "supervisord-py"`). The kernel is the daemon's:
-it obeys its limits, is shown by `pxctl status`, and outlives its front end until it was idle for
-`kernels.idle_seconds`. While the front end lives and asks for its kernel now and then, that counts as use.
+it outlives its front end until it was idle for `kernels.idle_seconds`; that the front end asks for it counts as use.
 
 Laws: a kernel life is one instance. Another instance under the same session is another life: `poll` then says that ours
 has ended, so that the front end learns of the lost variables. An answer that does not come ends no life: only a socket
@@ -185,10 +184,9 @@ def order_of(
 
 
 class DaemonError(RuntimeError):
-    """The daemon refused, or did not answer.
+    """The daemon refused (`status`), or did not answer.
 
-    `status` is a refusal's. `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with
-    the daemon), `late` or `broken` where an answer did not come.
+    `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with it), `late` or `broken`.
     """
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
@@ -199,10 +197,7 @@ class DaemonError(RuntimeError):
 
 
 class ControlSocket:
-    """The way to one daemon: by its socket, else the one that PX_SOCKET, PX_HOME or the platform mean.
-
-    HTTP is written here: a web client's import would cost a front end more than the start of its kernel.
-    """
+    """The way to the daemon. HTTP is written here: a web client's import would cost more than the start of a kernel."""
 
     def __init__(self, path: str = "") -> None:
         self._environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}

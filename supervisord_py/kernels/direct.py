@@ -32,11 +32,9 @@ UNANSWERED_SECONDS = 1.0  # a request waits in the socket: another one is only f
 RECORD_SECONDS = 5.0  # how long the exit record of a leader that was killed may take
 LINGER_SECONDS = 2 * LAST_WORDS_SECONDS  # how long a dead kernel is read: longer than anyone waits for its words
 WAKE_SECONDS = 0.02
-_EARLY = ("HOME", "LANG", "LANGUAGE")
-_EARLY_PREFIXES = (
-    "PYTHON", "LD_", "LC_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "BLIS_", "OPENSSL_", "MALLOC_", "GLIBC_",
-)  # fmt: skip
-"""Variables that act while Python starts and imports: kernels that differ in one have different zygotes."""
+# How variables begin that act while Python starts and imports: kernels that differ in one have different zygotes.
+_EARLY: tuple[str, ...] = ("HOME", "LANG", "LC_", "LD_", "PYTHON", "GLIBC_", "MALLOC_", "OPENSSL_")
+_EARLY += ("BLIS_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_")
 _log = structlog.get_logger(__name__)
 
 
@@ -52,7 +50,7 @@ def recipe_of(launch: Launch) -> Recipe | None:
                 return None  # a script that looks for an interpreter may find another one the next time
     except OSError:
         return None
-    env = (each for each in launch.env.items() if each[0] in _EARLY or each[0].startswith(_EARLY_PREFIXES))
+    env = (each for each in launch.env.items() if each[0].startswith(_EARLY))
     overlay = () if launch.overlay is None else ("--px-overlay", launch.overlay)
     return Recipe((python, str(LAUNCHER), *overlay, "--px-zygote"), tuple(sorted(env)))
 

@@ -105,8 +105,8 @@ class RemoteKernels:
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
         """Take over a kernel that an earlier control plane had started; None when its variables are lost.
 
-        It counts only when it bears its mark: a server that restarted it meanwhile still offers the id, without the
-        variables; then it is deleted. One that is busy cannot say so, and is believed.
+        It counts only when it bears its mark: a server that restarted it still offers the id, without the variables;
+        then it is deleted. One that is busy cannot say so, and is believed.
         """
         held = self._notes.get(child.key)
         client = await self.client_of(held) if held is not None else None

@@ -108,11 +108,11 @@ class GatewayClient:
     async def connect(self, kernel: str, session: str, seconds: float) -> aiohttp.ClientWebSocketResponse:
         """Open a kernel's websocket; the server answers when the kernel does. Raises PxError as every call."""
         where = (self._root / f"api/kernels/{kernel}/channels").with_query(session_id=session)
-        closing = aiohttp.ClientWSTimeout(ws_close=1.0)
+        end = aiohttp.ClientWSTimeout(ws_close=1.0)
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.ws_connect(
-                    where, protocols=(wire.V1,), heartbeat=30.0, max_msg_size=0, timeout=closing
+                    where, protocols=(wire.V1,), heartbeat=30, max_msg_size=0, timeout=end
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise self.refused(error.status, "", "open the kernel's websocket") from None

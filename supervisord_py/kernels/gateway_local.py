@@ -95,8 +95,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         self._one_at_a_time = asyncio.Lock()
         self._home = config.gateway_dir
 
-    # -- kernels -----------------------------------------------------------------------------------------------------
-
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         getting = asyncio.ensure_future(self._gateway_for(launch))  # goes on for those who come later
         getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log

@@ -101,9 +101,6 @@ def candidates(
     return tuple(each for at, each in enumerate(found) if each.paths[0] not in {it.paths[0] for it in found[:at]})
 
 
-# -- what lies on disk: call it in a thread ----------------------------------------------------------------------------
-
-
 def real_cwd(cwd: str | None, home: str) -> str:
     """Return the real path of a working directory; None is the home directory. Raises InvalidInputError."""
     wanted = home if cwd is None else cwd
@@ -183,9 +180,6 @@ def find(candidate: Candidate, cwd: str) -> Attempt:
         if (found := next(usable, None)) is not None:
             return Attempt(source, found)
     return Attempt(source, (candidate.name or candidate.paths[0])[:1024], verdict, detail)
-
-
-# -- what they say of themselves ---------------------------------------------------------------------------------------
 
 
 class Interpreter(msgspec.Struct, frozen=True):

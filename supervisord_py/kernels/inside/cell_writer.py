@@ -32,8 +32,6 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class Descriptor:
     """A file open for appending, closed with its last user: a late thread never writes to a number used anew."""
 
-    __slots__ = ("number",)
-
     def __init__(self, path: str, create: int) -> None:
         self.number = -1
         self.number = os.open(path, _FLAGS | create, 0o600)

@@ -161,7 +161,7 @@ class Interrupts:
 def _let_signals_wake(loop: Any) -> None:
     """Have C wake the loop: Python sees a signal that comes right before it sleeps only when it wakes by itself.
 
-    It stays so for user code that adds handlers to the loop; a descriptor of somebody else stays, too.
+    A descriptor of somebody else stays.
     """
     socket = getattr(loop, "_csock", None)  # no other name for it; uvloop has its own
     if socket is not None:

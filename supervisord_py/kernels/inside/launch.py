@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 EX_CONFIG = 78
 PACKAGE = "px_inside"
 LATER = (
-    "IPython.core.completerlib",
-    "IPython.core.debugger",
-    "IPython.core.logger",
-    "IPython.core.oinspect",
+    *("IPython.core." + each for each in ("completerlib", "debugger", "logger", "oinspect")),
     "IPython.extensions.storemagic",
     "sqlite3",
     "tornado.platform.asyncio",

@@ -43,8 +43,6 @@ _PREVIEW, _LISTED = 500, 20
 class Text(str):
     """A str that shows itself as it is when it is the value of a cell, without quotes and escapes."""
 
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return str(self)
 
@@ -57,9 +55,6 @@ def _small(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_small(str(entry)) for entry in value[:_LISTED]]
     return value[:_PREVIEW] if isinstance(value, str) else value
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def read(path: str | Path) -> Text:
@@ -240,9 +235,6 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only zombies are left
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-# -- environment and cells ---------------------------------------------------------------------------------------------
 
 
 def env(name: str | None = None, value: str | None = None) -> str | None:
