@@ -130,9 +130,6 @@ async def value(kc: AsyncKernelClient, expression: str) -> Any:
     return json.loads(printed)
 
 
-# -- a server, and a page of a notebook --------------------------------------------------------------------------------
-
-
 @dataclass
 class Lab:
     process: subprocess.Popen[bytes]

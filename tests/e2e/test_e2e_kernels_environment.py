@@ -82,8 +82,6 @@ def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(cal
     assert "explained" not in calls.known()
 
 
-# -- which kinds of cells ---------------------------------------------------------------------------------------------
-
 EXPOSED = {
     "PX_PY=0": ({"PX_PY": "0"}, (False, True)),
     "PX_PY=1": ({"PX_PY": "1"}, (True, False)),
@@ -145,9 +143,6 @@ def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
         refused = configured("http://127.0.0.1:9", TOKEN)
         assert (refused.status, b"127.0.0.1:9" in refused.body) == (503, True), refused
         assert configured(url, TOKEN).text == "2"
-
-
-# -- prelude and modules ----------------------------------------------------------------------------------------------
 
 
 def test_modules_of_the_project_override_the_users_by_name_and_its_folder_is_on_the_path(

@@ -120,9 +120,6 @@ async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) 
         await ask(client, "DELETE", path, status=204)
 
 
-# -- a server with our kernelspec -------------------------------------------------------------------------------------
-
-
 async def settled(server: Lab, path: str) -> None:
     """Wait until the server has restarted a kernel, after which it can interrupt it.
 

@@ -192,9 +192,6 @@ async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig)
     assert reply.error.name == "KeyboardInterrupt"
 
 
-# -- the control plane is replaced -------------------------------------------------------------------------------------
-
-
 async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_claimed_to_be_well(
     rig: KernelRig,
 ) -> None:
@@ -299,8 +296,6 @@ async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_u
     await sockets.close()
     sockets.send(message)  # reaches nobody, and harms nobody
 
-
-# -- front ends --------------------------------------------------------------------------------------------------------
 
 FLOOD = f"for _ in range(4096): print({'x' * 1023!r})"
 PAYLOAD = """

@@ -163,9 +163,6 @@ async def test_what_a_kernel_elsewhere_is_told_and_tells(kind: str, short_tmp: P
         assert TOKEN not in house.peer.log
 
 
-# -- the control plane is replaced -------------------------------------------------------------------------------------
-
-
 async def held(house: House) -> Child:
     (child,) = await house.backend.held()
     assert (child.key, child.unit) == (house.launch.instance, house.launch.unit)

@@ -201,9 +201,6 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
         assert rig.run(f"output({none!r})").reply["ename"] == "FileNotFoundError"
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
-
-
 def is_over(pid: int) -> bool:
     """Say whether a process has ended; whoever inherited it may not have looked yet."""
     try:

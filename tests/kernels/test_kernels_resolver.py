@@ -189,9 +189,6 @@ def bare(house: ResolverHouse) -> Path:
     return fake_python(house.proj / ".venv" / "bin" / "python", lacking=["ipykernel", "zmq"])
 
 
-# -- overlays ----------------------------------------------------------------------------------------------------------
-
-
 async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ResolverHouse, bare: Path) -> None:
     overlay = house.folder / "data" / "overlays" / TAG
     for _ in range(2):
