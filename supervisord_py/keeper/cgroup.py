@@ -54,10 +54,7 @@ def counter(text: str, name: str) -> int:
 
 
 def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
-    """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it.
-
-    From the texts of /proc/self/mountinfo (proc(5)) and /proc/self/cgroup.
-    """
+    """Return (mount point, our own group's directory), by two texts of /proc/self; None: outside of cgroup2."""
     mounts = [line.partition(" - ") for line in mountinfo.splitlines()]
     fields = next((left.split() for left, _, right in mounts if right.startswith("cgroup2 ")), None)
     path = next((line[3:] for line in membership.splitlines() if line.startswith("0::/")), None)

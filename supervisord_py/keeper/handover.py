@@ -32,10 +32,7 @@ _VERSION_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__f
 
 
 def prepare(keeper: Keeper) -> str | None:
-    """Return the installed version, once a process of it can read what is held here; None when it is ours.
-
-    Raises RefusedError ("handover"): it cannot go on from here, and why.
-    """
+    """Return the installed version, which can go on from here; None: it is ours. Raises RefusedError: why it cannot."""
     try:  # that which lies where this one was loaded from, if one does
         version = slurp(_VERSION_FILE).decode().partition('__version__ = "')[2].partition('"')[0]
     except OSError:

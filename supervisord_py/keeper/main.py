@@ -222,10 +222,7 @@ class Keeper:
             self.loop.later(0, self._leave)
 
     def _leave(self) -> None:
-        """Once all trees are gone or named: kill what descends from us and belongs to no instance, and go.
-
-        The control plane is waited for.
-        """
+        """Once all trees and the control plane are gone or named: kill what else descends from us, and go."""
         now = self.loop.now()
         if self.ladder.deadlines():
             self.loop.later(POLL_SECONDS, self._leave)

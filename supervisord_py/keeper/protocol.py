@@ -118,10 +118,7 @@ MARK_CONTROL = "PX_CONTROL"  # the mark of the control plane itself: the daemon'
 
 
 def unit_directory(log_dir: str, unit: str) -> str:
-    """Return DIR/<kind>/<name> of a unit `kind:name`.
-
-    Raises ValueError: the unit's name would lead out of the log directory.
-    """
+    """Return DIR/<kind>/<name> of a unit `kind:name`. Raises ValueError: that would lead out of the log directory."""
     kind, _, name = unit.partition(":")
     for part in (kind, name):
         if part in ("", ".", "..") or "/" in part or "\0" in part:
@@ -175,10 +172,7 @@ class FrameSocket:
         self.queued += len(data)
 
     def flush(self) -> bool:
-        """Send what can be sent; return whether nothing is left.
-
-        Raises OSError: the other side is gone; the reading will tell how, after what it still said.
-        """
+        """Send what can be sent; return whether nothing is left. Raises OSError: the other side is gone."""
         while self._output:
             data, fds = self._output[0]
             try:

@@ -31,10 +31,7 @@ RECORD_NAME = "children"
 
 
 def sweep(daemon_id: str, run_dir: str) -> tuple[list[str], list[Process]]:
-    """Kill what is left, again and again until nothing is, for at most SWEEP_SECONDS; remove the groups.
-
-    Returns the units of which processes were found, and the processes that are still there.
-    """
+    """Kill what is left until nothing is, SWEEP_SECONDS at most; return the units found and what is still there."""
     units: set[str] = set()
     until = time.monotonic() + SWEEP_SECONDS
     spared: set[int] = set()  # ourselves and our ancestors

@@ -187,10 +187,7 @@ class Membership:
             self.take()
 
     def members(self, child: HeldChild) -> list[Process]:
-        """Return the live processes of an instance's tree: now, where it has a group; else as of the last snapshot.
-
-        Empty: nothing of it lives.
-        """
+        """Return the live processes of a tree: now, where it has a group; else as of the last snapshot."""
         if child.group is not None and child.group.populated():
             found = [procfs.look(pid) for pid in child.group.members()]
             return [row for row in found if row is not None and row.alive] or [KEEPS_MOVING]

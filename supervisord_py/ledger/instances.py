@@ -75,10 +75,7 @@ def ended(key: str, ended_at: float, reason: str, **facts: Any) -> Operation:
 
 
 async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: float) -> list[InstanceRow]:
-    """Close what an earlier control plane left open and nobody holds any more; return the rows closed now.
-
-    `alive_keys` are those that the keeper holds, exited ones included: their exit records are still to come.
-    """
+    """Close what is open and not among `alive_keys`, whose exit records are still to come; return the rows closed."""
     left = [row for row in await open_rows(ledger) if row.key not in alive_keys]
     for row in left:
         await ledger.write(ended(row.key, now, INTERRUPTED))

@@ -222,10 +222,7 @@ def _open_checked(path: Path) -> sqlite3.Connection:
 
 
 def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION) -> int:
-    """Bring a file to the present version; the connection is in autocommit mode. Returns how many steps were taken.
-
-    Raises ConfigError: a newer program wrote it.
-    """
+    """Bring a file to the present version; return how many steps that took. Raises ConfigError: it is newer."""
     first = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if first > VERSION:
         raise ConfigError(

@@ -44,15 +44,10 @@ class Environment(dict[str, str]):
 
 def passed(source: Mapping[str, str], allow: Sequence[str]) -> dict[str, str]:
     """Return what may pass from the daemon's environment; what is denied wins over what is allowed."""
-    exact = {name for name in allow if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in allow if name.endswith("*"))
-    return {
-        name: value
-        for name, value in source.items()
-        if (name in exact or (prefixes and name.startswith(prefixes)))
-        and name not in DENIED
-        and not name.upper().startswith(DENIED_PREFIX)
-    }
+    allowed = {name: value for name, value in source.items() if name in allow or name.startswith(prefixes)}
+    denied = {name for name in allowed if name in DENIED or name.upper().startswith(DENIED_PREFIX)}
+    return {name: value for name, value in allowed.items() if name not in denied}
 
 
 def read_dotenv(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -35,10 +35,7 @@ def shortage(unit: str, left: int | None = None) -> StartFailedError:
 
 
 def check_room(unit: str) -> None:
-    """Refuse a start for which too few descriptors are left, while the truth can still be told.
-
-    Raises StartFailedError: reason spawn_failed, stage fds, errno EMFILE.
-    """
+    """Refuse a start for which too few descriptors are left, while that can be told. Raises StartFailedError."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return

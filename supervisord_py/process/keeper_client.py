@@ -105,10 +105,7 @@ class KeeperClient:
         return tuple(self._children.values())
 
     def listen(self, listener: Callable[[Message], None]) -> None:
-        """Call back with each event of keeper/protocol.py that is not about one child, and once with `lost`.
-
-        The newest EARLY_MAX that came before are told at once.
-        """
+        """Call back with each event that is about no child, and once with `lost`; what came before is told at once."""
         self._listener = listener
         while self._early:
             self._tell(self._early.popleft())
@@ -121,10 +118,7 @@ class KeeperClient:
     # -- children --------------------------------------------------------------------------------------------------
 
     async def spawn(self, key: str, spec: ChildSpec) -> Child:
-        """Start a child; returns once exec has succeeded.
-
-        Raises StartFailedError: `extra` holds reason, stage and errno.
-        """
+        """Start a child; return once exec has succeeded. Raises StartFailedError, with reason, stage and errno."""
         if self.caps.keeper_revision < OLDEST_REVISION:
             said = f"cannot start {spec.unit}: the keeper is older than this control plane"
             raise StartFailedError(said, hint=_ALL_HINT, unit=spec.unit, reason=Reason.SPAWN_FAILED.value)
@@ -144,10 +138,7 @@ class KeeperClient:
         return tuple(self._hold(child) for child in reply.get("children", ()))
 
     async def wait(self, key: str) -> ExitRecord:
-        """Wait until the leader was reaped (not: until its tree is gone). Any number may wait.
-
-        Raises UnknownUnitError: no such key is held.
-        """
+        """Wait until the leader was reaped, not: its tree is gone. Raises UnknownUnitError: no such key is held."""
         if key not in self._children and await self.attach(key) is None:
             raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
         return await asyncio.shield(self.ending(key))  # cancelling one who waits leaves the others
@@ -162,10 +153,7 @@ class KeeperClient:
         return end
 
     async def signal_group(self, key: str, signum: int) -> None:
-        """Signal the leader's process group at once, as Ctrl-C does; what made a session of its own is spared.
-
-        Raises ConflictError: the leader is dead.
-        """
+        """Signal the leader's process group at once, as Ctrl-C does. Raises ConflictError: the leader is dead."""
         await self.ask("signal", key=key, signum=signum, group=True)  # an older keeper signals the leader alone without
 
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
@@ -198,10 +186,7 @@ class KeeperClient:
         return fds[0] if fds else None
 
     async def upgrade(self) -> str | None:
-        """Have the keeper become the installed version when this control plane ends; None: it is that one.
-
-        Raises PxError: it cannot, and why.
-        """
+        """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not."""
         return (await self.ask("upgrade", fine="unknown_verb")).get("version")
 
     async def ask(

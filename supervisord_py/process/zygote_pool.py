@@ -137,10 +137,7 @@ class ZygotePool:
             self._end(next(iter(self._zygotes.values())), Reason.STOPPED)
 
     async def fork(self, recipe: Recipe | None, key: str, spec: ChildSpec) -> Child | None:
-        """Return a child that was forked by the order of a spawn; None where a plain spawn is needed.
-
-        Raises what a spawn raises where the order is at fault.
-        """
+        """Return a child forked by the order of a spawn; None where a plain spawn is needed. Raises as a spawn does."""
         from supervisord_py.zygote.main import stamped  # with what only a zygote needs
 
         zygote = self.get(recipe)

@@ -37,7 +37,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, NoReturn
+    from typing import Any
 
 MESSAGE_BYTES = 1 << 20
 FDS = 32
@@ -203,23 +203,18 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
         ]
         for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
             step()
-    except OSError as error:
-        _fail(report, stage, error.errno or errno.EINVAL)
-    except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
-        _fail(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+    except (OSError, ValueError) as error:  # ValueError: what resource.setrlimit makes of EPERM and EINVAL
+        number = getattr(error, "errno", None) or (errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+        try:
+            os.write(report, b"%d %d" % (stage, number))
+        finally:
+            os._exit(127)
     os.close(report)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
     if "multiprocessing.process" in sys.modules:  # where workers by "spawn" begin, and look for the program
         vars(sys.modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
     return argv
-
-
-def _fail(report: int, stage: int, number: int) -> NoReturn:
-    try:
-        os.write(report, b"%d %d" % (stage, number))
-    finally:
-        os._exit(127)
 
 
 def _park(group: int) -> int:
