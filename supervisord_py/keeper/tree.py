@@ -155,17 +155,13 @@ class HeldChild:
 
 
 class Membership:
-    """Finds the processes of each instance.
-
-    `children` (by key) and `strangers` (pids that are nobody's) are live views. With `subreaper` orphans come back to
-    us, else to pid 1.
-    """
+    """Finds the processes of each instance; `children` (by key) and `strangers` (nobody's pids) are live views."""
 
     def __init__(self, children: Mapping[str, HeldChild], strangers: set[int], *, subreaper: bool) -> None:
         self._children = children
         self._strangers = strangers
         self._me = os.getpid()
-        self._adopter = self._me if subreaper else INIT_PID
+        self._adopter = self._me if subreaper else INIT_PID  # to whom orphans come back
         self._rows: dict[int, Process] = {}
         self._families: dict[str, list[Process]] = {}
         self._last_pid: int | None = None

@@ -84,10 +84,7 @@ class EventStream:
         return published.id
 
     def subscribe(self, after_id: int | None = None, *, unit: str | None = None) -> AsyncGenerator[Item, None]:
-        """Return a reader of what follows an id, from this call on: None for only what comes, 0 for all that is kept.
-
-        It ends when it is closed, or with the stream, after what there is.
-        """
+        """Return a reader of what follows an id: None for what comes from this call on, 0 for all that is kept."""
         return self._follow(self.last_id if after_id is None else min(after_id, self.last_id), unit)
 
     async def _follow(self, at: int, unit: str | None) -> AsyncGenerator[Item, None]:

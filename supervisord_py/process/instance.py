@@ -26,12 +26,9 @@ from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason, S
 
 
 class Phase(StrEnum):
-    """Where an instance is, and so its unit. Busy is not a phase: it is `READY` with requests in flight.
+    """Where an instance is, and so its unit. Busy is not a phase: it is `READY` with requests in flight."""
 
-    `COLD`: nothing is left of it, or its keeper is lost and nothing more can be done about it.
-    """
-
-    COLD = "cold"
+    COLD = "cold"  # nothing is left of it, or its keeper is lost and nothing more can be done about it
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"

@@ -61,9 +61,9 @@ class KeeperClient:
     caps: Caps
 
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str) -> None:
-        self.log_dir = log_dir
+        self.log_dir = log_dir  # output is in segments in `log_dir/<kind>/<name>/`
         self.lost = False  # the keeper is gone, or the channel closed
-        self._daemon_id = daemon_id
+        self._daemon_id = daemon_id  # eight hex digits, with which every new key begins
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSocket(channel)
         self._fd = channel.fileno()
@@ -78,12 +78,7 @@ class KeeperClient:
 
     @classmethod
     async def connect(cls, channel: socket.socket, *, daemon_id: str, log_dir: str) -> KeeperClient:
-        """Take over the channel, the control plane's end of the socketpair, and greet the keeper.
-
-        Every new key begins with `daemon_id`, eight hex digits; output is in segments in `log_dir/<kind>/<name>/`.
-
-        Raises KeeperLostError: there is no keeper, it does not answer, or it speaks another protocol.
-        """
+        """Take over our end of the channel. Raises KeeperLostError: no keeper that speaks this protocol answers."""
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
             reply = await client.ask("hello", protocol=PROTOCOL)

@@ -52,16 +52,13 @@ _THREAD_SECONDS = 0.5
 
 
 def serve(number: int, load: Callable[[], Any]) -> list[str]:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv.
-
-    `load` may return the seconds that each package took.
-    """
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv."""
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
     told: dict[str, Any] = {"made_from": stamped([*own, *(each for each in sys.path if os.path.isdir(each))])}
-    seconds = load()
+    seconds = load()  # that each package took, or nothing
     told["seconds"] = seconds if isinstance(seconds, dict) else {}
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     if first == 0:
