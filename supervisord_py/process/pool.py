@@ -130,7 +130,7 @@ class Slot:
         self.last_used = 0.0
         self.keep_seconds = 0.0
         self.rss_bytes = 0
-        self.backoff = Backoff(backoff)
+        self.backoff = Backoff(backoff)  # of starts that failed; a live instance is held back by nothing
         self.failed_digest = ""
         self.is_known = True
 
@@ -151,16 +151,8 @@ class Slot:
     @property
     def excess(self) -> int:
         """How many wait beyond what the present or coming instance takes at once."""
-        room = 0 if self.phase is Phase.COLD and self.held_until is None else self.rules.concurrency
+        room = 0 if self.phase is Phase.COLD and self.backoff.blocked_until is None else self.rules.concurrency
         return len(self.line) - max(0, room - len(self.in_flight))
-
-    @property
-    def held_until(self) -> float | None:
-        """When the next start may begin, while earlier ones that failed put it off; None when nothing does."""
-        return None if self.phase in LIVE else self.backoff.blocked_until
-
-    def held_seconds(self, now: float) -> float:
-        return 0.0 if self.phase in LIVE else self.backoff.wait_seconds(now)
 
     def declare(self, rules: Rules) -> None:
         """Take the unit's rules. Another declaration starts with a clean slate."""
@@ -193,7 +185,9 @@ class Pool:
 
     def next_deadline(self) -> float | None:
         times = [self.expires_at(slot) for slot in self._slots.values()]
-        times += [until for slot in self._slots.values() if slot.line and (until := slot.held_until) is not None]
+        times += [
+            until for slot in self._slots.values() if slot.line and (until := slot.backoff.blocked_until) is not None
+        ]
         soonest = min(times, default=math.inf)
         return None if math.isinf(soonest) else soonest
 
@@ -232,7 +226,7 @@ class Pool:
         self._waiting += 1
         if self.is_closed:
             self._refuse(slot, ticket, Refusal.CLOSING)
-        elif (held := slot.held_seconds(now)) > 0 and held >= deadline - now:
+        elif (held := slot.backoff.wait_seconds(now)) > 0 and held >= deadline - now:
             self._refuse(slot, ticket, Refusal.FAILING, held)
         actions = self._settle(now)
         if ticket in slot.line and slot.excess > self.bounds.queue_max:  # all room is given away by now
@@ -387,7 +381,9 @@ class Pool:
         for slot in self._slots.values():
             self._grant(slot)
             self._retire(slot, now)
-        cold = [s for s in self._slots.values() if s.line and s.phase is Phase.COLD and s.held_seconds(now) == 0]
+        cold = [
+            s for s in self._slots.values() if s.line and s.phase is Phase.COLD and s.backoff.wait_seconds(now) == 0
+        ]
         for slot in sorted(cold, key=lambda each: next(iter(each.line))):
             if not self._start(slot, now):
                 break
