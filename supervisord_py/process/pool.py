@@ -167,7 +167,6 @@ class Pool:
         self.is_closed = False
         self._slots: dict[str, Slot] = {}
         self._pins: dict[str, Pin] = {}
-        self._waiting = 0  # requests in all lines
         self._serial = 0
         self._is_crowded = False  # there are still too many, or too large ones: those that could go are busy
         self._out: list[Action] = []
@@ -223,7 +222,6 @@ class Pool:
             return [Grant(ticket, unit, slot.serial, cold=False)]
         slot.declare(rules)
         slot.line[ticket] = keep_alive
-        self._waiting += 1
         if self.is_closed:
             self._refuse(slot, ticket, Refusal.CLOSING)
         elif (held := slot.backoff.wait_seconds(now)) > 0 and held >= deadline - now:
@@ -244,19 +242,15 @@ class Pool:
             slot.last_used = now
             slot.keep_seconds = keep = usual if keep is None else math.inf if keep == -1 else keep
             is_fresh = slot.phase is Phase.READY and slot.is_known and slot.digest == slot.rules.digest
-            if is_fresh and keep > 0 and not (self._waiting or self._is_crowded):
+            if is_fresh and keep > 0 and not (self._is_crowded or any(each.line for each in self._slots.values())):
                 return []  # it stays warm, and nobody wants its place
         elif ticket in slot.line:
-            self._leave_line(slot, ticket)
+            del slot.line[ticket]
         return self._settle(now)
 
     def _refuse(self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS) -> None:
-        self._leave_line(slot, ticket)
-        self._out.append(Refuse(ticket, slot.unit, refusal, retry_after))
-
-    def _leave_line(self, slot: Slot, ticket: int) -> None:
         del slot.line[ticket]
-        self._waiting -= 1
+        self._out.append(Refuse(ticket, slot.unit, refusal, retry_after))
 
     # -- instances ---------------------------------------------------------------------------------------------
 
@@ -287,7 +281,7 @@ class Pool:
             if slot.is_known:  # a start that outlived its declaration says nothing of the next one
                 slot.failed_digest, slot.backoff = slot.digest, slot.backoff.failed(now)
             for ticket in tuple(slot.line):
-                self._leave_line(slot, ticket)
+                del slot.line[ticket]
                 self._out.append(Fail(ticket, unit, serial))
             self._stop(slot, None)
         return self._settle(now)
@@ -397,7 +391,7 @@ class Pool:
     def _grant(self, slot: Slot) -> None:
         while slot.line and slot.free > 0:
             ticket, keep_alive = next(iter(slot.line.items()))
-            self._leave_line(slot, ticket)
+            del slot.line[ticket]
             slot.in_flight[ticket] = keep_alive
             self._out.append(Grant(ticket, slot.unit, slot.serial, cold=ticket <= slot.newest_cold))
 
