@@ -168,16 +168,21 @@ class SessionSet:
                 return []  # it stays warm, and nobody wants its place
         return self.settle(now)
 
-    def stop(self, slot: KernelSlot, reason: Reason, now: float, why: WhyRefused = WhyRefused.STOPPED) -> list[Action]:
+    def stop(self, slot: KernelSlot, reason: Reason, now: float) -> list[Action]:
+        self._end(slot, reason, WhyRefused.STOPPED)
+        return self.settle(now)
+
+    def close(self, now: float) -> list[Action]:
+        self.is_closed = True
+        for slot in self.active:  # all of them, before anybody could have another's place
+            self._end(slot, Reason.SHUTDOWN, WhyRefused.CLOSING)
+        return self.settle(now)
+
+    def _end(self, slot: KernelSlot, reason: Reason, why: WhyRefused) -> None:
         self._refuse_all(slot, why)
         slot.comes_back = False
         if slot.phase in LIVE:
             self._stop(slot, reason)
-        return self.settle(now)
-
-    def close(self, now: float) -> list[Action]:
-        self.is_closed, slots = True, tuple(self.active)
-        return [each for slot in slots for each in self.stop(slot, Reason.SHUTDOWN, now, WhyRefused.CLOSING)]
 
     # -- what is observed of the present kernel ----------------------------------------------------------------------
 
