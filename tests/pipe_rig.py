@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
@@ -26,6 +27,9 @@ from supervisord_py.process.keeper_client import KeeperClient
 from waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "eventually"]
+in_one_room = pytest.mark.asyncio(loop_scope="module")
+"""Of a test that shares its room with the others of its file: its pipes bear its id, and it ends what it started."""
+
 UNTIL_GATE = "while [ ! -e gate ]; do sleep 0.01; done"
 TELL = """
 [agents.tell]

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from inspect import iscoroutinefunction
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
 from pipe_rig import TELL, PipeRig, pipe_house
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file share its loop, as they share its room."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and iscoroutinefunction(getattr(item, "function", None)):
-            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
-    """Return a room that runs, with many slots and the agent `tell`.
-
-    A test's pipes bear its id there, and it ends what it starts.
-    """
+    """Return a room that runs, with many slots and the agent `tell`; whoever uses it has `@in_one_room`."""
     (short_tmp_of_module / "agents.toml").write_text(TELL)
     async with pipe_house(short_tmp_of_module) as house:
         house.config = replace(house.config, slots_manual=32, slots_event=8, stop_seconds=0.1)
@@ -33,7 +21,7 @@ async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
         yield house
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture
 async def own_rig(short_tmp: Path) -> AsyncIterator[PipeRig]:
     """Return a room for one test alone."""
     async with pipe_house(short_tmp) as house:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mock_provider import MockProvider
-from pipe_rig import UNTIL_GATE, PipeRig, eventually, pipe_house, preset
+from pipe_rig import UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house, preset
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions, output, room
@@ -28,6 +28,7 @@ from supervisord_py.pipes.schedule import Every
 HERE = Path(__file__).parent
 
 
+@in_one_room
 async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
     rig.presets(preset("a1", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a1", "agent: tell\npreset: a1")
@@ -39,6 +40,7 @@ async def test_a1_a_switched_preset_leaves_a_run_alone(rig: PipeRig) -> None:
     assert (done.status, done.stdout) == (Status.COMPLETED, "--provider openai --model before\n")
 
 
+@in_one_room
 async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
     rig.presets(preset("a2", 'provider = "openai"', 'model = "before"'))
     folder = rig.write("a2", "agent: tell\npreset: a2")
@@ -54,6 +56,7 @@ async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
     assert (await rig.run("a2")).stdout == "--provider openai --model after\n"
 
 
+@in_one_room
 async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
     """By hand and by schedule; never the file's own model instead, and nothing stays taken (fault 1)."""
     rig.presets(preset("a3-there", 'model = "other"'))
@@ -69,6 +72,7 @@ async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
     assert (rig.room.get("a3").running, rig.room.get("a3").queued) == (None, 0)
 
 
+@in_one_room
 async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
     for said, word in {
         "404 The model `gtp` does not exist": "model_not_found",
@@ -81,6 +85,7 @@ async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
         assert (execution_document(done)["error_type"], said in (done.error_message or "")) == (word, True)
 
 
+@in_one_room
 async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
     rig.presets(preset("a5", 'provider = "openai"', 'api_key = "$A5_KEY"'))
     rig.write("a5", "agent: tell\npreset: a5")
@@ -92,6 +97,7 @@ async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
     assert (expired.error_type, "key expired" in (expired.error_message or "")) == (ErrorType.AUTH_FAILED, True)
 
 
+@in_one_room
 async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) -> None:
     rig.presets(preset("a6", 'url = "http://192.0.2.1/v1"', 'model = "m"'))
     folder = rig.write("a6", "agent: tell\npreset: a6\ntimeout: 0.2\nretries: 0")
@@ -100,6 +106,7 @@ async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) ->
     assert (done.status, done.preset.url) == (Status.TIMED_OUT, "http://192.0.2.1/v1")
 
 
+@in_one_room
 async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisord_py.pipes.preflight.FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr("supervisord_py.pipes.preflight.READ_SECONDS", 60.0)
@@ -124,6 +131,7 @@ async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: py
     assert not (rig.room.folder(absent.id) / "agent").exists(), "what was written for it goes with it"
 
 
+@in_one_room
 async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> None:
     """Who names a preset fails with file and line; who names none runs with what its file says, and that is told.
 
@@ -141,6 +149,7 @@ async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> No
     assert (await rig.run("a8")).stdout == "--model good\n"
 
 
+@in_one_room
 async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
     """That nobody knows it is told: test_pipes_files.py."""
     rig.write("a9", "agent: tell\nprovider: acme-llm\nmodel: m")
@@ -237,6 +246,7 @@ async def test_b5_a_connection_that_drops_ends_with_the_timeout(
 # -- C: what is kept ---------------------------------------------------------------------------------------------------
 
 
+@in_one_room
 async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
     rig.shell("c1", "echo kept")
     shutil.rmtree(rig.config.executions_dir, ignore_errors=True)
@@ -286,6 +296,7 @@ async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.
         assert (folder / "output" / str(first.id) / "report").exists()
 
 
+@in_one_room
 async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
     rig.shell("c4", "echo card 1234-5678; echo card 1234-5678 >&2", "redact: '\\d{4}-\\d{4}'")
     done = await rig.run("c4")
@@ -297,6 +308,7 @@ async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
     assert "1234" not in "".join(it.read_text() for it in folder.iterdir())
 
 
+@in_one_room
 async def test_c5_all_output_can_be_read_in_pages(rig: PipeRig) -> None:
     rig.shell("c5", "seq 60000")
     done = await rig.run("c5")
@@ -311,6 +323,7 @@ async def test_c5_all_output_can_be_read_in_pages(rig: PipeRig) -> None:
     assert [it.stdout for it in await rig.rows("c5")] == [None]
 
 
+@in_one_room
 async def test_c6_files_of_a_crash_are_marked_and_stay(rig: PipeRig) -> None:
     rig.shell("c6", "echo half > $PX_OUTPUT_DIR/report; kill -9 $$", "retries: 0")
     done = await rig.run("c6")
@@ -323,6 +336,7 @@ async def test_c6_files_of_a_crash_are_marked_and_stay(rig: PipeRig) -> None:
     )
 
 
+@in_one_room
 async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
     for name in ("c7-a", "c7-b"):
         rig.shell(name, f"for i in 1 2 3; do echo {name} $i; sleep 0.01; done; echo {name} > $PX_OUTPUT_DIR/who")
@@ -331,6 +345,7 @@ async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
         assert Path(row.output_dir or "", "who").read_text() == f"{row.pipe_name}\n"
 
 
+@in_one_room
 async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None:
     rig.shell("c8", "cat")
     with rig.settings(timezone="Europe/Berlin"):

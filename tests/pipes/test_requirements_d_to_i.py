@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipe_rig import PATIENCE, UNTIL_GATE, PipeRig, eventually, pipe_house
+from pipe_rig import PATIENCE, UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import ConfigError, ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipes as ledger_pipes
@@ -31,6 +31,7 @@ from waiting import alive
 # -- D: processes ------------------------------------------------------------------------------------------------------
 
 
+@in_one_room
 async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
     rig.shell("d1", "sleep 1000")
     number = await rig.begun("d1")
@@ -43,6 +44,7 @@ async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
     assert (await rig.room.cancel(number)).pid == row.pid
 
 
+@in_one_room
 async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
     script = "sleep 1000 & echo $! > a; setsid sleep 1000 & echo $! > b; (setsid sleep 1000 & echo $! > c); touch all"
     folder = rig.shell("d2", f"{script}; wait")
@@ -54,6 +56,7 @@ async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
     assert [alive(pid) for pid in pids] == [False] * 3
 
 
+@in_one_room
 async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.shell("d3", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
     number = await rig.begun("d3")
@@ -76,6 +79,7 @@ async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.M
     await eventually(lambda: not alive(pid), "the next try")
 
 
+@in_one_room
 async def test_d4_a_vanished_program_is_named(rig: PipeRig) -> None:
     """Also where it is found and cannot be started: its interpreter is gone."""
     folder = rig.write("d4", "agent: command\ncommand: ./agent.sh\nretries: 0")
@@ -88,6 +92,7 @@ async def test_d4_a_vanished_program_is_named(rig: PipeRig) -> None:
         assert str(folder / "agent.sh") in (done.error_message or "")
 
 
+@in_one_room
 async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
     program = rig.folder / "drifted"
     program.write_text("#!/bin/sh\necho drifted 1.4.0\n")
@@ -107,6 +112,7 @@ async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
     assert "was tested with <1.2" in json.dumps(started.facts["warnings"])
 
 
+@in_one_room
 async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
     """On one ledger, by the row itself; that there is one daemon on a state directory: tests/daemon."""
     folder = rig.shell("d6", "touch started", "retries: 0")
@@ -146,6 +152,7 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
     assert own_rig.room.health()["queued"] == 0
 
 
+@in_one_room
 async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeRig) -> None:
     rig.shell("e2-wait", "true", "schedule: every 1h\nenabled: false\nrun_on_enable: false\nallow_empty: true")
     rig.shell("e2-cron", "true", "schedule: '@yearly'\nenabled: false\nallow_empty: true")
@@ -160,6 +167,7 @@ async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeR
     assert await rig.rows("e2-wait") + await rig.rows("e2-cron") == []
 
 
+@in_one_room
 async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
     rig.shell("e3", "sleep 1000")
     asked = await asyncio.gather(*(rig.room.run("e3") for _ in range(3)), return_exceptions=True)
@@ -193,6 +201,7 @@ async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkey
         assert "boom" in str(health["scheduler_error"])
 
 
+@in_one_room
 async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None:
     folder = rig.shell("e5", UNTIL_GATE, "schedule: every 10m\nenabled: false\nallow_empty: true")
     number = await rig.begun("e5")
@@ -219,6 +228,7 @@ def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
 # -- F: files ----------------------------------------------------------------------------------------------------------
 
 
+@in_one_room
 async def test_f1_an_edit_is_noticed_by_itself(rig: PipeRig) -> None:
     rig.shell("f1", "echo one", "title: One")
     await eventually(lambda: any(it.name == "f1" for it in rig.room.snapshot()), "the new pipe")
@@ -228,6 +238,7 @@ async def test_f1_an_edit_is_noticed_by_itself(rig: PipeRig) -> None:
     await eventually(lambda: rig.room.get("f1").title == "Three", "the edit")
 
 
+@in_one_room
 async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
     rig.shell("f2", "echo good")
     rig.shell("f2-other", "echo fine")
@@ -244,6 +255,7 @@ async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
             await asyncio.sleep(0.01)
 
 
+@in_one_room
 async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> None:
     folder = rig.shell("f3", "sleep 1000")
     number = await rig.begun("f3")
@@ -258,6 +270,7 @@ async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> N
     assert (await rig.room.execution(number)).status is Status.CANCELLED
 
 
+@in_one_room
 async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> None:
     """Where it cannot be made, the run fails with the path. A file in its place does that for root as well."""
     folder = rig.shell("f4", 'test -d "$PX_OUTPUT_DIR" && echo there', "retries: 0")
@@ -269,6 +282,7 @@ async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> N
     assert str(folder / "output") in (done.error_message or "")
 
 
+@in_one_room
 async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> None:
     """An agent that nobody knows is told; never enabled by itself. What is refused: test_pipes_files.py."""
     source = rig.folder / "f5.md"
@@ -294,6 +308,7 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
         assert (await house.ended("g1-due"))[0].trigger is Trigger.SCHEDULED
 
 
+@in_one_room
 async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
     rig.shell("g2", "cat; echo; echo token in ${PX_API_TOKEN_FILE-no file}")
     with rig.settings(api_port=4711, api_token_file="/state/api.token"):  # noqa: S106 - a path
@@ -307,6 +322,7 @@ async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
     assert (plain.api_port, told[-1]) == (None, "token in no file")
 
 
+@in_one_room
 async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -> None:
     rig.shell("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
     first = await rig.run("g3")
@@ -317,6 +333,7 @@ async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -
     assert (await rig.room.cancel(again.id)).status is Status.CANCELLED
 
 
+@in_one_room
 async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
     rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
     with rig.settings(row_bytes=1000):
@@ -373,6 +390,7 @@ async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig)
     assert (await own_rig.room.cancel(number)).status is Status.CANCELLED
 
 
+@in_one_room
 async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
     names = [f"h3-{at}" for at in range(3)]
     for name in names:
