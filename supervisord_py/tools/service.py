@@ -382,8 +382,10 @@ class Tools:
         await self._ledger.write(PINS.delete(unit) if pin is Pin.NONE else PINS.put(PinRow(unit, forever, time.time())))
         self._tell(self.pool.pin, name, pin)
         self.states.remember(name, unpinned=pin is Pin.NONE)
-        facts = {} if pin is Pin.NONE else {"forever": forever}
-        self.events.publish("unpinned" if pin is Pin.NONE else "pinned", unit, **facts)
+        if pin is Pin.NONE:
+            self.events.publish("unpinned", unit)
+        else:
+            self.events.publish("pinned", unit, forever=forever)
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
