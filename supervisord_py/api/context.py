@@ -22,10 +22,9 @@ from supervisord_py.api.auth import TcpAccess
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import CallEvent
-from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.events import EventStream
+from supervisord_py.process.events import Event, EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.service import Tools
 

@@ -20,11 +20,10 @@ from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, feed, frame, rfc3339, said
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipes import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.events import EventGap
+from supervisord_py.process.events import Event, EventGap
 from supervisord_py.process.logs import Chunk, Cursor, LogReader, Output, Stream
 
 _LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end

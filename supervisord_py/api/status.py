@@ -14,7 +14,8 @@ from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import pick, until_closing
 from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
-from supervisord_py.ledger import events, instances
+from supervisord_py.ledger import instances
+from supervisord_py.process.events import Event, chain
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason
 
@@ -184,8 +185,8 @@ async def why(call: ApiCall) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
-    pivot = _pivot(view, await events.latest(ledger, view.unit, _LOOK_BACK))
-    chain = await events.chain(ledger, pivot.id) if pivot is not None else []
+    pivot = _pivot(view, await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK))
+    led_to_it = [] if pivot is None else await chain(ledger, pivot)
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
     reason = view.reason
     if reason is None and view.state not in _UP:
@@ -198,14 +199,14 @@ async def why(call: ApiCall) -> dict[str, Any]:
         **pick(view, "unit", "state"),
         "reason": reason,
         "summary": summary,
-        "chain": [row.document() for row in chain],
+        "chain": [row.document() for row in led_to_it],
         "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
         "stderr_tail": await _stderr_tail(call, view.unit, instance),
         "next_step": step,
     }
 
 
-def _pivot(view: UnitView, rows: Sequence[events.Event]) -> events.Event | None:
+def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
 
     A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
@@ -239,7 +240,7 @@ def _of_pipe(call: ApiCall, unit: UnitView) -> tuple[str, str]:
 
 
 def _of_process(
-    view: UnitView, reason: str | None, instance: instances.InstanceRow | None, pivot: events.Event | None
+    view: UnitView, reason: str | None, instance: instances.InstanceRow | None, pivot: Event | None
 ) -> tuple[str, str]:
     if view.config_error is not None:
         return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"

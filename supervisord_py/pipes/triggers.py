@@ -31,7 +31,6 @@ from typing import Any
 import structlog
 
 from supervisord_py.errors import ConflictError, PxError
-from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipes import Claim, ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.due import Due, Now, Progress, Wait
@@ -39,6 +38,7 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.models import PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At
+from supervisord_py.process.events import Event
 
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
 CRASH_SECONDS = 0.5  # until a loop that crashed is started again; doubled by each crash

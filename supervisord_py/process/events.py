@@ -12,20 +12,42 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from supervisord_py.ledger import events as journal
-from supervisord_py.ledger.events import EVENTS, Event
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.table import Table
 from supervisord_py.process.model import Reason
 
+CHAIN_MAX = 100
 RECENT_MAX = 2048
 REPLAY_BATCH = 500
 RESTART_STRIDE = 1000
 """Ids left out at a start: those that a daemon that was killed may have told somebody but not yet written down."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One fact: the row, the object of the stream, and (`document`) what users see."""
+
+    id: int  # grows; names this event for ever
+    time: float  # Unix seconds
+    unit: str | None  # None when it concerns the daemon
+    event: str  # one snake_case word
+    reason: str | None = None  # of CONTRACT §7
+    instance: str | None = None
+    cause: int | None = None  # the event that led to this one
+    facts: dict[str, Any] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
+        known = msgspec.structs.asdict(self)
+        moment = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds")
+        known |= {"time": moment.replace("+00:00", "Z")}
+        del known["facts"]
+        return {**known, **{name: value for name, value in self.facts.items() if name not in known}}
 
 
 class EventGap(msgspec.Struct, frozen=True):
@@ -38,6 +60,35 @@ class EventGap(msgspec.Struct, frozen=True):
 
 
 Item = Event | EventGap
+EVENTS = Table("events", Event)
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+async def last_event(ledger: Ledger) -> int:
+    query = "SELECT coalesce(max(id), 0) FROM events"
+    return await ledger.read(lambda connection: int(connection.execute(query).fetchone()[0]))
+
+
+async def after(ledger: Ledger, number: int, unit: str | None, limit: int) -> list[Event]:
+    """Return the oldest events with a greater id, ascending."""
+    # Two queries, not one with coalesce: each has its index.
+    of, values = ("", [number, limit]) if unit is None else ("unit = ? AND ", [unit, number, limit])
+    return await EVENTS.find(ledger, f"WHERE {of}id > ? ORDER BY id LIMIT ?", *values)
+
+
+async def chain(ledger: Ledger, last: Event) -> list[Event]:
+    """Return an event behind what led to it, cause before effect; begins where a cause is no longer kept."""
+    found, row = [last], await EVENTS.get(ledger, last.cause)
+    # A cause is older than its effect; anything else is damage and would go round in circles.
+    while row is not None and row.id < found[-1].id and len(found) < CHAIN_MAX:
+        found.append(row)
+        row = await EVENTS.get(ledger, row.cause)
+    return found[::-1]
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
 
 
 class EventStream:
@@ -55,7 +106,7 @@ class EventStream:
     @classmethod
     async def open(cls, ledger: Ledger) -> EventStream:
         """Go on where the journal ends, with a stride, so that no id ever names two events."""
-        last_id = await journal.last_id(ledger)
+        last_id = await last_event(ledger)
         return cls(ledger, last_id + RESTART_STRIDE if last_id else 0)
 
     def publish(
@@ -110,24 +161,25 @@ class EventStream:
         if after_id + 1 >= first:
             newer = islice(self._recent, after_id + 1 - first, None)  # ids in memory have no holes
             return [it for it in newer if unit in (None, it.unit)], self.last_id
-        rows = [row for row in await journal.after(self._ledger, after_id, unit, REPLAY_BATCH) if row.id < first]
+        rows = [row for row in await after(self._ledger, after_id, unit, REPLAY_BATCH) if row.id < first]
         if len(rows) == REPLAY_BATCH:
             return [*rows], rows[-1].id
         # The rest is in memory, unless a full disk keeps the journal behind what memory has given up since.
-        if first > self._first_id and (written := max(after_id, await journal.last_id(self._ledger))) < first - 1:
+        if first > self._first_id and (written := max(after_id, await last_event(self._ledger))) < first - 1:
             return [*rows, EventGap(first - 1 - max(written, self._first_id - 1))], first - 1
         return [*rows], first - 1
 
     async def history(self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000) -> list[Event]:
         """Return the oldest events after an id, ascending, those included that are not written yet."""
         recent = [it for it in self._recent if it.id > after_id]  # first: meanwhile newer ones may push them out
-        kept = {row.id: row for row in await journal.after(self._ledger, after_id, unit, limit)}
+        kept = {row.id: row for row in await after(self._ledger, after_id, unit, limit)}
         kept.update((it.id, it) for it in recent if unit in (None, it.unit))
         return [kept[number] for number in sorted(kept)[:limit]]
 
     async def latest(self, *, unit: str | None = None, limit: int = 100) -> list[Event]:
         """Return the newest events, ascending, those included that are not written yet."""
-        kept = {row.id: row for row in await journal.latest(self._ledger, unit, limit)}
+        of, values = ("", [limit]) if unit is None else ("WHERE unit = ? ", [unit, limit])
+        kept = {row.id: row for row in await EVENTS.find(self._ledger, f"{of}ORDER BY id DESC LIMIT ?", *values)}
         kept.update((it.id, it) for it in self._recent if unit in (None, it.unit))
         return [kept[number] for number in sorted(kept)[-limit:]] if limit > 0 else []
 

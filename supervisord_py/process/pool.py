@@ -17,6 +17,8 @@ Laws, each checked by the state machine of the tests:
   long it waits is the affair of whoever asked: he reports the `end` of a request that he gives up.
 - A failed start fails everyone who waits for it and nobody else. The next request starts anew, once the backoff is
   over: it waits for that in its line, and is refused only when its own time is shorter. Others may overtake meanwhile.
+- A failure is never sticky. Each doubles the wait up to a cap; a period without failure, up or merely quiet, that is as
+  long as `reset_seconds` makes the next failure count as the first.
 - A stale instance takes no new request; it is replaced once the last one ended.
 """
 
@@ -28,13 +30,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
 RETRY_SECONDS = 1.0  # when asking again makes sense while the pool is full: nobody can know better
 LIVE = (Phase.STARTING, Phase.READY)
+_EXPONENT_MAX = 64  # beyond this the cap holds anyway; it keeps a float from overflowing
 
 
 class Pin(StrEnum):
@@ -56,6 +59,40 @@ class Refusal(StrEnum):
     STOPPED = "stopped"
     REMOVED = "removed"
     CLOSING = "closing"
+
+
+class BackoffPolicy(msgspec.Struct, frozen=True):
+    initial_seconds: float = 0.5  # wait after the first failure; each is twice the one before
+    max_seconds: float = 30.0  # no wait is longer
+    reset_seconds: float = 60.0  # so long without a failure, and the next one counts as the first
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    policy: BackoffPolicy = BackoffPolicy()
+    failures: int = 0  # in a row
+    blocked_until: float | None = None  # when the next try is due; None when nothing holds it back
+    calm_since: float | None = None  # when it came up, or the wait ends; None before any failure
+
+    def failed(self, now: float) -> Backoff:
+        failures = self.settled(now).failures + 1
+        wait = self.policy.initial_seconds * 2.0 ** min(failures - 1, _EXPONENT_MAX)
+        until = now + min(self.policy.max_seconds, wait)
+        return replace(self, failures=failures, blocked_until=until, calm_since=until)
+
+    def came_up(self, now: float) -> Backoff:
+        """Return the state after a success at `now`: nothing is blocked, and the stable period begins."""
+        return replace(self, blocked_until=None, calm_since=now) if self.failures else self
+
+    def settled(self, now: float) -> Backoff:
+        if self.calm_since is not None and now >= self.calm_since + self.policy.reset_seconds:
+            return Backoff(self.policy)
+        if self.blocked_until is not None and now >= self.blocked_until:
+            return replace(self, blocked_until=None)
+        return self
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long the next try has to wait; 0 when it may begin now."""
+        return 0.0 if self.blocked_until is None else max(0.0, self.blocked_until - now)
 
 
 class Bounds(NamedTuple):

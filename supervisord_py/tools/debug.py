@@ -14,9 +14,9 @@ from typing import Any
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances
-from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import Event
 from supervisord_py.tools.failures import MEMORY_SIGNS, NO_MODULE, hint_for
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun

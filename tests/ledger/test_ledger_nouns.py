@@ -10,14 +10,13 @@ from typing import Any
 from msgspec import structs
 
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
-from supervisord_py.ledger import events, instances
+from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.ledger.events import EVENTS, Event
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.process.events import EventStream
+from supervisord_py.process.events import EVENTS, Event, EventStream, chain, last_event
 from supervisord_py.process.model import Reason
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -65,18 +64,11 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     )
     third = stream.publish("tool_started", "tool:x", cause=second)
     await ledger.flush()
-    row = await EVENTS.get(ledger, first)
-    assert row is not None
-    assert row == Event(1, row.time, "tool:x", "run_accepted")
-    row = await EVENTS.get(ledger, second)
-    assert row is not None
-    assert (row.reason, row.instance, row.cause, row.facts) == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
-    assert [it.id for it in await events.chain(ledger, third)] == [first, second, third]
-    assert await events.chain(ledger, 999) == []
-    assert [it.id for it in await events.after(ledger, 1, None, 9)] == [2, 3]
-    assert [it.id for it in await events.after(ledger, 0, "tool:x", 1)] == [1]
-    assert [it.id for it in await events.latest(ledger, None, 2)] == [2, 3]
-    assert [it.id for it in await events.latest(ledger, "tool:x", 1)] == [3]
+    rows = await EVENTS.find(ledger, "ORDER BY id")
+    assert rows[0] == Event(1, rows[0].time, "tool:x", "run_accepted")
+    told = rows[1].reason, rows[1].instance, rows[1].cause, rows[1].facts
+    assert told == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
+    assert await chain(ledger, rows[2]) == rows
     await ledger.close()
     again = await EventStream.open(await open_ledger())
     assert again.publish("e") > third
@@ -84,6 +76,8 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     async with asyncio.timeout(60):
         assert [(await anext(subscription)).document()["event"] for _ in range(2)] == ["tool_started", "e"]
     assert [it.event for it in await again.latest(unit="tool:y")] == ["tool_stopped"]
+    assert [it.id for it in await again.latest(limit=2)] == [third, again.last_id]
+    assert [it.id for it in await again.history(unit="tool:x", limit=1)] == [first]
 
 
 async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off(open_ledger: OpenLedger) -> None:
@@ -106,7 +100,7 @@ async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_numb
     old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
     assert await ledger.prune(20.0, old, batch=4) == {"events": 9, "instances": 9, "idempotency": 9}
     assert await ledger.prune(1e6, old) == {"events": 10, "instances": 6, "idempotency": 6}
-    assert await events.last_id(ledger) == 20
+    assert await last_event(ledger) == 20
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------

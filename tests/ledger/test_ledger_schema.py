@@ -11,10 +11,11 @@ import pytest
 
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger import events, instances, schema
+from supervisord_py.ledger import instances, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
+from supervisord_py.process.events import EVENTS, chain, last_event
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
 
@@ -48,7 +49,8 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     assert (ended.unit, ended.reason, ended.signal) == (tool, "memory_limit", 9)
     assert ended.verdict == {"by": "keeper", "reason": "memory_limit", "rss_bytes": 629145600}
     assert [it.key for it in await instances.open_rows(ledger)] == ["0badc0de.1tfajv0000ab"]
-    assert [it.event for it in await events.chain(ledger, 2)] == ["tool_started", "tool_stopped"]
+    _, stopped = await EVENTS.find(ledger, "ORDER BY id")
+    assert [it.event for it in await chain(ledger, stopped)] == ["tool_started", "tool_stopped"]
     assert await PINS.find(ledger) == [PinRow(tool, forever=True, pinned_at=1763700000.5)]
     (state,) = await UNIT_STATES.find(ledger)
     assert (state.unit, state.state, state.facts) == (tool, "failed", {"reason": "memory_limit"})
@@ -104,7 +106,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
     assert ledger.recovered_from.moved_to.read_bytes() == content
-    assert await events.last_id(ledger) == 0
+    assert await last_event(ledger) == 0
     await ledger.close()
     assert (await open_ledger()).recovered_from is None
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.ledger import events, instances
+from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import PINS
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnavailableError, StoreLimits
+from supervisord_py.process.events import last_event
 from waiting import eventually
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -187,7 +188,7 @@ async def test_a_disk_that_stalls_does_not_stall_those_who_write(open_ledger: Op
 WRITER = """
 import asyncio, pathlib, sys
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.events import EVENTS, Event
+from supervisord_py.process.events import EVENTS, Event
 from supervisord_py.ledger.store import Ledger
 
 async def main():
@@ -213,7 +214,7 @@ async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLed
     ledger = await open_ledger()
     assert ledger.recovered_from is None
     # Queued before the row that was awaited, so written with it.
-    assert await events.last_id(ledger) >= told[-1]
+    assert await last_event(ledger) >= told[-1]
     rows = await instances.open_rows(ledger)
     assert {f"k{number}" for number in told} <= {row.key for row in rows}
     closed = await instances.close_interrupted(ledger, set(), 5.0)

@@ -7,9 +7,20 @@ import math
 import pytest
 
 from supervisord_py.process import pool as pools
-from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import Reason
-from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Refusal, Refuse, Rules, Start, Stop
+from supervisord_py.process.pool import (
+    Action,
+    BackoffPolicy,
+    Bounds,
+    Fail,
+    Grant,
+    Pin,
+    Refusal,
+    Refuse,
+    Rules,
+    Start,
+    Stop,
+)
 
 RULES = Rules("v1", concurrency=1, keep_seconds=100.0)
 NOW = 1000.0

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from supervisord_py.keeper import procfs
 from supervisord_py.process import clock, host
-from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import describe, outcome
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.process.pool import Backoff, BackoffPolicy
 from waiting import PATIENCE
 
 RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)
