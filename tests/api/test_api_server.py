@@ -177,77 +177,55 @@ async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
     assert rig.launcher.cancelled == 0
 
 
-class Tool:
-    """Stands where the proxy is; counts what reaches it."""
-
-    runs = 0
+async def test_an_idempotency_key_is_one_run_however_often_it_is_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add_tool("x")
     failure: Exception | None = None
+    runs, go_on = 0, asyncio.Event()
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def forward(self, *_: Any, **__: Any) -> web.StreamResponse:
-        self.runs += 1
-        await self.gate.wait()
-        if self.failure is not None:
-            raise self.failure
+    async def forward(*_: Any, **__: Any) -> web.StreamResponse:
+        nonlocal runs
+        runs += 1
+        await go_on.wait()
+        if failure is not None:
+            raise failure
         return web.Response(status=201, content_type="image/png", body=b"png")
 
-    async def run(self, verb: str = "run") -> tuple[int, Any, Any]:
-        return await self.rig.ask("POST", f"/api/tools/x/{verb}", {}, {"Idempotency-Key": "k-1"})
+    async def run(key: str, body: Any = None, verb: str = "run") -> tuple[int, Any, Any]:
+        return await rig.ask("POST", f"/api/tools/x/{verb}", body or {}, {"Idempotency-Key": key})
 
-
-@pytest.fixture
-def tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Tool:
-    rig.add_tool("x")
-    stand_in = Tool(rig)
-    monkeypatch.setattr(tools, "forward", stand_in.forward)
-    return stand_in
-
-
-async def test_after_a_crash_in_between_the_outcome_is_not_known(tool: Tool) -> None:
-    """What a start finds unfinished was cut off."""
-    ledger = tool.rig.context.ledger
-    await claim(ledger, "k-1", "POST /api/tools/x/run", hashlib.sha256(b"\0{}").hexdigest())
-    for statement in AT_OPEN:
-        ledger.post(methodcaller("execute", statement))
-    status, problem, _ = await tool.run()
-    assert (status, problem["kind"], tool.runs) == (409, "interrupted_outcome_unknown", 0)
-
-
-async def test_what_began_nothing_may_be_tried_again_and_a_failed_run_is_replayed_as_failed(tool: Tool) -> None:
-    tool.failure = OverloadedError("The pool is full.", retry_after_seconds=3)
-    assert (await tool.run())[0] == 429
-    tool.failure = ToolFailedError("It exited.", unit="tool:x", code=3)
-    await tool.run()
-    tool.failure = None
-    status, problem, headers = await tool.run()
-    assert (status, problem["kind"], problem["code"], tool.runs) == (502, "tool_failed", 3, 2)
-    assert headers["Idempotent-Replayed"] == "true"
-
-
-async def test_an_answer_is_replayed_as_it_was_to_the_same_request_alone(tool: Tool) -> None:
-    for _ in range(2):
-        status, body, headers = await tool.run()
-        assert (status, body, headers["Content-Type"], tool.runs) == (201, b"png", "image/png", 1)
-    key = {"Idempotency-Key": "k-1"}
-    assert (await tool.rig.ask("POST", "/api/tools/x/run", {"another": 1}, key))[0] == 422
-
-
-async def test_a_stream_is_not_replayed(tool: Tool) -> None:
-    assert (await tool.run("stream"))[0] == 201
-    status, problem, _ = await tool.run("stream")
-    assert (status, "not kept" in problem["detail"], tool.runs) == (409, True, 1)
-
-
-async def test_a_run_whose_client_went_away_is_told_as_cancelled(tool: Tool) -> None:
-    tool.gate.clear()
-    first = asyncio.create_task(tool.run())
-    await until(lambda: tool.runs)
-    first.cancel()
+    monkeypatch.setattr(tools, "forward", forward)
+    # Of a client that went away: told as cancelled.
+    left = asyncio.create_task(run("left"))
+    await until(lambda: runs)
+    left.cancel()
     async with asyncio.timeout(30):
-        while (kind := (await tool.run())[1]["kind"]) != "cancelled":
+        while (kind := (await run("left"))[1]["kind"]) != "cancelled":
             assert kind == "conflict"
-    assert tool.runs == 1
+    assert runs == 1
+    go_on.set()
+    # An answer is replayed as it was, to the same request alone.
+    for _ in range(2):
+        status, body, headers = await run("whole")
+        assert (status, body, headers["Content-Type"], runs) == (201, b"png", "image/png", 2)
+    assert (await run("whole", {"another": 1}))[0] == 422
+    # A stream is not replayed.
+    assert (await run("stream", verb="stream"))[0] == 201
+    status, problem, _ = await run("stream", verb="stream")
+    assert (status, "not kept" in problem["detail"], runs) == (409, True, 3)
+    # What began nothing may be tried again; a failed run is replayed as failed.
+    failure = OverloadedError("The pool is full.", retry_after_seconds=3)
+    assert (await run("fails"))[0] == 429
+    failure = ToolFailedError("It exited.", unit="tool:x", code=3)
+    await run("fails")
+    failure = None
+    status, problem, headers = await run("fails")
+    assert (status, problem["kind"], problem["code"], runs) == (502, "tool_failed", 3, 5)
+    assert headers["Idempotent-Replayed"] == "true"
+    # What a start finds unfinished was cut off: the outcome is not known.
+    await claim(rig.context.ledger, "cut", "POST /api/tools/x/run", hashlib.sha256(b"\0{}").hexdigest())
+    for statement in AT_OPEN:
+        rig.context.ledger.post(methodcaller("execute", statement))
+    status, problem, _ = await run("cut")
+    assert (status, problem["kind"], runs) == (409, "interrupted_outcome_unknown", 5)

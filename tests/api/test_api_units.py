@@ -78,16 +78,6 @@ async def test_without_waiting_or_over_its_time_the_work_goes_on_by_itself(rig: 
     await until(lambda: rig.launcher.states["x"].reason == "stopped")
 
 
-async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
-    folder = rig.add_tool("x")
-    rig.launcher.put("x", pid=7)
-    status, problem, _ = await rig.ask("DELETE", "/api/tools/x")
-    assert (status, problem["kind"], folder.exists()) == (409, "conflict", True)
-    status, document, _ = await rig.ask("DELETE", "/api/tools/x?force=1")
-    assert (status, document["folder"], folder.exists()) == (200, str(folder), False)
-    assert rig.launcher.calls[0][0] == "stop"
-
-
 async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     view = rig.kernels.put("work", queued=3)
     rig.context.events.publish("died", view.unit, Reason.SIGNAL)
@@ -130,16 +120,10 @@ async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
     states = {name: units[f"pipe:{name}"]["state"] for name in ("digest", "idle", "off", "broken", "waiting")}
     assert states == {"digest": "running", "idle": "idle", "off": "disabled", "broken": "failed", "waiting": "queued"}
     assert (units["pipe:digest"]["rss_bytes"], units["pipe:digest"]["processes"]) == (1000, 2)
-    waits = {"idle?for=done": False, "off?for=done": True, "off?for=ready": False, "idle?for=stopped": True}
-    for asked, ok in waits.items():
-        name, _, query = asked.partition("?")
-        assert (await rig.get(f"/api/units/pipe:{name}/wait?{query}"))[1]["ok"] is ok
-    status, problem, _ = await rig.get("/api/units/digest/wait?for=done&timeout=0")
-    assert (status, problem["kind"]) == (504, "timed_out")
+    for name, ok in {"idle": False, "off": True}.items():
+        assert (await rig.get(f"/api/units/pipe:{name}/wait?for=done"))[1]["ok"] is ok
     rig.pipes.scheduler_error = "it fell"
-    health = (await rig.get("/api/health"))[1]
-    assert health["pipes"]["pipes"] == 5
-    assert [one["detail"] for one in health["degraded"]] == ["was restarted: it fell"]
+    assert [one["detail"] for one in (await rig.get("/api/health"))[1]["degraded"]] == ["was restarted: it fell"]
 
 
 async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
