@@ -22,7 +22,7 @@ import bench_stage as stage
 import websocket
 from jupyter_client.manager import start_new_kernel
 
-from e2e.kernel_house import gateway
+from kernels.gateway_house import TOKEN, gateway
 
 CALLS = 40
 KERNELS = 8
@@ -162,12 +162,11 @@ def round_trips(rounds: int = 10) -> list[stage.Row]:
         return stage.timed(lambda: [act(*what) for _ in range(CALLS)]) / CALLS
 
     call = ("POST", "/api/kernels/bench/execute", {"code": "1+1", "cwd": "/tmp"})
-    token = secrets.token_hex(8)
     with stage.daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_ones:
         execute(held)
         manager, client = started()
-        url = open_ones.enter_context(gateway(Path(folder) / "gateway", token))
-        wire = open_ones.enter_context(channels(url, token))
+        url = open_ones.enter_context(gateway(Path(folder) / "gateway"))
+        wire = open_ones.enter_context(channels(url, TOKEN))
         connection = open_ones.enter_context(contextlib.closing(held.connect()))
         acts = {
             "": lambda: mean(stage.ask, connection, *call),

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from e2e.house import DEADLINE, NDJSON, QUICK, Answer, House, Later, alive, house, marked, until
-from ports import free_port
 
 NOBODY_IS_EVICTED = {"PX_KERNELS__IDLE_SECONDS": "3600", "PX_KERNELS__MAX_SESSIONS": "30"}
 PATIENT = {
@@ -203,36 +201,6 @@ def kernels_house(settings: Mapping[str, str] | None = None, *, measured: bool =
         home.settings = {**home.settings, "JUPYTER_PATH": str(home.home / "jupyter")}
         home.start()
         yield Calls(home)
-
-
-@contextlib.contextmanager
-def gateway(folder: Path, token: str) -> Iterator[str]:
-    port = free_port()
-    folder.mkdir()
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
-    places = {"JUPYTER_RUNTIME_DIR": str(folder / "run"), "JUPYTER_CONFIG_DIR": str(folder / "etc")}
-    words = [f"--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernel_gateway", *words, "--JupyterWebsocketPersonality.list_kernels=True"],
-            env={**kept, **places, "KG_AUTH_TOKEN": token, "PYTHONWARNINGS": "ignore"},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(listens, f"the gateway listens: {(folder / 'log').read_text()}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def gateways(home: House) -> dict[int, str]:

@@ -82,9 +82,6 @@ class FakeBackend:
     def __init__(self) -> None:
         self.handles: list[FakeHandle] = []
         self.starts: list[Launch] = []
-        self.fail_next: list[Exception] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
         self.held = asyncio.Event()
 
     @property
@@ -96,9 +93,6 @@ class FakeBackend:
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> FakeHandle:
         self.starts.append(launch)
-        await self.gate.wait()
-        if self.fail_next:
-            raise self.fail_next.pop(0)
         self.handles.append(FakeHandle(self, launch))
         return self.handle
 

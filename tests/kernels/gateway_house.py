@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,17 @@ class Peer:
         if self.kind == "enterprise_gateway":
             kept["PATH"] = f"{ENTERPRISE.parent}:{kept['PATH']}"
         return kept
+
+
+@contextmanager
+def gateway(folder: Path) -> Iterator[str]:
+    """Run a kernel_gateway that wants TOKEN, and give its address."""
+    peer = Peer("kernel_gateway", folder, ())
+    try:
+        asyncio.run(peer.start())
+        yield peer.url
+    finally:
+        asyncio.run(peer.end())
 
 
 class House(Running):

@@ -311,26 +311,9 @@ async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
     assert f"curl {url}/api" in str(error.hint)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (b"", "Server disconnected"),
-        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "Expected HTTP/"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "no Jupyter server"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "no Jupyter server"),
-    ],
-    ids=["nothing", "ssh", "page", "list"],
-)
-async def test_what_is_no_jupyter_server_is_told_so(answer: bytes, words: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        assert words in (await refusal(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")).detail
+async def test_what_is_no_jupyter_server_is_told_so() -> None:
+    async with fake_server(answers={"GET /api/kernelspecs": (200, "[]")}) as server:
+        assert "no Jupyter server" in (await refusal(server.url)).detail
 
 
 @pytest.mark.parametrize("url", ["localhost:8888", "ftp://h", "http://", "not an address", "http://h:port"])

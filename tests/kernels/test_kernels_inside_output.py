@@ -171,10 +171,6 @@ def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(bare_python: str
         assert value(rig, "__import__('sys').path[-1]") == repr(overlay)
 
 
-def test_what_is_wrong_with_the_command_line_is_one_line() -> None:
-    assert refused(ours(sys.executable, "--px-modules"))["hint"] == "daemon and launcher differ: `pxctl daemon restart`"
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_the_sources_are_python_3_8_and_import_nothing_of_the_daemon(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))

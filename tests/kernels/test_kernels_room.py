@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
-from supervisord_py.errors import StartFailedError, UnknownUnitError
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import cell_store
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.session import CellError, CellStatus, Owner, SessionState, StartRequest
@@ -62,32 +60,6 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
     assert (running_cell, [step.action for step in steps]) == (None, ["sigint"])
     await house.room.stop(view.id)
     assert await house.room.interrupt(view.id) == (None, ())
-
-
-async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_sticky(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    backend.gate.clear()
-    backend.fail_next.append(StartFailedError("no luck", reason="early_exit"))
-    calls = [asyncio.ensure_future(house.run("ok")) for _ in range(3)]
-    await eventually(lambda: backend.starts and house.room.snapshot()[0].queued == 3)
-    backend.gate.set()
-    for call in calls:
-        with pytest.raises(StartFailedError, match="no luck"):
-            await call
-    assert (await house.run("ok")).status is CellStatus.OK
-
-
-async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.run("ok")).session_id
-    backend.handle.foreign_busy, backend.handle.foreign_used_at = True, time.time()
-    house.room.pool.look_at_foreign_use()
-    house.room.reconfigure(replace(house.config, idle_seconds=0.0))
-    assert (await house.run("ok", name="other")).status is CellStatus.OK
-    assert not is_stopped(house, session)
-    backend.handles[0].foreign_busy = False
-    house.room.pool.look_at_foreign_use()
-    await eventually(lambda: is_stopped(house, session))
 
 
 async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, backend: FakeBackend) -> None:
