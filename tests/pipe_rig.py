@@ -233,6 +233,12 @@ class PipeRig:
     async def words(self, unit: str | None = None) -> list[str]:
         return [each.event for each in await self.said(unit)]
 
+    async def forget_children(self) -> None:
+        """Have the keeper lose what it holds, as one that was killed would."""
+        for child in await self.placement.list("pipe:"):
+            await self.placement.stop(child.key, grace_seconds=0, reason="stopped")
+            self.placement.release(child.key)
+
     def running(self, execution: int) -> Any:
         live = self.room.runs.get(execution)
         return live.execution.pid if live is not None else None

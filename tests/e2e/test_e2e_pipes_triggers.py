@@ -126,24 +126,6 @@ def test_a_pipe_tells_of_the_failures_of_others(home: PipeHouse) -> None:
 # -- files as people treat them ---------------------------------------------------------------------------------------
 
 
-def problem_of(home: PipeHouse, name: str) -> str:
-    return str(home.pipe(name)["config_error"] or "")
-
-
-def test_what_is_broken_is_told_with_its_line_and_its_cure_on_every_surface(home: PipeHouse) -> None:
-    home.write("star", "schedule: */30 * * * *")
-    until(lambda: "star" in home.names() and problem_of(home, "star"), "it is told")
-    found, cure = problem_of(home, "star"), "quote it: schedule: '*/30 * * * *'"
-    assert found.startswith(f"{home.folder('star') / 'pipe.md'}:2: "), found
-    assert (cure in found, home.pipe("star")["next_run"], home.get("/api/health")["pipes"]["broken"]) == (True, None, 1)
-    answer = home.asked("star")
-    problem = answer.json()
-    assert (answer.status, problem["kind"], problem["line"], problem["unit"]) == (422, "config_error", 2, "pipe:star")
-    checked = home.pxctl("pipe", "validate", "star")
-    assert (checked.returncode, cure in checked.stdout, home.unit("pipe:star")["config_error"]) == (1, True, found)
-    assert home.rows("pipe=star") == []
-
-
 NESTED = "[presets.x]\nmodel = " + "[" * 150 + "]" * 150
 
 
@@ -165,25 +147,6 @@ def test_a_presets_or_agents_file_that_breaks_the_reader_is_a_fault_of_that_file
     finally:
         presets.unlink()
         agents.write_text(before)
-
-
-def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_model_runs(home: PipeHouse) -> None:
-    file = home.home / "presets.toml"
-    home.fake("takes-default", "answer:fine")
-    home.fake("has-own", "answer:fine", front="model: own-model\nprovider: own")
-    file.write_text('[presets.main]\nprovider = "anthropic"\nmodle = "x"\ndefault = true\n')
-    until(lambda: {"takes-default", "has-own"} <= home.names(), "both are listed")
-    told = until(lambda: problem_of(home, "takes-default"), "the fault is told")
-    assert (f"{file}:3" in told, "modle" in told, problem_of(home, "has-own")) == (True, True, ""), told
-    done = home.execute("takes-default")
-    assert (done.ended, done.started_at) == (("failed", "config_error"), None)
-    checked = home.pxctl("pipe", "validate", "takes-default")
-    assert (checked.returncode, "modle" in checked.stdout) == (1, True), checked.stdout
-    file.write_text('[presets.main]\nprovider = "acme"\nmodel = "x-large"\ndefault = true\n')
-    until(lambda: not problem_of(home, "takes-default"), "it is mended")
-    checked = home.pxctl("pipe", "validate", "takes-default")
-    assert (checked.returncode, "main" in checked.stdout, "x-large" in checked.stdout) == (0, True, True)
-    file.unlink()
 
 
 def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: PipeHouse) -> None:

@@ -153,15 +153,6 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     await ledger.write(mark_running(await add(ledger, "other"), started_at=NOW))
 
 
-async def test_numbering_goes_on_after_a_restart(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    for _ in range(3):
-        await ledger.write(finish(await add(ledger), status=Status.COMPLETED, finished_at=NOW))
-    assert await pipes.prune(ledger, before=NOW + 1, rows_of_each=1, bytes_of_all=0) == (1, 2)
-    await ledger.close()
-    assert await add(await open_ledger()) == 4
-
-
 async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, open_ledger: OpenLedger) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(Path(__file__).with_name("frozen_v3.sql").read_text(encoding="utf-8"))
@@ -264,22 +255,6 @@ async def take(ledger: Ledger, claim: Claim) -> bool:
 
 async def cells(ledger: Ledger, column: str) -> list[object]:
     return await ledger.read(lambda it: [cell for (cell,) in it.execute(f"SELECT {column} FROM pipe_claims")])  # noqa: S608
-
-
-async def test_a_change_says_only_what_changes_and_does_to_the_file_what_it_does_in_memory(ledger: Ledger) -> None:
-    changes: tuple[dict[str, Any], ...] = (
-        {"anchor_at": NOW, "schedule": "every 1h"},
-        {"enabled": True, "enabled_file": False},
-        {"last_run_at": NOW + 1, "last_due": NOW, "occurrences": 3, "consecutive_failures": 2},
-        {"enabled": None, "anchor_at": None},
-        {},
-    )
-    state = PipeStateRow("a")
-    for change in changes:
-        state = structs.replace(state, **change)
-        await ledger.write(PIPE_STATES.merge("a", **change))
-        assert await PIPE_STATES.get(ledger, "a") == state
-    assert (state.enabled, state.enabled_file, state.occurrences, state.last_run_at) == (None, False, 3, NOW + 1)
 
 
 async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledger) -> None:

@@ -82,16 +82,13 @@ X = 'argv = ["x"]\n'
 WRONG = [
     (X + 'prmpt = "stdin"', "prmpt", "unknown key 'prmpt'; did you mean 'prompt'?"),
     ('parser = "text"', "", "the key 'argv' is missing"),
-    ('argv = ["x", 1]', "argv/1", "must be a string or an array, not a whole number"),
     ('argv = ["x", "{modle}"]', "argv", "{modle} is no placeholder; did you mean 'model'?"),
     ('argv = ["x", "{key}"]', "argv", "{key} cannot stand here"),
     (X + 'prompt = "stdni"', "prompt", "must be one of stdin, file, arg, not 'stdni'; did you mean 'stdin'?"),
     (X + 'prompt = "file"', "prompt", '"file" needs {prompt_file} in prompt_argv'),
     (X + 'env = { "A-B" = "1" }', "env/A-B", "'A-B' cannot be set for an agent"),
     (X + 'env = { PX_UNIT = "1" }', "env/PX_UNIT", "'PX_UNIT' cannot be set for an agent"),
-    (X + 'version = { want = "1" }', "version/want", "matching regex"),
     (X + 'errors = [{ type = "crash", pattern = "(" }]', "errors/0/pattern", "is no regular expression"),
-    (X + "stop = { signl = 1 }", "stop/signl", "did you mean 'signal'?"),
 ]
 
 

@@ -67,9 +67,8 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("preset: [pi-agent, fast, fast]", "presets", ("auto", "fast")),
         ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
          Calendar("weeks", days_of_week=(1, 5), at_hour=9)),
-        ("trigger: pipe_failed:x", "events", ("pipe_failed:x",)),
-        ("trigger: [a_word, 'file_changed:in/*.md']", "events",
-         ("a_word", "file_changed:in/*.md")),
+        ("trigger: 'pipe_failed: x'", "events", ("pipe_failed:x",)),
+        ("trigger: [a_word, 'file_changed:in/**/*.md']", "events", ("a_word", "file_changed:in/**/*.md")),
         ("trigger:\n  events:\n    - pipe_completed:x\n    - ~", "events", ("pipe_completed:x",)),
         ("retries: 4", "retries", RetryRules(4)),
         ("timeout: 1.5", "timeout_seconds", 1.5),
@@ -87,7 +86,6 @@ def test_varieties(header: str, field: str, value: object) -> None:
     [
         ("a: b\ntimeout: 10:00", 3, "timeout", "no time above 0", "10m"),
         ("timeout: [1]", 2, "timeout", "must be text, not a list", "some text"),
-        ("enabled: maybe", 2, "enabled", "'maybe' is not known", "true, yes, on, false"),
         ("effort: hihg", 2, "effort", "'hihg' is not known", "low, medium, high"),
         ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "pipe.md(5)"),
         ("schedule_config: daily", 2, "schedule_config", "must be an object, not a string", "frequency:"),
@@ -98,12 +96,11 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("agent: command\ncommand: ''", 3, "command", "names no program", "./program"),
         ('preset: ["*", fast]', 2, "preset", "comes last", ""),
         ("trigger: {event: [x]}", 2, "trigger.event", "is not known", "events"),
-        ("trigger: [[x]]", 2, "trigger", "not a list", ""),
-        ("trigger: [pipe_complete]", 2, "trigger", "no event that happens here", "`pipe_completed`"),
+        ("trigger: [not a name]", 2, "trigger", "is no event", "pipe_completed:NAME"),
+        ("trigger: [pipe-completed:x]", 2, "trigger", "no event that happens here", "`pipe_completed`"),
         ("trigger: file_changed", 2, "trigger", "does not say of what", "file_changed"),
         ("retries: 21", 2, "retries.max", "from 0 to 20", ""),
         ("retries: {maxx: 3}", 2, "retries.maxx", "did you mean 'max'?", "max, on_timeout, delay"),
-        ("budget: {daily_cost: free}", 2, "budget.daily_cost", "no number from", "0.50"),
         ("limits: {memory: 5 apples}", 2, "limits.memory", "no whole number from", "512MB"),
         ("redact: '('", 2, "redact", "no regular expression", "escape"),
         ("budget: 5", 2, "budget", "must be a map", "daily_tokens, daily_cost"),
@@ -163,13 +160,11 @@ def fault(text: str) -> Problem:
 @pytest.mark.parametrize(
     ("text", "header", "body"),
     [
-        ("---\na: 1\n---\nDo it.\n", {"a": "1"}, "Do it."),
         ("---\na: 1\n-----\nDo it.", {"a": "1"}, "Do it."),
         ("---\n---", {}, ""),
         ("---\na: {b: [c, 'd e']}\nf:\n- g\n-\n  h: ~\n---\n", {"a": {"b": ["c", "d e"]}, "f": ["g", {"h": None}]}, ""),
         ("---\na: 9:30\nb: 010\nc: yes\nd: 2026-01-01\ne: 0x1F\ng: ''\n---\n",
          {"a": "9:30", "b": "010", "c": "yes", "d": "2026-01-01", "e": "0x1F", "g": ""}, ""),
-        ("---\nnäme: — 日本 😀\n---\n日本", {"näme": "— 日本 😀"}, "日本"),
     ],
 )  # fmt: skip
 def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None:
@@ -181,12 +176,10 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
     ("text", "line", "detail", "hint"),
     [
         ("", 1, "there is no front matter", "begin the file with a line ---"),
-        ("\n---\na: 1\n", 2, "never closed", "begin the file"),
         ("---\na: 1\n--- b: 2\nx", 1, "never closed", "begin the file"),
         # What people meet in YAML.
         (pipe_text("a: 1\nschedule: */30 * * * *  # often"), 3, "no valid YAML", "quote it: schedule: '*/30 * * * *'"),
         (pipe_text("preset: [fast, *]"), 2, "no valid YAML", 'quote what is odd: "*"'),
-        (pipe_text("a: !!int 3"), 2, "no valid YAML", "quote it: a: '!!int 3'"),
         (pipe_text("description: Notes: the day's"), 2, "no valid YAML", "quote it: description: 'Notes: the day''s'"),
         (pipe_text("a: 1\n\tb: 2"), 3, "no valid YAML", "use spaces"),
         (pipe_text("a: [b, c\nd: e"), 2, "no valid YAML", "close what is opened"),
@@ -215,7 +208,6 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("header", "changes", "expected"),
     [
-        ("a: 1\n", {"enabled": False}, "a: 1\nenabled: false\n"),
         ("", {"enabled": False}, "enabled: false\n"),
         ("enabled:   true   # why\nb: 2\n", {"enabled": False}, "enabled:   false   # why\nb: 2\n"),
         ("enabled: no  # why\n", {"enabled": False}, "enabled: false  # why\n"),
@@ -237,7 +229,6 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
          "a: 1\ns: '*/30 * * * *'\nt: '9:30'\nu: 'it''s'\nv: ''\nw: 'no'\n"),
         ("a: 1\n", {"s": "every 10m", "t": "600", "u": "pipe_completed:x", "v": "~/x", "w": "./a.sh"},
          "a: 1\ns: every 10m\nt: 600\nu: pipe_completed:x\nv: '~/x'\nw: ./a.sh\n"),
-        ("x-own: {deep: [&#1]}\n".replace("&#1", "1"), {"y": "ä😀"}, "x-own: {deep: [1]}\ny: 'ä😀'\n"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -284,9 +275,6 @@ FILES: dict[str, tuple[str, dict[str, Any], str]] = {  # as people and programs 
     "rights": (
         "---\nschedule: every 30m\npermissions:\n  allow:\n    - Api(GET /search)\n  deny: [App(a, b), Window(*x*)]\n"
         "connections:\n  - slack\n  - mcp:notes\n---\nx\n", {}, "permissions connections"),
-    "chained": (
-        "---\nschedule: manual\ntrigger:\n  events:\n    - pipe_completed:often\n    - workflow_ready:x\n---\nx\n",
-        {"events": ("pipe_completed:often", "workflow_ready:x")}, ""),
     "from-a-store": (
         "---\nsource_slug: someone/thing\ninstalled_version: 3\nsource_hash: 12345678901234567890\nfeatured: true\n"
         "icon: 🗒️\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n", {}, ""),
@@ -294,8 +282,6 @@ FILES: dict[str, tuple[str, dict[str, Any], str]] = {  # as people and programs 
         "---\nschedule: every 60m\nenabled: true\n---\n# Set up\n\n```yaml\n---\nenabled: false\nschedule: never\n---\n"
         "```\n\nenabled: false\n\n---\n\n$HOME `x` {{a}} %Y &amp; *b* @c\n",
         {"enabled": True, "schedule": Every(3600)}, ""),
-    "a-script": ("---\nagent: command\ncommand: sh -c 'cat > \"$PX_OUTPUT_DIR/in\"'\n---\n",
-        {"plan": Plan("command", ("sh", "-c", 'cat > "$PX_OUTPUT_DIR/in"')), "body": ""}, ""),
 }  # fmt: skip
 
 

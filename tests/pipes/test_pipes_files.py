@@ -8,7 +8,6 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -166,19 +165,9 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     assert left_in(pipes_dir) == ["mine"]
 
 
-async def test_one_file_is_a_pipe_too(tmp_path: Path) -> None:
-    path = tmp_path / "around" / "pipe.md"
-    path.parent.mkdir()
-    path.write_bytes(b"\xef\xbb\xbf---\r\nname: N\r\n---\r\nDo\r\nit.\r\n")
-    added = await add(tmp_path / "pipes", str(path))
-    written = (added.folder / "pipe.md").read_bytes()
-    assert (added.name, written) == ("around", b"\xef\xbb\xbf---\r\nname: N\r\nenabled: false\r\n---\r\nDo\r\nit.\r\n")
-
-
 @pytest.mark.parametrize(
     ("source", "name", "error", "words"),
     [
-        ("", None, errors.BadRequestError, "there is no file or folder"),
         ("http://example.org/x/pipe.md", None, errors.BadRequestError, "http:// is refused"),
         ("https://example.org/x.md", "a b", errors.BadRequestError, "is not 1 to"),
         ("{tmp}/absent", None, errors.BadRequestError, "there is no file or folder"),
@@ -409,18 +398,3 @@ async def test_validate_warns_of_providers_presets_and_times(own_rig: PipeRig) -
     (own_rig.config.pipes_dir / "bare" / ".env").chmod(0o644)
     odd = {it.name: it.verdict for it in await own_rig.room.validate("bare")}
     assert odd == {"pipe": "warn", "prompt": "fail", ".env": "warn", "agent": "warn"}
-
-
-async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(own_rig: PipeRig) -> None:
-    """Every schedule has a next run, a config_error, or says that it is over."""
-    at = f"{datetime.fromtimestamp(own_rig.time.clocks.wall() + 3600, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    own_rig.shell("once", "echo", f"schedule: at {at}")
-    await own_rig.room.files.refresh()
-    assert (own_rig.room.get("once").warnings, own_rig.room.get("once").next_run is None) == ((), False)
-    own_rig.time.pass_by(3601)
-    own_rig.room.due_bell.set()
-    await own_rig.ended("once")
-    view = await own_rig.room.enable("once")
-    over = "its schedule is over: has no time to come"
-    assert (view.enabled, view.next_run, view.config_error, view.warnings) == (True, None, None, (over,))
-    assert over in [it.detail for it in await own_rig.room.validate("once") if it.verdict == "warn"]

@@ -14,7 +14,7 @@ import pytest
 
 from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
-from supervisord_py.ledger.pipes import ErrorType, Execution, Plan, Preset
+from supervisord_py.ledger.pipes import Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
 from supervisord_py.pipes.context import Clocks
@@ -72,11 +72,6 @@ class House:
             os.close(fd)
         return found
 
-    async def refused(self, *order: Any, **plan: Any) -> Any:
-        with pytest.raises((CannotRunError, OSError)) as caught:
-            await self.prepare(*order, **plan)
-        return caught.value
-
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
@@ -125,18 +120,6 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
     launch.cleanup(house.run_dir)
     launch.cleanup(house.run_dir)
     assert {name.removeprefix("raw.") for name in os.listdir(house.run_dir)} == {"stderr", "stdout"}
-
-
-async def test_an_agent_that_is_not_there_is_told_with_the_command_that_installs_it(house: House) -> None:
-    refused = await house.refused("pi")
-    assert refused.error_type is ErrorType.AGENT_NOT_FOUND
-    assert "install it: npm install -g @earendil-works/pi-coding-agent; or" in refused.message
-    assert refused.problem()["tried"][:2] == [f"{house.root}/bin/pi", f"{house.root}/.local/bin/pi"]
-    (house.root / "bin" / "pi").write_text("x")
-    assert f"chmod +x {house.root}/bin/pi" in (await house.refused("pi")).message
-    assert "no agent 'agnet'" in (await house.refused("agnet")).message
-    refused = await house.refused("command", command=("./gone.sh",))
-    assert f"tried {house.folder}/gone.sh; " in refused.message
 
 
 async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:

@@ -74,7 +74,6 @@ NAMES = ok(b'{"models": [{"name": "a:latest", "size": 1}, {"name": "b/c:8b"}], "
 SAID = [
     (b"nonsense\r\n\r\n", "a", True),
     (b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", "a", True),
-    (b"", "a", True),
     (ok(b'{"models": 1}'), "a", True),
     (NAMES, "a", True),
     (NAMES, "a:8b", False),
@@ -104,7 +103,6 @@ async def test_only_a_model_that_ollama_lacks_is_refused_what_is_strange_is_the_
     ("answer", "words"),
     [
         (Completed(0, None, "", "2.1.3\n"), None),
-        (Completed(0, None, "9.9.9 (Claude Code)"), "claude is 9.9.9; this adapter was tested with <3"),
         (TimeoutError(), "the version of claude could not be found: it did not answer within 30 s"),
         (StartFailedError("exec failed"), "the version of claude could not be found: exec failed"),
         (Completed(0, None, "who knows\n"), "the version of claude could not be found: who knows"),
@@ -118,15 +116,11 @@ async def test_an_odd_version_is_a_warning(tmp_path: Path, answer: Completed | E
 
 async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(tmp_path: Path) -> None:
     trouble = "x" * 60_000 + "\nTypeError: webidl.util.markAsUncloneable is not a function\nNode.js v20.20.2\n"
-    cases = [
-        (PI, Completed(1, None, "", trouble), "does not start under what is there to run it: Node.js v20.20.2", "node"),
-        (CLAUDE, Completed(0, None, "1.0.0"), "claude is 1.0.0, and this adapter needs >=2.0.65", "npm install -g"),
-    ]
-    for spec, answer, words, cure in cases:
-        with pytest.raises(CannotRunError, match=words) as caught:
-            await shelf(answer).version(spec, "/bin/sh", tmp_path, {})
-        assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
-        assert cure in str(caught.value.hint)
+    with pytest.raises(
+        CannotRunError, match=r"does not start under what is there to run it: Node.js v20.20.2"
+    ) as caught:
+        await shelf(Completed(1, None, "", trouble)).version(PI, "/bin/sh", tmp_path, {})
+    assert (caught.value.error_type, "node" in str(caught.value.hint)) == (ErrorType.AGENT_INCOMPATIBLE, True)
 
 
 async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:

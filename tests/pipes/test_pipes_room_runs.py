@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
+from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house, preset
 from supervisord_py.errors import BadRequestError, InterruptedRunError
 from supervisord_py.ledger.pipes import (
     EXECUTIONS,
@@ -42,6 +42,7 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
     at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
     own_rig.shell("once", "echo x", at)
     await own_rig.room.files.refresh()
+    assert (own_rig.room.get("once").warnings, own_rig.room.get("once").next_run is None) == ((), False)
     own_rig.time.pass_by(601)
     own_rig.room.due_bell.set()
     await eventually(lambda: own_rig.room.get("once").queued, "it waits")
@@ -52,21 +53,19 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
     await eventually(lambda: not own_rig.room.get("once").queued, "its turn")
     await eventually(lambda: own_rig.room.get("once").running is None, "its end")
     assert [each.status for each in await own_rig.rows("once")] == [Status.COMPLETED]
+    # That a schedule has run to its end is a warning, and no error.
+    view, over = await own_rig.room.enable("once"), "its schedule is over: has no time to come"
+    assert (view.enabled, view.next_run, view.config_error, view.warnings) == (True, None, None, (over,))
+    assert over in [it.detail for it in await own_rig.room.validate("once") if it.verdict == "warn"]
 
 
-async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp, retry_initial_seconds=0.01) as rig:
-        rig.config.presets_file.write_text(
-            '[presets.one]\nprovider = "openai"\nmodel = "bad"\n[presets.two]\nprovider = "openai"\nmodel = "good"\n'
-        )
-        rig.fake("chain", "fail:429", front="preset: [one, two]\nretries: 1")
-        first = await rig.run("chain")
-        assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
-        rows = await rig.ended("chain", 3)
-        assert [(it.preset_id, it.model, it.trigger) for it in rows[:2]] == [
-            ("one", "bad", Trigger.MANUAL),
-            ("two", "good", Trigger.RETRY),
-        ]
+async def test_another_preset_takes_over_at_once(own_rig: PipeRig) -> None:
+    own_rig.presets(preset("one", 'model = "bad"') + preset("two", 'model = "good"'))
+    own_rig.fake("chain", "fail:429", front="preset: [one, two]\nretries: 0")
+    first = await own_rig.run("chain")
+    assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
+    told = [(it.preset_id, it.model, it.trigger) for it in await own_rig.ended("chain", 2)]
+    assert told == [("one", "bad", Trigger.MANUAL), ("two", "good", Trigger.RETRY)]
 
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
@@ -120,10 +119,7 @@ async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(own_rig: P
     await own_rig.put_down()
     await own_rig.open()
     rows = [await own_rig.room.wait(number) for number in numbers]
-    assert [(it.status, it.error_type) for it in rows] == [
-        (Status.COMPLETED, None),
-        (Status.FAILED, ErrorType.INTERRUPTED),
-    ]
+    assert [it.error_type for it in rows] == [None, ErrorType.INTERRUPTED]
 
 
 async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(own_rig: PipeRig) -> None:
@@ -139,19 +135,12 @@ async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next
     fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
     fresh.rename(folder / "go")
     await eventually((folder / "done").exists, "the print")
-    await _forget_child(own_rig)
+    await own_rig.forget_children()
     await own_rig.put_down()
     await own_rig.open()
     row = await own_rig.room.execution(number, blobs=True)
     assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
     assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
-
-
-async def _forget_child(rig: PipeRig) -> None:
-    """Have the keeper lose what it holds, as one that was killed would."""
-    for child in await rig.placement.list("pipe:"):
-        await rig.placement.stop(child.key, grace_seconds=0, reason="stopped")
-        rig.placement.release(child.key)
 
 
 async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(
@@ -199,11 +188,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         patch.setattr("supervisord_py.pipes.run.Run.look", broken)
         patch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 0.02)
         done = await own_rig.run("p")
-    assert (done.status, done.error_type, done.error_message) == (
-        Status.FAILED,
-        ErrorType.UNKNOWN,
-        "RuntimeError: a defect",
-    )
+    assert (done.error_type, done.error_message) == (ErrorType.UNKNOWN, "RuntimeError: a defect")
     await eventually(lambda: not own_rig.placement.children(), "the end of the process")
     assert own_rig.room.health()["running"] == 0
     with monkeypatch.context() as patch:
@@ -246,10 +231,8 @@ async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_t
         first = await anext(items)
         await eventually(lambda: number not in own_rig.room.runs, "its end")
         last = [item async for item in items][-1]
-    assert isinstance(first, FollowNews)
-    assert isinstance(last, FollowNews)
-    assert (first.word, last.word) == ("start", "done")
-    assert (last.execution.status, last.execution.exit_code) == (Status.FAILED, 3)
+    assert isinstance(first, FollowNews) and isinstance(last, FollowNews)
+    assert (first.word, last.word, last.execution.exit_code) == ("start", "done", 3)
 
 
 async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(own_rig: PipeRig) -> None:
@@ -269,25 +252,6 @@ async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_s
     (row,) = await own_rig.rows("p")
     assert row.status is Status.RUNNING
     assert b"kept" in (own_rig.room.folder(number) / "raw.stdout").read_bytes()
-
-
-async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_when_it_is_on_again(
-    own_rig: PipeRig,
-) -> None:
-    own_rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
-    await own_rig.room.files.refresh()
-    await eventually(lambda: own_rig.room.get("hold").pid, "the start")
-    own_rig.shell("off", "echo", "schedule: every 1h")
-    await own_rig.room.files.refresh()
-    await eventually(lambda: own_rig.room.queued("off"), "its place in line")
-    await own_rig.room.enable("off", enabled=False)
-    said = f"execution {(await own_rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
-    assert own_rig.room.next("off")["last_decision"]["text"] == said
-    await own_rig.room.enable("off")
-    await eventually(lambda: own_rig.room.queued("off"), "it is in line again")
-    await own_rig.room.cancel_pipe("hold")
-    rows = await own_rig.ended("off", 2)
-    assert [it.started_at is not None for it in rows] == [False, True]
 
 
 async def test_an_event_may_start_a_pipe_again_whose_run_failed(own_rig: PipeRig) -> None:

