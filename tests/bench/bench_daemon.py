@@ -50,7 +50,7 @@ WRITER = server("""
 
 def spawns() -> list[stage.Row]:
     ours, theirs = [], []
-    with Rig() as rig:
+    with contextlib.closing(Rig()) as rig:
         rig.argv = PLAIN_ARGV
         link = rig.up()
         for _ in range(SPAWNS + 20):

@@ -10,13 +10,14 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -50,20 +51,13 @@ def probe(name: str, *words: object) -> list[str]:
     return [*PYTHON, str(PROBES / f"{name}.py"), *(str(word) for word in words)]
 
 
-def written(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
-
-
 def deafen(zygote: int, key: str) -> list[int]:
     """Stop a zygote by a signal, and its fork that waits for the next order, once that is there; return both."""
 
-    def parent(pid: int) -> int:
-        row = procfs.look(pid)
-        return row.ppid if row else 0
-
     def waiting() -> list[int]:
-        return [pid for pid in bearing(f"PX_INSTANCE={key}") if pid != zygote and parent(pid) == parent(zygote)]
+        rows = [row for row in map(procfs.look, bearing(f"PX_INSTANCE={key}")) if row is not None]
+        parents = [row.ppid for row in rows if row.pid == zygote]
+        return [row.pid for row in rows if row.pid != zygote and row.ppid in parents]
 
     stopped = [*until(waiting, "a fork that waits"), zygote]
     for pid in stopped:
@@ -259,18 +253,12 @@ class Rig:
 
     def output(self, unit: str) -> bytes:
         """Return the unit's whole output as its segments hold it."""
-        kind, _, name = unit.partition(":")
-        return b"".join(path.read_bytes() for path in sorted((self.dir / "logs" / kind / name).glob("*.log")))
+        folder = Path(self.boot["log_dir"], *unit.split(":"))
+        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
     def wait(self) -> int:
         assert self.process is not None
         return self.process.wait(PATIENCE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the keeper, clean up, and fail if anything outlived it."""
@@ -312,13 +300,9 @@ class RealKeeper(Rig):
         self.links[-1].end(1)
 
 
-def index(rig: Rig, unit: str) -> Iterator[tuple[int, float, int, int, int, int]]:
-    """Yield all index records of a unit."""
-    import struct
-
-    kind, _, name = unit.partition(":")
-    for path in sorted((rig.dir / "logs" / kind / name).glob("*.idx")):
-        yield from struct.iter_unpack("<QdIHBB", path.read_bytes())
+def records(folder: Path) -> list[tuple[Any, ...]]:
+    """Return all index records of an output: position, time, length, instance, stream, nothing."""
+    return [it for path in sorted(folder.glob("*.idx")) for it in struct.iter_unpack("<QdIHBB", path.read_bytes())]
 
 
 def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[str, Any], list[int]]:

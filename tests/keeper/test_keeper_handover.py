@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, index
+from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, records
 from rounds import mostly_deep
 from supervisord_py.keeper.protocol import close_fds
 
@@ -86,7 +86,7 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     link.event("gone", key=talker["key"])
     said = re.findall(rb"(?:line|all) (\d+)", rig.output("tool:talker"))
     assert sorted(map(int, said)) == list(range(len(said)))
-    assert {record[3] for record in index(rig, "tool:talker")} == {1}
+    assert {record[3] for record in records(rig.dir / "logs/tool/talker")} == {1}
     assert link.call("spawn", **spec)["child"]["pid"] in people  # known by its key and order
     (rig.dir / "eat").touch()
     assert link.exit(eater["key"])["verdict"]["reason"] in ("memory_limit", "oom_kill")
@@ -99,8 +99,7 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     assert link.call("upgrade")["version"] is None
 
 
-def test_a_stop_under_way_goes_on(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
+def test_a_stop_under_way_goes_on(rig: Rig) -> None:
     package = installed(rig)
     link = rig.up()
     spec, people = family(rig, 1, "deaf")
@@ -113,8 +112,7 @@ def test_a_stop_under_way_goes_on(rigs: Callable[..., Rig]) -> None:
     assert not alive(people[0])
 
 
-def test_an_exec_that_fails_loses_nothing(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
+def test_an_exec_that_fails_loses_nothing(rig: Rig) -> None:
     package = installed(rig)
     python = rig.dir / "python"
     python.symlink_to(sys.executable)

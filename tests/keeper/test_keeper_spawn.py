@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import SLEEPS, Rig, one_linux_rung, one_rung, probe
+from keeper.keeper_rig import SLEEPS, Rig, one_rung, probe
 from supervisord_py.keeper.protocol import close_fds
 
 ROOT = Path(__file__).parents[2]
@@ -84,17 +84,12 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("members", "stage", "error"),
     [
-        ({"argv": ["/no/such/program"]}, "exec", errno.ENOENT),
         ({"argv": ["no-such-program"]}, "exec", errno.ENOENT),
         ({"argv": ["/etc/passwd"]}, "exec", errno.EACCES),
-        ({"argv": ["/etc"]}, "exec", errno.EACCES),
-        ({"argv": ["BAD_SHEBANG"]}, "exec", errno.ENOENT),
-        ({"argv": ["NO_SHEBANG"]}, "exec", errno.ENOEXEC),
+        ({"argv": ["./no-shebang"]}, "exec", errno.ENOEXEC),
         ({"argv": ["/bin/true", "x" * 300_000]}, "exec", errno.E2BIG),
         ({"argv": ["/bin/true", "nul\0byte"]}, "exec", errno.EINVAL),
-        ({"argv": [""]}, "exec", errno.ENOENT),
         ({"cwd": "/no/such/directory"}, "chdir", errno.ENOENT),
-        ({"cwd": "/etc/passwd"}, "chdir", errno.ENOTDIR),
         ({"rlimits": [["core", 2, 1]]}, "rlimit", errno.EINVAL),
         ({"env": {"A": 1}}, None, None),
         ({"unit": "tool:../../etc"}, None, None),
@@ -102,17 +97,12 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
     ],
 )
 def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
-    rig: Rig, tmp_path: Path, members: dict[str, Any], stage: str | None, error: int | None
+    rig: Rig, members: dict[str, Any], stage: str | None, error: int | None
 ) -> None:
     link = rig.up()
-    scripts = {"BAD_SHEBANG": "#!/no/such/interpreter\n", "NO_SHEBANG": "\x01\x02 no program\n"}
-    argv = members.get("argv", ["/bin/true"])
-    if argv[0] in scripts:
-        script = tmp_path / "script"
-        script.write_text(scripts[argv[0]])
-        script.chmod(0o755)
-        argv = [str(script)]
-    spec = rig.spec(argv, **{name: value for name, value in members.items() if name != "argv"})
+    (rig.dir / "no-shebang").write_text("\x01\x02 no program\n")
+    (rig.dir / "no-shebang").chmod(0o755)
+    spec = rig.spec(**{"argv": ["/bin/true"], **members})
     failure = link.refused("spawn", **spec)
     assert (failure.get("stage"), failure.get("errno")) == (stage, error), failure
     assert failure["kind"] == ("spawn_failed" if stage else "bad_request")
@@ -148,12 +138,3 @@ def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
             link.receive(1)
         link.reply(number)
         assert link.exit(spec["key"])["code"] == 0
-
-
-@one_linux_rung
-def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
-    link = linux_rung.links[0]
-    spec = linux_rung.spawn(["/bin/sh", "-c", "while :; do :; done"], rlimits=[["cpu", 1, 2]])
-    record = link.exit(spec["key"])
-    assert record["signal"] == signal.SIGXCPU
-    assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")

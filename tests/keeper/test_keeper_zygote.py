@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,27 +137,21 @@ def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linu
     until(lambda: not [each for each in ours.iterdir() if each.is_dir()], "no group is left")
 
 
-@pytest.mark.parametrize(
-    ("members", "stage", "number"),
-    [
+def test_what_cannot_be_is_told_as_of_a_spawn(rig: Rig) -> None:
+    link = rig.up()
+    zygote = begun(rig)["key"]
+    cases: list[tuple[dict[str, Any], str, int]] = [
         ({"cwd": "/nowhere"}, "chdir", errno.ENOENT),
         ({"rlimits": [["nofile", 10, 5]]}, "rlimit", errno.EINVAL),
         ({"zygote": "nobody"}, "zygote", errno.ENOENT),
-    ],
-)
-def test_what_cannot_be_is_told_as_of_a_spawn(
-    members: dict[str, Any], stage: str, number: int, rigs: Callable[..., Rig]
-) -> None:
-    rig = rigs()
-    link = rig.up()
-    order = rig.spec(script(rig, "pass"), **{"zygote": begun(rig)["key"], **members})
-    error = link.refused("spawn", **order)
-    assert (error["kind"], error["stage"], error["errno"]) == ("spawn_failed", stage, number)
-    assert [child["unit"] for child in link.call("list", prefix="")["children"]] == ["zygote:one"]
+    ]
+    for members, *wanted in cases:
+        error = link.refused("spawn", **rig.spec(script(rig, "pass"), **{"zygote": zygote, **members}))
+        assert [error[name] for name in ("kind", "stage", "errno")] == ["spawn_failed", *wanted]
+        assert [child["unit"] for child in link.call("list", prefix="")["children"]] == ["zygote:one"]
 
 
-def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
+def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rig: Rig) -> None:
     link = rig.up()
     zygote = begun(rig)
     stopped = deafen(zygote["pid"], zygote["key"])
