@@ -115,26 +115,38 @@ def test_a_script_runs_cell_by_cell_and_stops_at_the_first_failure(calls: Calls)
     assert "Cell 2 of 3 (bad) failed (ZeroDivisionError). Cell 3 was not run." in ended.stderr
 
 
-def notebook(path: Path, *sources: str) -> None:
-    cells = [nbformat.v4.new_markdown_cell("# words"), *map(nbformat.v4.new_code_cell, sources)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+def notebook(path: Path, *sources: str) -> Any:
+    """Write one whose code cells have an old output and a count, and return it."""
+    old = {"outputs": [nbformat.v4.new_output("stream", text="old")], "execution_count": 99}
+    cells = [nbformat.v4.new_markdown_cell("# words", metadata={"a": 1})]
+    cells += [nbformat.v4.new_code_cell(source, metadata={"tags": ["x"]}, **old) for source in sources]
+    made = nbformat.v4.new_notebook(cells=cells, metadata={"custom": {"kept": True}})
+    nbformat.write(made, path)
+    return made
 
 
 def test_a_notebook_is_executed_and_saved(calls: Calls) -> None:
     given, made = calls.house.home / "given.ipynb", calls.house.home / "made.ipynb"
-    notebook(given, "x = 2\nprint('two')", "x * 21")
+    written = notebook(given, "x = 2\nprint('two')", "find('nothing*'); x * 21")
     before = given.read_bytes()
     ended = calls.house.pxctl("exec", "-f", str(given), "-o", str(made), "--kernel", "stay")
     assert (ended.returncode, ended.stdout) == (0, "two\n42\n"), ended.stderr
     assert given.read_bytes() == before
     executed = nbformat.read(made, as_version=4)
     nbformat.validate(executed)
-    assert executed.cells[1].outputs[0]["text"] == "two\n"
-    assert executed.cells[2].outputs[0]["data"]["text/plain"] == "42"
+    assert executed.cells[1].outputs == [nbformat.v4.new_output("stream", text="two\n")]
+    (result,) = executed.cells[2].outputs  # and no event
+    assert (result["data"], result["execution_count"]) == ({"text/plain": "42"}, executed.cells[2].execution_count)
+    for made in (written, executed):  # what is the user's stays as it was
+        for cell in made.cells[1:]:
+            cell.outputs, cell.execution_count = [], None
+        made.metadata = {"custom": made.metadata.custom}
+    assert executed == written
     notebook(given, "print('before')", "1 / 0", "print('never')")
     assert calls.house.pxctl("exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode == 1
     cells = nbformat.read(given, as_version=4).cells
     assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
+    assert cells[3].execution_count is None
 
 
 @pytest.mark.deep

@@ -174,16 +174,6 @@ def test_nbclient_executes_a_notebook_and_leaves_nothing(front: Front) -> None:
 
 
 @pytest.mark.deep
-def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front) -> None:
-    book = notebook("x = 1", "print('begun')\nimport asyncio; await asyncio.sleep(600)", "print(x)")
-    runner = client(book, front, interrupt_on_timeout=True, allow_errors=True)
-    runner.timeout_func = lambda cell: 6 if "begun" in cell.source else PATIENCE  # time enough to print
-    runner.execute()
-    assert [streams(cell) for cell in book.cells[1:]] == ["begun\n", "1\n"]
-    assert book.cells[1].outputs[-1].ename in {"KeyboardInterrupt", "CancelledError"}
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize("spec", ["pxd", "python3"])
 def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str, tmp_path: Path) -> None:
     """The one that comes with us, or `python3` made ours, to which they give an argument for its command line."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import uuid
 from collections.abc import AsyncIterator
 
@@ -12,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from e2e.house import alive, gone, until
+from e2e.house import alive
 from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, is_reply, lab, printed
 from supervisord_py.kernels.wire import V1
 
@@ -160,14 +159,3 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
         await settled(server, path)
         await ask(http, "DELETE", path, status=204)
         assert (alive(after["pid"]), front.living()) == (False, {})
-
-
-@pytest.mark.deep
-async def test_kernels_end_with_a_server_that_ends_in_order(front: Front) -> None:
-    async with lab(front) as server:
-        await ask(server.http, "POST", "/api/kernels", {"name": "pxd"}, 201)
-        session = front.only()
-        server.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(server.process.wait, PATIENCE)
-    gone(session["pid"])
-    until(lambda: front.living() == {}, "the daemon has it down")

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.config import CellLimits
-from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.render import cells_of_notebook, cells_of_script, detailed_outputs, executed, export
 from supervisord_py.kernels.session import Cell, CellResult, CellStatus
 from supervisord_py.ledger.kernels import KernelCellRow
@@ -65,29 +64,6 @@ def test_what_is_no_notebook_is_refused_with_the_place(text: str, pointer: str, 
         cells_of_notebook(text)
     (error,) = caught.value.extra["errors"]
     assert (words in caught.value.detail, error["pointer"], bool(caught.value.hint)) == (True, pointer, True)
-
-
-def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_path: Path) -> None:
-    old = {"output_type": "stream", "name": "stdout", "text": "old"}
-    words = {"cell_type": "markdown", "source": "words", "metadata": {"a": 1}}
-    ran, later = code("print('hi'); 1+1", metadata={"tags": ["x"]}, outputs=[old]), code("later", execution_count=9)
-    text = notebook(words, ran, later, custom={"kept": True})
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"hi\nthere\n")
-    writer.display({STATUS_MIME: {"op": "read"}})
-    data = {"text/plain": "2", "application/json": {"a": [1]}}
-    writer.result(data, {}, 7)
-    finish(writer, count=7)
-    results = [CellResult(CELL, None, OK, execution_count=7), CellResult("x", None, CellStatus.ABORTED)]
-    made = valid(executed(text, results, lambda _: detailed_outputs(log_of(tmp_path), LIMITS)))
-    assert [cell.id for cell in made.cells] == ["id-0", "id-1", "id-2"]
-    assert (made.metadata.custom, made.cells[0].metadata) == ({"kept": True}, {"a": 1})
-    assert (made.cells[1].execution_count, made.cells[1].metadata) == (7, {"tags": ["x"]})
-    assert made.cells[1].outputs == [
-        {"output_type": "stream", "name": "stdout", "text": "hi\nthere\n"},
-        {"output_type": "execute_result", "metadata": {}, "execution_count": 7, "data": data},
-    ]
-    assert (made.cells[2].outputs, made.cells[2].execution_count) == ([], None)
 
 
 def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
