@@ -24,8 +24,6 @@ SOURCE = "def pieces():\n    for i in range(5000): yield f'{i:06d} '.ljust(9999,
 PRINT = f"{SOURCE}for piece in pieces(): print(piece, end='')"
 CHILD = f"{SOURCE}import sys\nfor piece in pieces(): sys.stdout.write(piece)"
 WRITTEN = {
-    "in lines": PRINT,
-    "in one print": f"{SOURCE}print(''.join(pieces()), end='')",
     "by os.write": f"{SOURCE}import os\nfor piece in pieces(): os.write(1, piece.encode())",
     "by a child": f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)",
 }
@@ -181,7 +179,6 @@ RICH: dict[str, tuple[dict[str, Any], str]] = {
     "json": ({"application/json": {"a": [1, None]}, "text/plain": "p"}, "p\n"),
     "png": ({"image/png": base64.b64encode(b"\x89PNG...").decode(), "text/plain": "<Figure>"}, "<Figure>\n"),
     "jpeg": ({"image/jpeg": base64.b64encode(b"\xff\xd8..").decode()}, ""),
-    "svg": ({"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}, ""),
     "status alone": ({"application/x-px-status+json": {"op": "mine", "n": 1}}, ""),
 }
 

@@ -23,9 +23,6 @@ class Writer(CellWriter):
         kind = "update_display_data" if update else "display_data"
         self.message(kind, {"data": data, "metadata": metadata, "transient": {"display_id": display_id}})
 
-    def result(self, data: Any, metadata: Any, execution_count: int | None) -> None:
-        self.message("execute_result", {"data": data, "metadata": metadata, "execution_count": execution_count})
-
     def clear(self, wait: bool) -> None:
         self.message("clear_output", {"wait": wait})
 

@@ -10,6 +10,7 @@ import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
+from kernels.kernel_rig import kernel_house
 from kernels.resolver_house import ResolverHouse
 
 
@@ -28,6 +29,7 @@ async def backend() -> FakeBackend:
 
 @pytest.fixture
 async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    made = await ResolverHouse(short_tmp, monkeypatch).open()
-    yield made
-    await made.close()
+    async with kernel_house(short_tmp) as rig:
+        made = ResolverHouse(rig, monkeypatch)
+        yield made
+        await made.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import RealKeeper
 from kernels.cell_folder import config_in
+from kernels.kernel_rig import KernelRig
 from supervisord_py.kernels import interpreters, kernelspecs
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import Choice, StartRequest
-from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec
 from waiting import PATIENCE
 
@@ -58,51 +56,39 @@ def fake_python(path: Path, **said: Any) -> Path:
 
 
 class ResolverHouse:
-    """`open()` and `close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
+    """`close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.patch = folder, patch
+    def __init__(self, rig: KernelRig, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.placement, self.patch = rig.folder, rig.placement, patch
         self.spawned: list[str] = []
-        self.keeper = RealKeeper(folder)
-        self.proj = folder / "proj"
-        self.bin = folder / "bin"
-        for place in (self.proj, self.bin, folder / "modules", folder / "data"):
+        self.proj = self.folder / "proj"
+        self.bin = self.folder / "bin"
+        for place in (self.proj, self.bin, self.folder / "modules", self.folder / "data"):
             place.mkdir()
-        self.uv_log = folder / "uv.log"
+        self.uv_log = self.folder / "uv.log"
         self.lines: list[str] = []
-        self.config = config_in(folder, gateway_token="gateway-token")  # noqa: S106
-        self.environ = {"PATH": str(self.bin), "HOME": str(folder), "LANG": "C.UTF-8"}
-        self.placement: KeeperClient
-        self.resolver: InterpreterResolver
-
-    async def open(self) -> ResolverHouse:
-        channel = await asyncio.to_thread(self.keeper.channel)
-        local = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
-        self.placement, spawn = local, local.spawn
+        self.config = config_in(self.folder, gateway_token="gateway-token")  # noqa: S106
+        self.environ = {"PATH": str(self.bin), "HOME": str(self.folder), "LANG": "C.UTF-8"}
+        spawn = self.placement.spawn
 
         async def counted(key: str, spec: ChildSpec) -> Child:
             self.spawned.append(spec.argv[0])
             return await spawn(key, spec)
 
-        self.patch.setattr(local, "spawn", counted)
-        self.patch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+        patch.setattr(self.placement, "spawn", counted)
+        patch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
         specs = self.folder / "share" / "jupyter" / "kernels"
-        self.patch.setattr(kernelspecs, "_folders", lambda: {each.name: str(each) for each in sorted(specs.glob("*"))})
+        patch.setattr(kernelspecs, "_folders", lambda: {each.name: str(each) for each in sorted(specs.glob("*"))})
         for tool in ("mkdir", "cp", "sleep"):
             (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
         self.resolver = self.made()
-        return self
 
     def made(self) -> InterpreterResolver:
         return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})
 
     async def close(self) -> None:
-        try:
-            await self.resolver.close()
-            assert [child.unit for child in await self.placement.list("")] == []
-        finally:
-            self.placement.close()
-            await asyncio.to_thread(self.keeper.close)
+        await self.resolver.close()
+        assert [child.unit for child in await self.placement.list("")] == []
 
     def install_with(self, first: str = "") -> None:
         """Let a script play uv; `first` is what it does first."""

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from keeper.keeper_rig import RealKeeper
-from kernels.kernel_rig import PATIENCE, KernelRig, eventually
+from kernels.kernel_rig import PATIENCE, KernelRig, eventually, kernel_house
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, CallRequest, CallResult, Cell
 from supervisord_py.ledger.instances import INSTANCES
@@ -79,10 +78,7 @@ class RoomHouse:
 
 @asynccontextmanager
 async def room_house(folder: Path, backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
-    keeper = RealKeeper(folder)
-    rig = KernelRig(folder, keeper)
-    try:
-        await rig.connect()
+    async with kernel_house(folder) as rig:
         house = RoomHouse(rig, backend)
         house.config = replace(house.config, **changes)
         await house.open()
@@ -91,6 +87,3 @@ async def room_house(folder: Path, backend: Any = None, **changes: Any) -> Async
         finally:
             await house.room.close()
             await house.put_down()
-            await rig.close()
-    finally:
-        await asyncio.to_thread(keeper.close)
