@@ -149,17 +149,14 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHous
     folder = write_tool(house.tools, "tool", requirements__txt=f"./{WHEEL}\n")
     wheel(folder / WHEEL)
     run, uv, venv = partial(program.run, house.placement), UV if builder == "uv" else None, folder / ".venv"
-    said = await synced(folder, run, uv)
+    await synced(folder, run, uv)
     command = [venv / "bin" / "python", "-c", "import demo_px, sys; print(demo_px.ANSWER, sys.prefix)"]
-    printed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True, timeout=60)
-    assert (printed.stdout.split(), environment.lacks_bytecode(venv)) == (["42", str(venv)], False)
-    assert said[0].startswith(f"building {venv} from requirements.txt with")
-    assert said[-1].startswith(f"built {venv} in")
+    printed = await asyncio.to_thread(subprocess.check_output, command, text=True, timeout=60)
+    assert (printed.split(), environment.lacks_bytecode(venv)) == (["42", str(venv)], False)
     (folder / "requirements.txt").write_text("surely-no-such-distribution==0\n")
     with pytest.raises(SyncFailedError) as caught:
         await synced(folder, run, uv)
     assert "surely-no-such-distribution" in caught.value.extra["stderr_tail"]
-    assert (caught.value.hint or "").startswith("mend requirements.txt of the tool")
     assert (venv / "bin" / "python").exists()
     if uv is None:  # which finds an interpreter that fits by itself
         (folder / "requirements.txt").unlink()

@@ -27,7 +27,7 @@ from tools.tool_house import PATIENCE, ToolHouse, alive, eventually
 
 
 async def test_a_start_goes_on_without_whoever_asked_and_under_another_control_plane(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
+    house.add("shapes", env={"FAULT": "gated"}, listen="port", start_timeout_seconds=600)
     began = time.monotonic()
     with pytest.raises(TimedOutError, match="still starting"):
         await house.ask("shapes", timeout_seconds=0.2)
@@ -36,6 +36,9 @@ async def test_a_start_goes_on_without_whoever_asked_and_under_another_control_p
     assert (house.state("shapes").state, house.state("shapes").pid) == ("starting", pid)
     (house.tools / "shapes" / "gate").touch()
     assert (await house.ask("shapes"))["pid"] == pid
+    port = house.state("shapes").port
+    await house.new_control_plane()
+    assert ((await house.ask("shapes"))["pid"], house.state("shapes").port) == (pid, port)
     assert 0 < (house.state("shapes").cold_start_ms or 0) <= (time.monotonic() - began) * 1000 + 100
     assert len(await house.said("starting", "tool:shapes")) == 1
 
@@ -63,15 +66,6 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
         with pytest.raises(StartFailedError, match="not the tool's own"):
             await house.ask("shapes")
     assert len(await house.said("spawned")) == 1
-
-
-async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None:
-    house.add("shapes", listen="port")
-    pid = (await house.ask("shapes"))["pid"]
-    port = house.state("shapes").port
-    await house.new_control_plane()
-    assert (await house.ask("shapes"))["pid"] == pid
-    assert house.state("shapes").port == port
 
 
 # -- capacity and ends ----------------------------------------------------------------------------------------------

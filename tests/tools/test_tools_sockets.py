@@ -113,21 +113,14 @@ async def test_a_connection_that_was_not_read_to_its_end_or_is_too_old_is_given_
         assert asked == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
-        (http(b"", b"404 No"), []),
-        (http(b'{"a": 1 }'), []),
-        (http(b'{"a": 2 }'), ["/a"]),
-        (http(b"", b"500 No"), ["answered 500"]),
-        (http(b"not"), ["no JSON"]),
-        (b"what?\r\n\r\n", ["no JSON"]),
-    ],
-)
-async def test_drift_is_told_by_place_and_never_raised(answer: bytes, found: list[str]) -> None:
+DRIFTS = {http(b"", b"404 No"): "()", http(b'{"a": 1 }'): "()", http(b'{"a": 2 }'): "/a"}
+DRIFTS |= {http(b"", b"500 No"): "answered 500", http(b"not"): "no JSON", b"what?\r\n\r\n": "no JSON"}
+
+
+@pytest.mark.parametrize("answer", DRIFTS)
+async def test_drift_is_told_by_place_and_never_raised(answer: bytes) -> None:
     async with serving(answer) as (_, upstream):
-        drift = await schema_drift(upstream, {"a": 1})
-    assert all(part in whole for part, whole in zip(found, drift, strict=True))
+        assert DRIFTS[answer] in str(await schema_drift(upstream, {"a": 1}))
 
 
 async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> None:
