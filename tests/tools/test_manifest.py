@@ -138,18 +138,6 @@ def test_the_digest_changes_with_what_an_instance_loads(tmp_path: Path) -> None:
 
 WORDS = [*module.PLAIN_KEYS, *module.PIXIE_KEYS, *module.COMMON_KEYS, *module.OWN_KEYS]
 WORDS += ["type", "key", "label", "options", "min", "max", "show_if", "default", "schema", "$ref", "properties"]
-    *module.PLAIN_KEYS,
-    *module.PIXIE_KEYS,
-    *module.COMMON_KEYS,
-    *module.OWN_KEYS,
-    "type",
-    "key",
-    "label",
-    "options",
-    "min",
-    "max",
-    "show_if",
-]
 WORDS += ["pattern", "columns", "value", "equals", "open_files", "range"]
 TEXTS = ["tool", "number", "object", "#", "#/input", "main.py", "port", *INPUT_TYPES, *OUTPUT_TYPES]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
