@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
 from kernels.kernel_rig import kernel_house
 from kernels.resolver_house import ResolverHouse
@@ -20,11 +19,6 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
         return sys.executable
     require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
     return str(OLDER_PYTHON)
-
-
-@pytest.fixture
-async def backend() -> FakeBackend:
-    return FakeBackend()
 
 
 @pytest.fixture

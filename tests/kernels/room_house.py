@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually, kernel_house
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.kernels.session import BackendName, CallRequest, CallResult, Cell
+from supervisord_py.kernels.session import CallRequest, CallResult, Cell
 from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
@@ -27,12 +27,11 @@ PATIENT = {"ladder_again_seconds": 60.0, "ladder_terminate_seconds": 120.0, "lad
 class RoomHouse:
     """One room, and what it told."""
 
-    def __init__(self, rig: KernelRig, backend: Any = None) -> None:
+    def __init__(self, rig: KernelRig) -> None:
         self.rig = rig
         self.config = replace(rig.config, python=sys.executable, managed=False)
         self.cwd = rig.folder / "work"
         self.cwd.mkdir()
-        self.backend = backend
         self.ledger: Ledger
         self.events: EventStream
         self.room: Kernels
@@ -43,8 +42,6 @@ class RoomHouse:
         self.ledger = await Ledger.open(self.rig.folder / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
         self.room = Kernels(self.rig.placement, self.ledger, self.config, self.events, environ=self.environ)
-        if self.backend is not None:
-            self.room.pool.backends.made = dict.fromkeys(BackendName, self.backend)
         await self.room.open()
 
     async def put_down(self) -> None:
@@ -77,9 +74,9 @@ class RoomHouse:
 
 
 @asynccontextmanager
-async def room_house(folder: Path, backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
+async def room_house(folder: Path, **changes: Any) -> AsyncIterator[RoomHouse]:
     async with kernel_house(folder) as rig:
-        house = RoomHouse(rig, backend)
+        house = RoomHouse(rig)
         house.config = replace(house.config, **changes)
         await house.open()
         try:

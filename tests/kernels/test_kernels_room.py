@@ -1,41 +1,50 @@
-"""What the room does with calls, sessions and cells, shown with kernels that behave as told."""
+"""The room with real kernels: calls, sessions and cells, their ends, limits, and a new control plane."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
 from kernels.cell_folder import finish, log_of, writer_of
-from kernels.fake_backend import FakeBackend
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.errors import StartFailedError, UnknownUnitError
 from supervisord_py.kernels import cell_store
 from supervisord_py.kernels.cell_files import folder_of_cells
+from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.live_session import CUT_OFF
 from supervisord_py.kernels.session import CellError, CellStatus, Owner, SessionState, StartRequest
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
+HOLDS = "import os, time\nopen('on', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
+
 
 @pytest.fixture
-async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
-    async with room_house(short_tmp, backend, **PATIENT, stop_seconds=0.5) as made:
+async def house(short_tmp: Path) -> AsyncIterator[RoomHouse]:
+    async with room_house(short_tmp, **PATIENT) as made:
         yield made
 
 
-async def running(house: RoomHouse, backend: FakeBackend) -> asyncio.Task[Any]:
-    """Begin a call whose cell holds, and return when it does."""
-    backend.held.clear()
-    call = asyncio.ensure_future(house.run("hold"))
-    await asyncio.wait_for(backend.held.wait(), 30)
+async def at_work(house: RoomHouse, code: str = HOLDS, **changes: Any) -> asyncio.Task[Any]:
+    """Begin a call, and return when its cell has left the file `on`."""
+    for mark in ("on", "go"):
+        (house.cwd / mark).unlink(missing_ok=True)
+    call = asyncio.ensure_future(house.run(code, **changes))
+    await eventually(lambda: call.done() or (house.cwd / "on").exists(), "the cell's mark")
     return call
 
 
@@ -47,47 +56,59 @@ def is_stopped(house: RoomHouse, session: str) -> bool:
     return house.room.find(session).state is SessionState.STOPPED
 
 
-async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    call = await running(house, backend)
+def kill(house: RoomHouse, session: str) -> int:
+    pid = house.room.find(session).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def came_back(house: RoomHouse, session: str, before: int) -> None:
+    def is_back() -> bool:
+        view = house.room.find(session)
+        return view.state is SessionState.IDLE and view.pid != before
+
+    await eventually(is_back)
+
+
+async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(house: RoomHouse) -> None:
+    call = await at_work(house)
     view = house.room.snapshot()[0]
     assert await house.room.interrupt(view.id, cell="0" * 16) == (view.running, ())
-    assert backend.handle.rungs == []
     assert (await house.room.interrupt(view.id, cell=view.running))[1]
-    assert (await call).cells[0].status is CellStatus.CANCELLED
+    (cell,) = (await call).cells
+    assert (cell.status, [step.action for step in cell.steps]) == (CellStatus.CANCELLED, ["sigint"])
     running_cell, steps = await house.room.interrupt(view.id)
     assert (running_cell, [step.action for step in steps]) == (None, ["sigint"])
     await house.room.stop(view.id)
     assert await house.room.interrupt(view.id) == (None, ())
 
 
-async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.run("ok")).session_id
-    backend.handle.die(None, 11)
-    await eventually(lambda: len(backend.handles) == 2)
-    await house.run("ok")
+async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse) -> None:
+    session = (await house.run("1")).session_id
+    await came_back(house, session, kill(house, session))
+    await house.run("1")
     for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
         await house.room.stop(session, reason)
-        await house.run("ok", name=session)
+        await house.run("1", name=session)
     told = {name: [it for it in await house.said() if it.event == name] for name in ("died", "stopped", "starting")}
     (died,), evicted = told["died"], told["stopped"][0]
     assert [row.cause for row in told["starting"]] == [None, died.id, evicted.id, None]
 
 
 async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody_may_look_at_is_not(
-    house: RoomHouse, backend: FakeBackend
+    house: RoomHouse,
 ) -> None:
     ended, used, own = [
         await start(house, name, owner)
         for name, owner in (("lab", Owner.JUPYTER), ("used", Owner.JUPYTER), ("own", Owner.SESSION))
     ]
-    await house.run("ok", name=used)
+    await house.run("1", name=used)
     for session in (ended, used, own):
         await house.room.stop(session)
     assert is_stopped(house, ended), "until there is another one"
     crashed = await start(house, "crashed", Owner.JUPYTER)
-    backend.handle.die(None, 11)
+    kill(house, crashed)
     await eventually(lambda: is_stopped(house, crashed))
     await start(house, "next", Owner.JUPYTER)
     await house.replace()
@@ -96,37 +117,37 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
         house.room.find(ended)
 
 
-async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.run("ok")).session_id
+async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse) -> None:
+    session = (await house.run("1")).session_id
     await house.room.stop(session)
-    assert "it was stopped on request; its variables are gone" in (await house.run("ok")).notices[-1]
-    assert not (await house.run("ok")).notices, "once"
+    assert "it was stopped on request; its variables are gone" in (await house.run("1")).notices[-1]
+    assert not (await house.run("1")).notices, "once"
     unused = await start(house, "unused", Owner.SESSION)
     await house.room.stop(unused)
-    assert not (await house.run("ok", name="unused")).notices, "there were none"
+    assert not (await house.run("1", name="unused")).notices, "there were none"
 
 
-@pytest.mark.parametrize("problem", ["stalls", "refuses"])
-async def test_a_row_that_cannot_be_written_holds_no_cell_up(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch, problem: str
-) -> None:
-    async def write(*_: object) -> None:
-        if problem == "stalls":
-            await asyncio.get_running_loop().create_future()
+async def test_a_row_that_cannot_be_written_holds_no_cell_up(house: RoomHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stalls(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def refuses(*_: object) -> None:
         "\ud800".encode()
 
+    await house.run("1")
     monkeypatch.setattr(cell_store, "ROW_SECONDS", 0.01)
-    monkeypatch.setattr(house.ledger, "write", write)
-    with capture_logs() as logs:
-        result = await house.run("ok")
-    assert result.cells[0].status is CellStatus.OK
-    assert "cell_row_not_written" in [it["event"] for it in logs]
+    for write in (stalls, refuses):
+        monkeypatch.setattr(house.ledger, "write", write)
+        with capture_logs() as logs:
+            result = await house.run("1")
+        assert result.cells[0].status is CellStatus.OK
+        assert "cell_row_not_written" in [it["event"] for it in logs]
 
 
 async def test_a_cancel_while_the_row_is_written_ends_the_cell(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await house.run("ok")
+    await house.run("1")
     waiting, go = asyncio.Event(), asyncio.Event()
 
     async def write(*_: object) -> None:
@@ -134,7 +155,7 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
         await go.wait()
 
     monkeypatch.setattr(house.ledger, "write", write)
-    call = asyncio.ensure_future(house.run("hold"))
+    call = asyncio.ensure_future(house.run(HOLDS))
     await waiting.wait()
     (session_id, _), (kernel,) = next(iter(house.room.pool.running())), house.room.pool.kernels
     cancelling = asyncio.ensure_future(house.room.interrupt(session_id))
@@ -142,7 +163,102 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     go.set()
     (cell,) = (await call).cells
     await cancelling
-    assert (cell.status, backend.handle.rungs) == (CellStatus.CANCELLED, ["interrupt"])
+    assert (cell.status, [step.action for step in cell.steps]) == (CellStatus.CANCELLED, ["sigint"])
+
+
+async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with room_house(short_tmp, stop_seconds=60.0) as house:
+        await house.run("1")
+        (life,) = house.room.pool.kernels
+        kernel: Any = life.handle
+        shutdown = kernel.shutdown
+
+        async def leaves_now(grace_seconds: float, reason: str) -> tuple[int, ...]:
+            (house.cwd / "go").touch()
+            return cast("tuple[int, ...]", await shutdown(grace_seconds, reason))
+
+        monkeypatch.setattr(kernel, "shutdown", leaves_now)
+        waits = "def wait():\n    while not os.path.exists('go'): time.sleep(0.01)\n"
+        deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+        await house.run(f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()")
+        row = await house.ended_row(life.key)
+        assert (row.reason, row.code) == ("exit", 0)
+
+
+async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
+    code = "echo before; touch on; while [ ! -e go ]; do sleep 0.05; done; echo after"
+    call = await at_work(house, code, language="bash")
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    view = house.room.snapshot()[0]
+    assert view.running is not None
+    (house.cwd / "go").touch()
+    following = await house.run('[ "$HOME" ] && echo next', language="bash")
+    assert following.status is CellStatus.OK, "in the session's environment"
+    await house.ledger.flush()
+    rows = await house.room.cells(view.id)
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
+
+
+async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:
+    call = await at_work(house, owner=Owner.PER_CALL)
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    (house.cwd / "go").touch()
+    await eventually(lambda: house.room.snapshot() == ())
+
+
+async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(house: RoomHouse) -> None:
+    await house.run("x = 1")
+    await house.replace()
+    assert not (await house.run("x")).notices, "it only changed hands"
+    await came_back(house, "default", kill(house, "default"))
+    await house.replace()
+    assert house.room.snapshot()[0].state is SessionState.IDLE, "taken over"
+    assert (await house.run("1")).notices == (CUT_OFF,)
+    await house.replace()
+    assert not (await house.run("1")).notices, "told once"
+    shutil.rmtree(house.config.cells_dir)
+    await house.replace()
+    assert house.room.snapshot()[0].state is SessionState.IDLE, "also where its cells were swept away"
+
+
+@pytest.mark.parametrize("why", ["no backend takes it", "a note of another version"])
+async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    result = await house.run("x = 1")
+    pid = house.room.snapshot()[0].pid
+    if why == "no backend takes it":
+        monkeypatch.setattr(DirectBackend, "attach", AsyncMock(return_value=None))
+    else:
+        await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
+        await house.rig.placement.ask("annotate", key=str(result.instance), tag='{"v": 99}')
+    await house.replace()
+    assert (await house.ended_row(str(result.instance))).reason == "replaced"
+    await eventually(lambda: not psutil.pid_exists(pid or 0), "its end")
+    view = house.room.snapshot()[0]
+    assert (view.state, view.pid) == (SessionState.STOPPED, None)
+
+
+async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
+    house: RoomHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    folder = tmp_path / "kernels" / "own"
+    folder.mkdir(parents=True)
+    for words in ("first", "second"):
+        argv = [sys.executable, "-c", f"import sys; sys.exit('{words}')", "{connection_file}"]
+        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "language": "python", "display_name": "own"}))
+        with pytest.raises(StartFailedError, match=words):
+            await house.run("1", kernelspec="own")
+        with pytest.raises(StartFailedError, match=words):
+            await house.room.restart(house.room.find("default").id)
 
 
 async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(house: RoomHouse) -> None:
@@ -191,23 +307,23 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
 
 
 async def test_a_cell_whose_files_go_or_cannot_be_made_says_that_output_is_lost_and_the_next_is_kept(
-    house: RoomHouse, backend: FakeBackend
+    house: RoomHouse,
 ) -> None:
     cells = house.config.cells_dir
-    call = await running(house, backend)
+    call = await at_work(house)
     shutil.rmtree(cells)
     cells.write_text("in the way")
-    backend.handle.release()
-    for result in (await call, await house.run("say hello")):
+    (house.cwd / "go").touch()
+    for result in (await call, await house.run("print('hello')")):
         (cell,) = result.cells
         assert (cell.status, cell.lossy) == (CellStatus.ERROR, True)
         assert "Output of this cell is lost" in cell.notices[0]
     cells.unlink()
-    (kept,) = (await house.run("say hello")).cells
-    assert (kept.text, kept.lossy, kept.notices) == ("hello", False, ())
-    call = await running(house, backend)
+    (kept,) = (await house.run("print('hello')")).cells
+    assert (kept.text, kept.lossy, kept.notices) == ("hello\n", False, ())
+    call = await at_work(house)
     shutil.rmtree(cells)
-    backend.handle.die(None, 11)
+    kill(house, "default")
     assert (await call).cells[0].status is CellStatus.ERROR
     assert not list(cells.rglob("*.jsonl")), "what is gone stays gone"
 
