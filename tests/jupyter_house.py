@@ -21,9 +21,8 @@ import pytest
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from beside import beside
+from beside import beside, lean_module
 from e2e.house import House, house, until
-from lean_module import lean_module
 from supervisord_py.kernels.wire import EXECUTE, Message, make, pack, unpack
 
 ROOT = Path(__file__).parents[1]

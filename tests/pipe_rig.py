@@ -16,11 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
+from pipe_texts import pipes_config
 from supervisord_py.ledger.pipes import Execution, ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import Clocks
-from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
@@ -83,18 +83,8 @@ class PipeRig:
         self.events: EventStream
         self.room: Pipes
         self.time = TurnedClocks()
-        self.config = PipesConfig(
-            pipes_dir=folder / "pipes",
-            examples_dir=folder / "examples",
-            presets_file=folder / "presets.toml",
-            agents_file=folder / "agents.toml",
-            executions_dir=folder / "executions",
-            socket=str(folder / "pxd.sock"),
-            stop_seconds=1.0,
-            settle_seconds=0.05,
-            preflight_seconds=0.0,
-            timezone="UTC",
-        )
+        quick: dict[str, Any] = {"stop_seconds": 1.0, "settle_seconds": 0.05, "preflight_seconds": 0.0}
+        self.config = pipes_config(folder, examples_dir=folder / "examples", timezone="UTC", **quick)
         self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(folder)}
         for name in ("pipes", "examples"):
             (folder / name).mkdir()

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests"))  # a benchmark is run by itself
+from beside import free_port  # noqa: E402
 from e2e.house import BIN, House, UnixConnection, house, until  # noqa: E402
-from ports import free_port  # noqa: E402
 
 __all__ = ["BIN", "UnixConnection", "free_port", "until"]
 EXAMPLES = ROOT / "supervisord_py" / "examples" / "tools"

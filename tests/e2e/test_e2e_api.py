@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from beside import free_port
 from e2e.house import SSE, Answer, House, house, server, until
 from e2e.pipe_house import PipeHouse
-from ports import free_port
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}

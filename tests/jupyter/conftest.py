@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from beside import free_port
 from e2e.house import gone
 from jupyter_house import Front, front_end
-from ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from beside import free_port, lean_module
 from kernels.kernel_rig import PATIENCE, KernelRig, Running, kernel_house
-from lean_module import lean_module
-from ports import free_port
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.gateway import GatewayExternal

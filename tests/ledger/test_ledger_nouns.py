@@ -47,9 +47,8 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
     await ledger.close()
     ledger = await open_ledger()
     closed = await instances.close_interrupted(ledger, {"held"}, 200.0)
-    assert {it.key: (it.reason, it.ended_at) for it in closed} == {
-        "gone": ("interrupted", 200.0),
-        "never spawned": ("interrupted", 200.0),
+    assert {(it.key, it.reason, it.ended_at) for it in closed} == {
+        (key, "interrupted", 200.0) for key in ("gone", "never spawned")
     }
     assert await instances.close_interrupted(ledger, {"held"}, 300.0) == []
     assert [it.key for it in await instances.open_rows(ledger)] == ["held"]
@@ -59,9 +58,7 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     ledger = await open_ledger()
     stream = await EventStream.open(ledger)
     first = stream.publish("run_accepted", "tool:x")
-    second = stream.publish(
-        "tool_stopped", "tool:y", Reason.EVICTED_LRU, instance="k", cause=first, odd={1, 2}.__class__
-    )
+    second = stream.publish("tool_stopped", "tool:y", Reason.EVICTED_LRU, instance="k", cause=first, odd=set)
     third = stream.publish("tool_started", "tool:x", cause=second)
     await ledger.flush()
     rows = await EVENTS.find(ledger, "ORDER BY id")
@@ -105,21 +102,12 @@ async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_numb
 
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
-SESSION = KernelSessionRow(
-    "default-3fa9c1",
-    "default",
-    "/srv",
-    "/srv/bin/python",
-    "direct",
-    "python",
-    "session",
-    created_at=100.0,
-    state="idle",
-)
+WORDS = ("default-3fa9c1", "default", "/srv", "/srv/bin/python", "direct", "python", "session")
+SESSION = KernelSessionRow(*WORDS, created_at=100.0, state="idle")
 
 
-def sent(number: int, session: str = "default-3fa9c1", at: float | None = None) -> KernelCellRow:
-    began = float(number) if at is None else at
+def sent(number: int, session: str = "default-3fa9c1") -> KernelCellRow:
+    began = float(number)
     return KernelCellRow(f"{number:016x}", session, f"c{number}", 0, f"{number}+1", "running", began, began)
 
 

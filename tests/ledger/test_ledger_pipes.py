@@ -25,17 +25,13 @@ from supervisord_py.ledger.pipes import (
     ErrorType,
     Execution,
     ExecutionFilter,
-    Group,
     PipeStateRow,
     Plan,
     Preset,
     Status,
     Trigger,
-    claimed,
     finish,
-    forget,
     mark_running,
-    release_claim,
 )
 from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
@@ -54,7 +50,7 @@ def everything(number: int = 1) -> Execution:
     found: dict[str, Any] = {
         "status": Status.QUEUED,
         "trigger": Trigger.EVENT,
-        "group": Group.EVENT,
+        "group": pipes.Group.EVENT,
         "error_type": ErrorType.CRASH,
         "plan": Plan("pi", ("a", "b"), 12.5, fallbacks=(Preset("two", model="m2"),), context={"event": "x", "n": [1]}),
         "preset": Preset("one", "openai", "m"),
@@ -153,26 +149,6 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     await ledger.write(mark_running(await add(ledger, "other"), started_at=NOW))
 
 
-async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, open_ledger: OpenLedger) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript(Path(__file__).with_name("frozen_v3.sql").read_text(encoding="utf-8"))
-    connection.close()
-    ledger = await open_ledger()
-    done = await whole(ledger, 1)
-    assert (done.status, done.trigger, done.duration_ms, done.total_tokens, done.cost) == (
-        "completed", "scheduled", 90250, 1000, 0.0125,
-    )  # fmt: skip
-    assert (done.stdout, done.rendered_prompt, done.context_end) == ("hello world", "Time range: …", done.queued_at)
-    running, queued = sorted(await pipes.open_rows(ledger), key=lambda it: it.id)
-    assert (running.id, running.pid, running.progress) == (2, 4712, '{"cursor":42}')
-    assert (queued.id, queued.retry_of, queued.retry_count) == (3, 1, 1)
-    states = {it.pipe_name: it for it in await PIPE_STATES.find(ledger)}
-    assert (states["daily-report"].enabled, states["daily-report"].occurrences) == (True, 1)
-    assert states["mail"] == PipeStateRow("mail", consecutive_failures=3)
-    again = Claim("mail", "pipe_completed", "daily-report:1", NOW)
-    assert not await ledger.call(claimed(again, PIPE_STATES.merge("mail"))), "it was taken in the old one"
-
-
 # -- many of them ----------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +226,9 @@ async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> 
 async def take(ledger: Ledger, claim: Claim) -> bool:
     """Claim, and count in the same transaction; say whether it was free."""
     count = "UPDATE pipe_scheduler_state SET occurrences = occurrences + 1 WHERE pipe_name = ?"
-    return bool(await ledger.call(claimed(claim, lambda connection: connection.execute(count, (claim.pipe_name,)))))
+    return bool(
+        await ledger.call(pipes.claimed(claim, lambda connection: connection.execute(count, (claim.pipe_name,))))
+    )
 
 
 async def cells(ledger: Ledger, column: str) -> list[object]:
@@ -261,7 +239,7 @@ async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledge
     for pipe in ("a", "b"):
         await ledger.write(PIPE_STATES.merge(pipe))
         assert await take(ledger, Claim(pipe, "e", "k", NOW))
-    await ledger.write(forget("a"))
+    await ledger.write(pipes.forget("a"))
     assert await PIPE_STATES.find(ledger) == [PipeStateRow("b", occurrences=1)]
     assert await cells(ledger, "pipe_name") == ["b"]
 
@@ -270,7 +248,7 @@ async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger
     await ledger.write(PIPE_STATES.merge("a"))
     asked = await asyncio.gather(*(take(ledger, Claim("a", "e", "k", NOW + later)) for later in (0, 9, 3)))
     assert (asked, [it.occurrences for it in await PIPE_STATES.find(ledger)]) == ([True, False, False], [1])
-    await ledger.write(release_claim("a", "e", "k"))
+    await ledger.write(pipes.release_claim("a", "e", "k"))
     assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
         assert await take(ledger, Claim("a", "e", f"k{number}", NOW + number))

@@ -11,7 +11,7 @@ import pytest
 
 from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger import instances, schema
+from supervisord_py.ledger import instances, pipes, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
@@ -62,6 +62,16 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
         assert [it.status for it in cells if it.truncated] == ["timed_out"]
         assert [it.status for it in cells] == ["error", "timed_out", "running"]
         assert cells[0].error == {"name": "ZeroDivisionError", "value": "division by zero", "traceback": []}
+    if frozen not in FROZEN[:2]:
+        done, running, queued = await pipes.EXECUTIONS.find(ledger, "ORDER BY id")
+        assert (done.status, done.trigger, done.duration_ms, done.cost) == ("completed", "scheduled", 90250, 0.0125)
+        assert (done.stdout, done.rendered_prompt, done.context_end) == ("hello world", "Time range: …", done.queued_at)
+        assert (running.status, running.pid, running.progress) == ("running", 4712, '{"cursor":42}')
+        assert (queued.status, queued.retry_of, queued.retry_count) == ("queued", 1, 1)
+        report, mail = await pipes.PIPE_STATES.find(ledger, "ORDER BY pipe_name")
+        assert (report.enabled, report.occurrences, mail.consecutive_failures) == (True, 1, 3)
+        again = pipes.Claim("mail", "pipe_completed", "daily-report:1", 1763700000.0)
+        assert not await ledger.call(pipes.claimed(again, pipes.PIPE_STATES.merge("mail"))), "it was taken"
 
 
 def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ports import free_port
+from beside import free_port
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes import preflight
