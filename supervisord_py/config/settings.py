@@ -92,6 +92,8 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     max_sessions: PositiveCount = 4  # kernels beyond which the oldest idle one goes
     idle_seconds: Seconds = 300.0  # idle time after which a kernel is stopped
     queue_max: Count = 64  # calls that may wait for one session
+    ladder_terminate_seconds: Seconds = 3.0  # from the first SIGINT to a cell to SIGTERM
+    ladder_kill_seconds: Seconds = 4.0  # to SIGKILL of the tree
     env_allow: tuple[str, ...] = KERNELS_ENV  # variables that reach kernels
     env_deny: tuple[str, ...] = KERNELS_ENV_DENY  # these never do
     output_cell_bytes: PositiveCount = 4096 * MIB  # complete output of one cell on disk

@@ -37,6 +37,7 @@ _ORDERED = (
     ("logs", "segment_bytes", "total_bytes"),
     ("kernels", "timeout_min_seconds", "timeout_seconds"),
     ("kernels", "timeout_seconds", "timeout_max_seconds"),
+    ("kernels", "ladder_terminate_seconds", "ladder_kill_seconds"),
     ("kernels", "soft_memory_mb", "hard_memory_mb"),
 )
 """(section, low, high): settings of one section that bound each other."""
@@ -100,7 +101,7 @@ _REMOVED = {
     "kernels": """
         debug_startup prelude modules_dir stop_seconds spares spare_idle_seconds restarts start_failures
         start_failure_seconds env_allow_prefixes ladder_nudge_seconds ladder_again_seconds
-        ladder_terminate_seconds ladder_kill_seconds output_preview_bytes output_head_bytes
+        output_preview_bytes output_head_bytes
         output_inline_bytes output_session_bytes output_total_bytes output_keep_days memory_grace_seconds
         open_files cpu_seconds gateway_token_file gateway_kernel_name gateway_dir gateway_cull_idle_seconds
         gateway_start_seconds gateway_lock_seconds gateway_ca_file gateway_cert_file gateway_key_file

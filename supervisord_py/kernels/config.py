@@ -33,12 +33,14 @@ class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # which setting the token comes from
     gateway_start_seconds: float = 30.0  # how long the start of the local gateway may take
     stop_seconds: float = 5.0  # from TERM to KILL in an orderly stop
-    ladder_again_seconds: float = 1.0  # from the first SIGINT to a cell to the second
-    ladder_terminate_seconds: float = 3.0  # to SIGTERM
-    ladder_kill_seconds: float = 4.0  # to SIGKILL of the tree
     memory_grace_seconds: float = 2.0  # the same over memory; who grows on by a quarter is killed at once
     zygotes: int = 3  # interpreters whose imports are kept ready to fork kernels from; 0 is none
     output: CellLimits = CellLimits()
+
+    @property
+    def ladder_again_seconds(self) -> float:
+        """From the first SIGINT to a cell to the second."""
+        return self.ladder_terminate_seconds / 3
 
 
 # -- which kinds of cells are offered ----------------------------------------------------------------------------------

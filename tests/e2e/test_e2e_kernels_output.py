@@ -31,7 +31,7 @@ WRITTEN = {
 
 @pytest.fixture(scope="module")
 def calls() -> Iterator[Calls]:
-    with kernels_house({**PATIENT, "PX_KERNELS__LADDER_AGAIN_SECONDS": "5"}) as made:
+    with kernels_house({**PATIENT, "PX_KERNELS__LADDER_TERMINATE_SECONDS": "15"}) as made:
         yield made
 
 

@@ -20,7 +20,7 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 
 __all__ = ["PATIENT", "RoomHouse", "eventually", "room_house"]
-PATIENT = {"ladder_again_seconds": 60.0, "ladder_terminate_seconds": 120.0, "ladder_kill_seconds": 180.0}
+PATIENT = {"ladder_terminate_seconds": 180.0, "ladder_kill_seconds": 240.0}
 """A ladder of which a cell that yields meets the first rung alone, however long its kernel is held up."""
 
 

@@ -180,7 +180,7 @@ async def test_an_interrupt_that_comes_before_its_cell_has_begun_waits_for_it_an
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig) -> None:
-    rig.config = replace(rig.config, ladder_again_seconds=PATIENCE)
+    rig.config = replace(rig.config, ladder_terminate_seconds=3 * PATIENCE)
     kernel = await started(rig, rig.stock(interrupt_mode="message"))
     _, running = await kernel.begin_and_wait(f"print('begun', flush=True)\n{SLEEPS}")
     assert await kernel.handle.interrupt() == "interrupt_request"
