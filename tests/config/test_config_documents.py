@@ -32,7 +32,6 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True):
     mode: Literal["one", "two"] = "one"
     limits: Limits = msgspec.field(default_factory=Limits)
     command: tuple[str, ...] | None = None
-    seconds: float = 1
 
 
 @pytest.mark.parametrize(
@@ -41,10 +40,8 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True):
         ('{"nam": 1}', (1, 2, "/nam", "unknown key 'nam'; did you mean 'name'?")),
         ('{\n\t"name": 1}', (2, 10, "/name", "must be a string, not a whole number")),
         ('{"listen": "prt"}', (1, 12, "/listen", "must be one of handover, port, not 'prt'; did you mean 'port'?")),
-        ('{"limits":\n{"open_f": 1}}', (2, 2, "/limits/open_f", "unknown key 'open_f'; did you mean 'open_files'?")),
         ('{"limits": {"open_files": 3}}', (1, 27, "/limits/open_files", "must be a whole number >= 16")),
         ('{"command": ["a", 5]}', (1, 19, "/command/1", "must be a string, not a whole number")),
-        ('{"seconds": "5"}', (1, 13, "/seconds", "must be a number, not a string")),
         ("[]", (1, 1, "", "must be an object, not an array")),
     ],
 )  # fmt: skip
@@ -65,7 +62,6 @@ def test_a_problem_is_an_error_of_every_surface() -> None:
     [
         (parse_json, '{"ä": 1,\n "b": NaN}', (2, 7), "invalid character"),
         (parse_json, '{"a": 1,}', (1, 9), "trailing comma in object"),
-        (parse_json, '{"a": [1', (1, 9), "truncated"),
         (parse_json, "[1e999]", (1, 8), "out of range"),
         (parse_json, '"\\ud800"', (1, 9), "truncated"),
         (parse_toml, "a = 1\nb =\n", (2, 4), "Invalid value"),

@@ -66,17 +66,14 @@ def test_precedence_is_file_dropins_environment_flags(load: Load, tmp_path: Path
 MISTAKES: list[tuple[str | bytes, list[str]]] = [
     ("# c\n[tools]\nqueue_max = 1\nwarm_keep_mxa = 3\n", [
         ":4: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?"]),
-    ("warm_keep_max = 1\nqqqq = 1\n[tols]\nx = 1\n[api]\nqueue_mux = 3\nqueue_max = 3\n", [
+    ("warm_keep_max = 1\nqqqq = 1\n[tols]\nx = 1\n[api]\nqueue_mux = 3\nfoo = 1\n", [
         ":1: unknown setting warm_keep_max; did you mean tools.warm_keep_max?",
         ":2: unknown section qqqq",
         ":3: unknown section tols; did you mean tools?",
         ":6: unknown setting api.queue_mux; did you mean tools.queue_max?",
-        ":7: unknown setting api.queue_max; did you mean tools.queue_max?"]),
-    ("[pipes]\nfoo = 1\nspeed = 1\n[daemon]\nport = 1\n", [
-        ":2: unknown setting pipes.foo", ":3: unknown setting pipes.speed", ":5: unknown setting daemon.port"]),
+        ":7: unknown setting api.foo"]),
     ('[tools]\nwarm_keep_max = "x"', [":2: tools.warm_keep_max: expected a valid integer, got 'x'"]),
     ("[tools]\nwarm_keep_seconds = nan", [":2: tools.warm_keep_seconds: expected a finite number, got nan"]),
-    ("[tools]\npaths = [5]", [":2: tools.paths.0: expected a valid string, got 5"]),
     (f"[tools]\npython = [\"{'x' * 500}\"]", [f":2: tools.python: expected a valid string, got ['{'x' * 57}…"]),
     ('[kernels]\nexpose = "Bash"\n', [
         ":2: kernels.expose: expected 'both', 'python' or 'bash', got 'Bash'; did you mean bash?"]),
@@ -145,10 +142,8 @@ def test_any_text_is_a_value_or_a_problem(key: tuple[str, str], text: str) -> No
     ("key", "text", "value"),
     [
         ("tools.env_allow", "A, B,,LC_*", ["A", "B", "LC_*"]),
-        ("tools.env_allow", '["A"]', ["A"]),
         ("tools.paths", f"/a,b{os.pathsep}/c", ["/a,b", "/c"]),
         ("tools.memory_budget_mb", "", None),
-        ("kernels.managed", "off", False),
         ("kernels.managed", "YES", True),
     ],
 )
@@ -249,40 +244,28 @@ def test_the_way_to_the_keeper_is_short(short_tmp: Path) -> None:
     assert "pydantic" not in control_plane
 
 
-def test_bad_settings_exit_78_with_file_line_key_and_nearest(short_tmp: Path) -> None:
-    (short_tmp / "pxd.toml").write_text("# c\n[tools]\nwarm_keep_mxa = 3\n")
+def test_pxd_shows_each_setting_with_its_origin_and_refuses_bad_ones_before_anything_starts(short_tmp: Path) -> None:
+    (short_tmp / "pxd.toml").write_text("[tools]\nwarm_keep_max = 3\n")
+    assert f"tools.warm_keep_max = 3  # {short_tmp}/pxd.toml:2\n" in pxd(short_tmp, "--show-config").stdout
+    shown = json.loads(pxd(short_tmp, "--show-config", "--json", "--set", "tools.queue_max=7").stdout)
+    found = {one["key"]: (one["value"], one["origin"]) for one in shown["settings"]}
+    assert found["tools.queue_max"] == (7, "flag --set tools.queue_max")
+    assert (shown["schema"], found["tools.python"]) == ("px.config/1", (None, "default"))
     (short_tmp / "conf.d").mkdir()
     (short_tmp / "conf.d" / "a.toml").write_text("[tools]\nqueue_max = 'x'\n")
     done = pxd(short_tmp, PX_TOOLS__WARM_KEEP_MX="3")
     assert (done.returncode, done.stdout) == (78, "")
     assert done.stderr.splitlines() == [
-        f"pxd: {short_tmp}/pxd.toml:3: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?",
         f"pxd: {short_tmp}/conf.d/a.toml:2: tools.queue_max: expected a valid integer, got 'x'",
         "pxd: env PX_TOOLS__WARM_KEEP_MX: unknown setting tools.warm_keep_mx; did you mean tools.warm_keep_max?",
         "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
     ]
-    assert not (short_tmp / "run").exists()
-
-
-def test_every_setting_is_shown_with_its_origin(short_tmp: Path) -> None:
-    (short_tmp / "pxd.toml").write_text("[tools]\nwarm_keep_max = 3\n")
-    assert f"tools.warm_keep_max = 3  # {short_tmp}/pxd.toml:2\n" in pxd(short_tmp, "--show-config").stdout
-    shown = json.loads(pxd(short_tmp, "--show-config", "--json", "--set", "tools.queue_max=7").stdout)
-    assert shown["schema"] == "px.config/1"
-    found = {one["key"]: (one["value"], one["origin"]) for one in shown["settings"]}
-    assert found["tools.queue_max"] == (7, "flag --set tools.queue_max")
-    assert found["tools.python"] == (None, "default")
-
-
-def test_a_socket_path_over_the_limit_is_told_before_anything_starts(short_tmp: Path) -> None:
+    (short_tmp / "conf.d" / "a.toml").unlink()
     done = pxd(short_tmp, PX_SOCKET=str(short_tmp / ("x" * 120)))
-    assert (done.returncode, list(short_tmp.iterdir())) == (78, [])
+    assert (done.returncode, "hint: set PX_SOCKET to a shorter path" in done.stderr) == (78, True)
     assert f"has {len(str(short_tmp)) + 121} bytes; this platform takes at most 107" in done.stderr
-    assert "hint: set PX_SOCKET to a shorter path" in done.stderr
-
-
-def test_a_disk_that_refuses_is_no_traceback(short_tmp: Path) -> None:
-    (short_tmp / "run" / "pxd.lock").mkdir(mode=0o700, parents=True)
+    assert not (short_tmp / "run").exists()
+    (short_tmp / "run" / "pxd.lock").mkdir(mode=0o700, parents=True)  # a disk that refuses: no traceback
     done = pxd(short_tmp)
     assert (done.returncode, "pxd: cannot start: " in done.stderr, "Traceback" in done.stderr) == (1, True, False)
 

@@ -50,7 +50,6 @@ def home() -> Iterator[PipeHouse]:
 
 def test_the_warm_set_is_what_runs(home: House) -> None:
     home.tool("warmed", COUNTING)
-    assert "warmed" not in home.get("/api/launcher/state")
     pid = home.run("warmed").json()["pid"]
     warm = home.get("/api/launcher/state")["warmed"]
     assert (warm.keys() >= {"pid", "port", "last_used", "pinned", "in_flight"}, warm["pid"]) == (True, pid)
@@ -75,10 +74,8 @@ def test_the_description_knows_every_promised_route_and_metrics_are_prometheus_t
     [
         ("GET", "nothing", None, 404, "unknown_route"),
         ("POST", "status", None, 405, "method_not_allowed"),
-        ("POST", "tools/ecko/run", {}, 404, "unknown_unit"),
         ("POST", "tools/echo/run", b"{nope", 400, "bad_request"),
         ("POST", "tools/echo/run", [1], 422, "invalid_input"),
-        ("GET", "events?limit=many", None, 400, "bad_request"),
         ("GET", "units/echo/wait?for=stopped&timeout=0.1", None, 504, "timed_out"),
         ("POST", "tools/echo/run?timeout=0.3", {"seconds": 20}, 504, "timed_out"),
     ],
