@@ -30,8 +30,8 @@ from supervisord_py.tools.manifest import DOTENV
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def daemon_document(call: ApiCall) -> dict[str, Any]:
-    """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
+async def show_daemon(call: ApiCall) -> dict[str, Any]:
+    """Answer with the daemon object: keeper, control plane, and the rungs of the ladders in use."""
     config, caps = call.context.config, call.context.placement.caps
     return {
         "version": __version__,
@@ -40,10 +40,7 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
         "token_file": None if config.tcp is None else config.tcp.token_file,
         "stopping": call.context.control.stopping,
         "keeper": _process(caps.keeper_version, caps.keeper_pid, caps.keeper_started_at),
-        "control": {
-            **_process(__version__, os.getpid(), config.started_at),
-            "restarts": caps.control_restarts,
-        },
+        "control": {**_process(__version__, os.getpid(), config.started_at), "restarts": caps.control_restarts},
         **pick(caps, "kill_rung", "memory_rung", "controllers"),
         "interrupted": call.context.interrupted,
         "degraded": degraded_parts(call.context),
@@ -79,11 +76,6 @@ async def health(call: ApiCall) -> dict[str, Any]:
     context = call.context
     known = {"ok": True, "version": __version__, "daemon_id": context.config.daemon_id}
     return {**known, "degraded": degraded_parts(context), "pipes": context.pipes.health()}
-
-
-async def show_daemon(call: ApiCall) -> dict[str, Any]:
-    """Answer with the daemon object."""
-    return daemon_document(call)
 
 
 async def reload(call: ApiCall) -> dict[str, Any]:

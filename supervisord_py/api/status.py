@@ -10,7 +10,7 @@ from typing import Any, Literal
 from supervisord_py.api import kernels, pipes
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.daemon import daemon_document
+from supervisord_py.api.daemon import show_daemon
 from supervisord_py.api.streams import pick, until_closing
 from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
@@ -28,7 +28,7 @@ _OFF = frozenset({"cold", "stopped"})
 async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     units = await measured(call, units_named(call, unit))
-    return {"daemon": daemon_document(call), "units": units}
+    return {"daemon": await show_daemon(call), "units": units}
 
 
 async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> dict[str, Any]:

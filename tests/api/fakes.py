@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from kernels.cell_folder import config_in
-from supervisord_py.errors import PxError, UnknownUnitError
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.config import KernelsConfig, Offer, report
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import (
@@ -40,15 +40,13 @@ STARTED = 1_800_000_000.0
 
 @dataclass
 class FakeLauncher:
-    """Does what it is told, remembers what it was told, and fails as told."""
+    """Does what it is told, and remembers what it was told."""
 
     catalog: Catalog
     config: ToolsConfig
     states: dict[str, ToolState] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
-    failure: PxError | None = None
     gate: asyncio.Event | None = None
-    cancelled: int = 0
 
     def import_seconds(self) -> tuple[()]:
         return ()
@@ -64,14 +62,8 @@ class FakeLauncher:
 
     async def _did(self, *call: str) -> None:
         self.calls.append(call)
-        try:
-            if self.gate is not None:
-                await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if self.failure is not None:
-            raise self.failure
+        if self.gate is not None:
+            await self.gate.wait()
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
         await self._did("warm", name, str(timeout_seconds))

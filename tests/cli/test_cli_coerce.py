@@ -14,13 +14,11 @@ from pxctl.coerce import build_input, coerce
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
-        ({"type": "integer"}, "five", "five"), ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"),
+        ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"), ({"type": "integer"}, "٣", "٣"),
         ({"type": "integer"}, "9" * 5000, "9" * 5000), ({"type": "integer"}, "9" * 400, int("9" * 400)),
-        ({"type": "number"}, "1_000", "1_000"), ({"type": "integer"}, "٣", "٣"), ({"type": "number"}, "+1", 1.0),
-        ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "1e999", "1e999"), ({"type": "number"}, "-.5", -0.5),
-        ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "perhaps", "perhaps"),
-        ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["number", "null"]}, "null", None),
-        ({"type": ["string", "null"]}, "null", None),
+        ({"type": "number"}, "1_000", "1_000"), ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "-.5", -0.5),
+        ({"type": "number"}, "1e999", "1e999"), ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "?", "?"),
+        ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["string", "null"]}, "null", None),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
         ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "1,2", "1,2"),
         ({"allOf": [{"type": "integer"}, {"minimum": 1}]}, "4", 4), ({"enum": ["1", 1]}, "1", "1"),
@@ -65,7 +63,6 @@ def test_an_input_is_built() -> None:
         (["n:=[1,"], {}, "line 1 column"), (["n:=NaN"], {}, "no JSON number"), (["n=1", "n=2"], {}, "given twice"),
         (["n.x=1"], {"n": 5}, "is not an object"), (["a..b=1"], {}, "empty part"),
         (["n=1"], [1], "only be put over an object"), (["k=@nowhere"], {}, "k: cannot read nowhere: "),
-        (["k=@."], {}, "k: cannot read .: "), (["k=@"], {}, "k: cannot read : "),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(arguments: list[str], base: Any, why: str) -> None:

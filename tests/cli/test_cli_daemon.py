@@ -90,7 +90,7 @@ def test_a_restart_that_does_not_happen_exits_7_and_one_without_an_answer_is_one
     assert (ended.code, "no new control plane" in ended.err) == (7, True)
 
 
-def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) -> None:
+def test_daemon_status_tells_both_processes_and_what_is_wrong(px: Px, daemon: FakeDaemon) -> None:
     keeper = {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z", "version": "1"}
     facts = {
         "version": "1", "socket": "/s", "kill_rung": "cgroup", "stopping": True, "keeper": keeper,
@@ -101,8 +101,6 @@ def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) ->
     ended = px("daemon", "status")
     for words in ("pid 5, 1.0K, started", "restarted 1x", "cgroup", "stopping", "tool:a (pid 9)", "ledger: disk full"):
         assert words in ended.text
-    ended = px("daemon", "status", "--json", PX_SOCKET="/nowhere")
-    assert (ended.code, ended.json()["exit_code"]) == (3, 3)
 
 
 def test_config_is_asked_of_pxd_and_what_is_wrong_is_told_as_every_other_failure(house: House) -> None:
@@ -151,7 +149,6 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo 'System has not been booted with systemd as init system' >&2; exit 1", "systemctl does not run here"),
         ("echo Version=232", "this is systemd 232; the unit needs systemd 235"),
         ('[ "$2" != enable ] || { echo Unit is masked >&2; exit 1; }', "Unit is masked"),
     ],
