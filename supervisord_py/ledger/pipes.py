@@ -362,8 +362,8 @@ class ExecutionPage(NamedTuple):
 
 
 async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
-    """Return a page of the history; a limit that is out of bounds is brought to the nearest one."""
-    limit = min(max(wanted.limit, 1), MOST_PAGE)
+    """Return a page of the history."""
+    limit = wanted.limit
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
         "queued_at >= ?": None if wanted.since is None else to_text(wanted.since),

@@ -25,18 +25,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 from msgspec import structs
 
-from supervisord_py.ledger.pipes import (
-    PIPE_STATES,
-    ErrorType,
-    Execution,
-    Outcome,
-    PipeStateRow,
-    Preset,
-    Status,
-    Trigger,
-    forget,
-    last_of_each,
-)
+from supervisord_py.ledger import pipes as ledger_pipes
+from supervisord_py.ledger.pipes import PIPE_STATES, ErrorType, Execution, Outcome, PipeStateRow, Preset, Status
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import outcome as outcomes
@@ -131,36 +121,30 @@ def machine_zone(
 
 
 class PipeStates:
-    """One row for each pipe that was ever seen."""
-
     def __init__(self, ledger: Ledger, clocks: Clocks) -> None:
         self.last_status: dict[str, Status] = {}  # how the newest execution of a pipe ended
         self.average_seconds: dict[str, float] = {}  # of its runs; of those before this life only the last one counts
         self._ledger = ledger
         self._clocks = clocks
-        self._rows: dict[str, PipeStateRow] = {}
+        self.rows: dict[str, PipeStateRow] = {}  # of every pipe that was ever seen, by name
         self._boots: dict[tuple[str, str], float] = {}  # of a pipe's instant, on the clock that counts suspend
 
     async def open(self) -> None:
-        self._rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}
+        self.rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}
         wall, ahead = self._clocks.wall(), self._clocks.wall() - self._clocks.boot()
-        for pipe, row in self._rows.items():
+        for pipe, row in self.rows.items():
             known = {name: getattr(row, name) for name in _INSTANTS}
             # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
             self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
-        for execution in (await last_of_each(self._ledger)).values():
+        for execution in (await ledger_pipes.last_of_each(self._ledger)).values():
             self.ended(execution)
 
     def get(self, pipe: str) -> PipeStateRow:
-        return self._rows.get(pipe) or PipeStateRow(pipe)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._rows)
+        return self.rows.get(pipe) or PipeStateRow(pipe)
 
     def take(self, pipe: str, **fields: Any) -> None:
         before = self.get(pipe)
-        after = self._rows[pipe] = structs.replace(before, **fields)
+        after = self.rows[pipe] = structs.replace(before, **fields)
         for name in _INSTANTS:
             instant = getattr(after, name)
             if instant is not None and instant != getattr(before, name):
@@ -170,7 +154,7 @@ class PipeStates:
         """Change a row and write it behind."""
         before = self.get(pipe)
         wanted = {name: value for name, value in fields.items() if getattr(before, name) != value}
-        if wanted or pipe not in self._rows:
+        if wanted or pipe not in self.rows:
             self.take(pipe, **wanted)
             self._ledger.post(PIPE_STATES.merge(pipe, **wanted))
 
@@ -178,10 +162,10 @@ class PipeStates:
         self.change(pipe, last_decision=words, last_decision_at=self._clocks.moment())
 
     async def forget(self, pipe: str) -> None:
-        self._rows.pop(pipe, None)
+        self.rows.pop(pipe, None)
         for name in _INSTANTS:
             self._boots.pop((pipe, name), None)
-        await self._ledger.write(forget(pipe))
+        await self._ledger.write(ledger_pipes.forget(pipe))
 
     def progress(self, pipe: str) -> Progress:
         row = self.get(pipe)
@@ -348,7 +332,7 @@ class PipesContext:
 
 def again(before: Execution) -> dict[str, Any]:
     return {
-        "trigger": Trigger.RETRY,
+        "trigger": ledger_pipes.Trigger.RETRY,
         "group": before.group,
         "context": before.plan.context,
         "trigger_event": before.trigger_event,

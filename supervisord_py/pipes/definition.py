@@ -16,16 +16,8 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from supervisord_py.config.documents import (
-    Document,
-    DocumentError,
-    Pointer,
-    Problem,
-    convert,
-    decode,
-    did_you_mean,
-    nearest,
-)
+from supervisord_py.config import documents
+from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes import models
@@ -62,7 +54,7 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGE
         if trouble := name_trouble(name):
             said = f"the folder's name {shown(name)} {trouble}"
             raise DocumentError(Problem(message=said, file=str(folder), hint="rename the folder"))
-        front = parse(decode(raw.removeprefix(b"\xef\xbb\xbf"), str(file)), str(file))
+        front = parse(documents.decode(raw.removeprefix(b"\xef\xbb\xbf"), str(file)), str(file))
         fields = _fields_of(front.header, name, default_agent)
     except DocumentError as error:
         return models.BrokenPipe(name, folder, error.problem, digest)
@@ -289,7 +281,7 @@ def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, st
             path, text = "schedule", fields.get("schedule_text") or "manual"
             schedule, said = parse_schedule(text, zone)
             return schedule, text, said
-        plan, problems = convert(header, Calendar, (path,), value=config, strict=False)
+        plan, problems = documents.convert(header, Calendar, (path,), value=config, strict=False)
         if plan is None:
             raise DocumentError(structs.replace(problems[0], hint=_CONFIG_HINT))
         return calendar(plan, zone), ", ".join(f"{key}: {value}" for key, value in config.items()), None

@@ -19,17 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from supervisord_py.pipes.schedule import (
-    At,
-    Calendar,
-    Cron,
-    Every,
-    Manual,
-    Schedule,
-    span_text,
-    time_text,
-    zone_of,
-)
+from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule, span_text, time_text, zone_of
 
 CATCH_UP_SECONDS = 12 * 3600.0  # a missed wall-clock run is made good within this
 LATE_SECONDS = 60.0  # a start that is later than this counts as missed and made good

@@ -76,9 +76,6 @@ class Executions(PipesContext):
         found = self.of_pipes.get(pipe, {})
         return tuple(found[number] for number in sorted(found))
 
-    def is_leaving_line(self, pipe: str) -> bool:
-        return any(run.is_leaving_line for run in self.of_pipe(pipe))
-
     def running(self, pipe: str) -> Run | None:
         return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
 
@@ -232,9 +229,8 @@ class RunDriver:
             await asyncio.to_thread(write_files, found, run.folder, it.rendered_prompt or "", run.fds)
         except OSError as error:
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
-            if error.errno in _FULL:
-                raise CannotRunError(ErrorType.DISK_FULL, message, hint="free some space") from error
-            raise CannotRunError(ErrorType.CONFIG_ERROR, message, hint="look at its owner and mode") from error
+            kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
+            raise CannotRunError(kind, message, hint="free some space, or mend its owner and mode") from error
         if room.config.preflight_seconds and found.values["url"] is not None:
             await check_provider(found.values, seconds=room.config.preflight_seconds)
         run.deadline = room.clocks.awake() + it.plan.timeout_seconds  # for who must adopt it before it is ready
@@ -268,10 +264,8 @@ class RunDriver:
         raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {used}")
 
     async def ready(self, run: Run) -> None:
-        it, warnings = run.execution, list(run.launch.warnings) if run.launch else []
-        self._room.supervisor.say(
-            "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
-        )
+        it, told = run.execution, list(run.launch.warnings) if run.launch else []
+        self._room.supervisor.say("execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=told)
         run.close_fds()
 
     def revive(self, child: Child, note: Note | None) -> Run:

@@ -59,7 +59,7 @@ class PipeFiles:
             await self.settle(definition)
         if room.catalog.trouble is None:
             waiting = {run.name for run in room.runs.values()}
-            for name in {*room.states.names, *waiting} - set(room.catalog.pipes):
+            for name in {*room.states.rows, *waiting} - set(room.catalog.pipes):
                 await self.gone(name, "its folder is gone")
 
     async def look_for_ever(self) -> None:

@@ -323,9 +323,8 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
         if os.access(each, os.X_OK) and os.path.isfile(each):
             return each
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
-    place = "`command` in pipe.md" if spec.name == adapters.COMMAND else "argv in agents.toml"
     install = f"install it: {spec.install}" if spec.install else f"install {name}"
-    hint = f"{install}; or write its full path into {place}"
+    hint = f"{install}; or write its full path into `command` in pipe.md, or `argv` in agents.toml"
     if present := next(filter(os.path.isfile, tried), None):
         hint = f"make it executable: chmod +x {present}"
     detail = f"the program {name!r} of the agent {spec.name!r} was not found{where}"

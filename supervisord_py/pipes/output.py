@@ -88,7 +88,7 @@ def _read(file: str, offset: int, limit: int) -> bytes:
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(fd, max(0, limit), max(0, offset))
+            return os.pread(fd, limit, offset)
         finally:
             os.close(fd)
     except OSError:

@@ -15,14 +15,7 @@ from typing import Any, NoReturn
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import (
-    BadRequestError,
-    ConflictError,
-    InvalidInputError,
-    OverloadedError,
-    PxError,
-    UnknownUnitError,
-)
+from supervisord_py import errors
 from supervisord_py.ledger import pipes as ledger_pipes
 from supervisord_py.ledger.pipes import EXECUTIONS, Execution, Trigger
 from supervisord_py.pipes import output
@@ -110,7 +103,7 @@ class Pipes(PipeViews):
         while True:
             try:
                 await self.prune()
-            except PxError as error:
+            except errors.PxError as error:
                 _log.warning("pipes_not_pruned", detail=error.detail)
             await asyncio.sleep(PRUNE_SECONDS)
 
@@ -181,7 +174,7 @@ class Pipes(PipeViews):
         if not before.status.is_final:
             said = f"execution {number} is {before.status}; only one that is over can be retried"
             hint = f"`pxctl pipe cancel {number}` ends it"
-            raise ConflictError(said, hint=hint, unit=before.unit, execution=number)
+            raise errors.ConflictError(said, hint=hint, unit=before.unit, execution=number)
         return (await self.run(before.pipe_name, [again(before)]))[0]
 
     def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
@@ -192,18 +185,18 @@ class Pipes(PipeViews):
         unit, others, most = f"pipe:{name}", self.of_pipes.get(name, {}), self.config.timeout_max_seconds
         if seconds is not None and seconds > most:
             message = f"a timeout is at most {most:g} s (pipes.timeout_max_seconds), not {seconds:g} s"
-            errors = [{"pointer": "/timeout", "message": message}]
-            raise InvalidInputError(message, hint="leave it out: the pipe has one of its own", unit=unit, errors=errors)
+            hint, found = "leave it out: the pipe has one of its own", [{"pointer": "/timeout", "message": message}]
+            raise errors.InvalidInputError(message, hint=hint, unit=unit, errors=found)
         for run in () if queue else others.values():
             waits = self.line.position(run.execution) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:
                 message = f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}"
                 hint = f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue"
-                raise ConflictError(message, hint=hint, unit=unit, execution=run.id, pid=run.execution.pid)
+                raise errors.ConflictError(message, hint=hint, unit=unit, execution=run.id, pid=run.execution.pid)
         if len(others) + count > WAITING_MAX:
             message = f"{len(others)} executions of pipe {name} wait already, of {WAITING_MAX} at most"
             hint = f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all"
-            raise OverloadedError(message, hint=hint, unit=unit, retry_after_seconds=60)
+            raise errors.OverloadedError(message, hint=hint, unit=unit, retry_after_seconds=60)
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""
@@ -211,7 +204,7 @@ class Pipes(PipeViews):
         if run is None:
             over = await self.execution(number)
             said, hint = f"execution {number} is over: {over.status}", f"pxctl pipe show {number}"
-            raise ConflictError(said, hint=hint, unit=over.unit, execution=number)
+            raise errors.ConflictError(said, hint=hint, unit=over.unit, execution=number)
         return await self.end(run, "cancelled on request")
 
     async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
@@ -228,7 +221,7 @@ class Pipes(PipeViews):
         if is_ours or not EVENT_NAME.fullmatch(event.name):
             why = "is told by what happens here, and by nobody else" if is_ours else "is no name of an event"
             hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
-            raise BadRequestError(f"{shown(event.name)} {why}", hint=hint)
+            raise errors.BadRequestError(f"{shown(event.name)} {why}", hint=hint)
         return await self.triggers.publish(event)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -248,7 +241,8 @@ class Pipes(PipeViews):
             rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
             found = next(iter(rows), None)
         if found is None or pipe not in {None, found.pipe_name}:
-            raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
+            said, hint = f"there is no execution {number}", "see `pxctl pipe runs`"
+            raise errors.UnknownUnitError(said, hint=hint, execution=number)
         return found
 
     async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> ledger_pipes.ExecutionPage:
@@ -261,9 +255,9 @@ class Pipes(PipeViews):
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
         """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
-        limit = max(0, min(output.PAGE_BYTES if limit is None else limit, output.PAGE_MAX))
+        limit = output.PAGE_BYTES if limit is None else min(limit, output.PAGE_MAX)
         known = await self.execution(number)  # before the file is read: a final one's is whole then
-        return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
+        return await asyncio.to_thread(output.page, self.folder(number), known, stream, offset, limit)
 
     async def follow(
         self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int

@@ -84,7 +84,9 @@ class PipeViews(Executions):
             why, file = sentence(declared.problem), declared.problem.file
             return models.PipeView(name=name, config_error=why, file=file, **facts)
         enabled, standing = self.states.is_enabled(declared), self.decision(declared)
-        missing = self._missing_agent(declared)
+        spec = self.shelf.adapters_now().agents.get(declared.agent)
+        # It is not installed, and may be at any time: that is a warning; of a pipe's own program it is a fault.
+        missing = self._program(declared, spec) if spec is not None and spec.argv else None
         found = (*self.faults(declared), *self._oddities(declared, standing))
         fault = next((each for each in found if isinstance(each, Problem)), None)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
@@ -125,11 +127,6 @@ class PipeViews(Executions):
             yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
         if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
-
-    def _missing_agent(self, definition: models.PipeDefinition) -> Problem | None:
-        """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
-        spec = self.shelf.adapters_now().agents.get(definition.agent)
-        return self._program(definition, spec) if spec is not None and spec.argv else None
 
     def _program(self, definition: models.PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started."""
@@ -188,10 +185,8 @@ class PipeViews(Executions):
                 if not any(each.verdict == "fail" for each in checks):
                     checks.append(models.Check("agent", "fail", error.detail, None, error.hint))
         if not any(each.verdict == "fail" for each in checks):
-            preset, names = (
-                chosen.preset,
-                ", then ".join(each.id or "" for each in (chosen.preset, *chosen.plan.fallbacks)),
-            )
+            preset = chosen.preset
+            names = ", then ".join(each.id or "" for each in (preset, *chosen.plan.fallbacks))
             words = (f"it runs {declared.agent}", names and f"with {names}:", preset.provider, preset.model)
             checks.append(models.Check("ready", "pass", " ".join(filter(None, words))))
         return checks

@@ -102,7 +102,8 @@ class Timetable:
             # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
             is_known = room.states.get(pipe.name).anchor_at is not None and room.definition_of(pipe.name) is pipe
             # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if is_known and room.states.is_enabled(pipe) and not room.is_leaving_line(pipe.name):
+            is_leaving = any(run.is_leaving_line for run in room.of_pipe(pipe.name))
+            if is_known and room.states.is_enabled(pipe) and not is_leaving:
                 yield pipe
 
     async def _attend(self, pipe: PipeDefinition, now: Now) -> float:

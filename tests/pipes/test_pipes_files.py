@@ -295,7 +295,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
         want = {"gone": Status.CANCELLED, "off": Status.CANCELLED, "kept": Status.QUEUED}
         assert {name: rows[name].status for name in rows} == want
         assert "folder is gone" in (rows["gone"].error_message or "")
-        assert "gone" not in rig.room.states.names
+        assert "gone" not in rig.room.states.rows
 
 
 PRESET = '[presets.fast]\nprovider = "openai"\nmodel = "m"\n'
