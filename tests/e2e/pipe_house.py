@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from e2e.house import BROKEN_OFF, DEADLINE, QUICK, Answer, House, alive, house, marked, until
+from e2e.house import BROKEN_OFF, DEADLINE, QUICK, House, alive, house, marked, until
 
 T = TypeVar("T")
 
@@ -40,10 +40,6 @@ class Row:
     def __getattr__(self, name: str) -> Any:
         return self.document[name]
 
-    def __repr__(self) -> str:
-        told = {k: v for k, v in self.document.items() if k not in {"rendered_prompt", "plan", "preset_snapshot"} and v}
-        return f"Row({told!r:.3000})"
-
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
@@ -55,13 +51,6 @@ class Row:
 
 class PipeHouse(House):
     """A house whose pipes may name the fake agent, which says what `pi` would (`fake`)."""
-
-    def adapter(self, name: str, *argv: object, parser: str = "pi-jsonl", more: str = "") -> None:
-        words = json.dumps([str(word) for word in argv])
-        with (self.home / "agents.toml").open("a") as file:
-            file.write(f"[agents.{name}]\nargv = {words}\nprompt = 'stdin'\nparser = '{parser}'\n{more}\n")
-
-    # -- pipes ---------------------------------------------------------------------------------------------------------
 
     def folder(self, name: str) -> Path:
         return self.home / "pipes" / name
@@ -87,9 +76,6 @@ class PipeHouse(House):
 
     # -- executions ----------------------------------------------------------------------------------------------------
 
-    def asked(self, name: str, **members: Any) -> Answer:
-        return self.request("POST", f"/api/pipes/{name}/run", members)
-
     def begin(self, name: str, **members: Any) -> Row:
         return Row(self.post(f"/api/pipes/{name}/run", members, 202))
 
@@ -106,12 +92,10 @@ class PipeHouse(House):
         def ask() -> Row | None:
             with contextlib.suppress(*BROKEN_OFF):
                 answer = self.request("GET", f"/api/executions/{number}?wait=1")
-                return Row(answer.json()) if answer.status == 200 else None
+                return it if answer.status == 200 and (it := Row(answer.json())).is_final else None
             return None
 
-        found = until(lambda: (it := ask()) and it.is_final and it, f"execution {number} is over")
-        assert found
-        return found
+        return until(ask, f"execution {number} is over")
 
     def started(self, number: int) -> Row:
         """Wait until an execution has a process, which may not have come to any line of its program yet."""
@@ -119,14 +103,11 @@ class PipeHouse(House):
 
     def rows(self, query: str = "") -> list[Row]:
         """Return the executions that a query names, all pages of them, oldest first."""
-        found: list[Row] = []
-        cursor = ""
-        while True:
-            page = self.get(f"/api/executions?limit=200&{query}{cursor}")
-            found += [Row(each) for each in page["executions"]]
-            if page["next_cursor"] is None:
-                return found[::-1]
-            cursor = f"&cursor={page['next_cursor']}"
+        found, page = list[Row](), {"next_cursor": 2**62}
+        while page["next_cursor"] is not None:
+            page = self.get(f"/api/executions?limit=200&{query}&cursor={page['next_cursor']}")
+            found += map(Row, page["executions"])
+        return found[::-1]
 
     def of(self, name: str, count: int) -> list[Row]:
         """Wait until a pipe has so many executions, all of them over."""
@@ -147,14 +128,10 @@ class PipeHouse(House):
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def strays(self) -> list[int]:
-        if self.rows("status=running"):
-            return [0]
-        control = self.pids()[1]
-        return [pid for pid in marked(self.daemon_id) if pid != control]
-
     def nothing_left(self) -> None:
-        until(lambda: not self.strays(), f"nothing is left of the executions: {self.strays()}")
+        """Wait until nothing runs, and the control plane is alone with the daemon's mark."""
+        until(lambda: not self.rows("status=running"), "no execution runs")
+        until(lambda: set(marked(self.daemon_id)) <= {self.pids()[1]}, "no process of an execution is left")
 
     def holders(self, text: str) -> list[Path]:
         """Return the files of the house that hold a text; what the daemon takes away meanwhile holds nothing."""
@@ -170,7 +147,8 @@ class PipeHouse(House):
 @contextlib.contextmanager
 def pipes_house(*, start: bool = True, measured: bool = False, **settings: str) -> Iterator[PipeHouse]:
     with house({**SETTINGS, **settings}, PipeHouse, measured=measured) as home:
-        home.adapter("fake", sys.executable, "-I", "-S", FAKE_AGENT)
+        argv = json.dumps([sys.executable, "-I", "-S", str(FAKE_AGENT)])
+        (home.home / "agents.toml").write_text(f'[agents.fake]\nargv = {argv}\nparser = "pi-jsonl"\n')
         if start:
             home.start()
         yield home

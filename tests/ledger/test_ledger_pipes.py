@@ -12,27 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import pipes, table
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.pipes import (
-    EXECUTIONS,
-    OPEN,
-    PIPE_STATES,
-    Claim,
-    ErrorType,
-    Execution,
-    ExecutionFilter,
-    PipeStateRow,
-    Plan,
-    Preset,
-    Status,
-    Trigger,
-    finish,
-    mark_running,
-)
+from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Claim, ErrorType, Execution, Plan, Status
 from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
@@ -41,23 +25,6 @@ OpenLedger = Callable[..., Awaitable[Ledger]]
 
 NOW = 1_763_700_000.125
 STATUSES = ("completed", "failed", "timed_out", "cancelled")
-BLOBS = {"plan", "preset", "rendered_prompt", "progress", "stdout", "stderr"}
-
-
-def everything(number: int = 1) -> Execution:
-    """Return an execution of which every field says something else than its default."""
-    by_type = {"int": 7, "float": NOW, "str": "é \ufffd", "bool": True}
-    found: dict[str, Any] = {
-        "status": Status.QUEUED,
-        "trigger": Trigger.EVENT,
-        "group": pipes.Group.EVENT,
-        "error_type": ErrorType.CRASH,
-        "plan": Plan("pi", ("a", "b"), 12.5, fallbacks=(Preset("two", model="m2"),), context={"event": "x", "n": [1]}),
-        "preset": Preset("one", "openai", "m"),
-    }
-    for name, kind in Execution.__annotations__.items():
-        found.setdefault(name, by_type.get(str(kind).partition(" ")[0]))
-    return Execution(**{**found, "id": number, "pipe_name": "report", "position": None})
 
 
 async def add(ledger: Ledger, pipe: str = "report", **facts: Any) -> int:
@@ -73,17 +40,6 @@ async def whole(ledger: Ledger, number: int) -> Execution:
     return row
 
 
-async def test_every_field_is_read_as_it_was_written_and_lists_have_no_large_texts(ledger: Ledger) -> None:
-    row = everything()
-    assert None not in {getattr(row, name) for name in row.__struct_fields__ if name not in {"position", "plan"}}
-    await ledger.write(EXECUTIONS.insert(row))
-    assert await whole(ledger, 1) == row
-    plain = Execution(id=1, pipe_name="")
-    blobs = {name: getattr(plain, name) for name in BLOBS}
-    assert await EXECUTIONS.listed(ledger, "WHERE id = 1") == [structs.replace(row, **blobs)]
-    assert await EXECUTIONS.get(ledger, 99) is None
-
-
 async def test_a_row_that_is_damaged_or_newer_is_read_as_far_as_it_goes(ledger: Ledger, path: Path) -> None:
     """Moments stand in the file as UTC texts with milliseconds."""
     await add(ledger, not_before=0.0, plan=Plan(timeout_seconds=3.0))
@@ -95,7 +51,7 @@ async def test_a_row_that_is_damaged_or_newer_is_read_as_far_as_it_goes(ledger: 
     connection.commit()
     row = await whole(ledger, 1)
     assert (row.queued_at, row.not_before, row.status, row.error_type) == (0.0, None, Status.FAILED, None)
-    assert (row.trigger, row.preset, row.plan) == (Trigger.MANUAL, Preset(), Plan(timeout_seconds=3.0))
+    assert (row.trigger, row.preset, row.plan) == (pipes.Trigger.MANUAL, pipes.Preset(), Plan(timeout_seconds=3.0))
     connection.execute("UPDATE pipe_executions SET plan = '{'")
     connection.commit()
     connection.close()
@@ -106,22 +62,22 @@ async def test_the_story_of_an_execution(ledger: Ledger) -> None:
     number = await add(ledger)
     assert [it.id for it in await pipes.open_rows(ledger)] == [number]
     change = PIPE_STATES.merge("report", last_run_at=NOW + 1)
-    await ledger.write(together(mark_running(number, started_at=NOW + 1, instance="0badc0de.1"), change))
-    await ledger.write(EXECUTIONS.update(number, OPEN, pid=41, boot_id="boot", progress="{}"))
-    await ledger.write(EXECUTIONS.update(number, OPEN, stdout="hel", stdout_bytes=3, total_tokens=10))
+    await ledger.write(together(pipes.mark_running(number, started_at=NOW + 1, instance="0badc0de.1"), change))
+    await ledger.write(EXECUTIONS.update(number, pipes.OPEN, pid=41, boot_id="boot", progress="{}"))
+    await ledger.write(EXECUTIONS.update(number, pipes.OPEN, stdout="hel", stdout_bytes=3, total_tokens=10))
     [row] = await pipes.open_rows(ledger)
     assert (row.status, row.instance, row.pid, row.progress) == (Status.RUNNING, "0badc0de.1", 41, "{}")
     also = PIPE_STATES.merge("report", consecutive_failures=1)
     facts = {"error_type": ErrorType.CRASH, "error_message": "why", "finished_at": NOW + 9, "stderr": "oops"}
-    await ledger.write(finish(number, also=also, status=Status.FAILED, **facts))
+    await ledger.write(pipes.finish(number, also=also, status=Status.FAILED, **facts))
     row = await whole(ledger, number)
     assert (row.status, row.error_type, row.progress) == (Status.FAILED, ErrorType.CRASH, None)
     assert (row.error_message, row.stdout, row.stderr, row.total_tokens) == ("why", "hel", "oops", 10)
     state = await PIPE_STATES.get(ledger, "report")
-    assert state == PipeStateRow("report", last_run_at=NOW + 1, consecutive_failures=1)
+    assert state == pipes.PipeStateRow("report", last_run_at=NOW + 1, consecutive_failures=1)
     late = PIPE_STATES.merge("report", consecutive_failures=9)
-    await ledger.write(finish(number, also=late, status=Status.COMPLETED, finished_at=NOW + 10))
-    await ledger.write(EXECUTIONS.update(number, OPEN, stdout="late"))
+    await ledger.write(pipes.finish(number, also=late, status=Status.COMPLETED, finished_at=NOW + 10))
+    await ledger.write(EXECUTIONS.update(number, pipes.OPEN, stdout="late"))
     assert await whole(ledger, number) == row, "the first end stands, and nothing is added to it"
     assert await PIPE_STATES.get(ledger, "report") == state
 
@@ -129,24 +85,24 @@ async def test_the_story_of_an_execution(ledger: Ledger) -> None:
 async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledger) -> None:
     """Who is refused changes nothing: neither the row nor what was to be written with it."""
     first, second, third = [await add(ledger) for _ in range(3)]
-    await ledger.write(mark_running(first, started_at=NOW))
+    await ledger.write(pipes.mark_running(first, started_at=NOW))
     also = together(
         PIPE_STATES.merge("report", last_run_at=9.0), INSTANCES.insert(InstanceRow("key", "pipe:report", NOW))
     )
     with pytest.raises(ConflictError, match="not known yet"):
-        await ledger.write(together(mark_running(second, started_at=NOW), also))
-    await ledger.write(EXECUTIONS.update(first, OPEN, pid=41))
+        await ledger.write(together(pipes.mark_running(second, started_at=NOW), also))
+    await ledger.write(EXECUTIONS.update(first, pipes.OPEN, pid=41))
     with pytest.raises(ConflictError, match=f"execution {first}, pid 41") as held:
-        await ledger.write(together(mark_running(second, started_at=NOW), also))
+        await ledger.write(together(pipes.mark_running(second, started_at=NOW), also))
     assert (held.value.extra["execution"], held.value.extra["pid"]) == (first, 41)
-    await ledger.write(finish(third, status=Status.CANCELLED, finished_at=NOW))
+    await ledger.write(pipes.finish(third, status=Status.CANCELLED, finished_at=NOW))
     with pytest.raises(ConflictError, match="not queued any more"):
-        await ledger.write(mark_running(third, started_at=NOW))
+        await ledger.write(pipes.mark_running(third, started_at=NOW))
     assert (await whole(ledger, second)).status is Status.QUEUED
     assert (await PIPE_STATES.find(ledger), await INSTANCES.find(ledger)) == ([], [])
-    await ledger.write(finish(first, status=Status.COMPLETED, finished_at=NOW))
-    await ledger.write(mark_running(second, started_at=NOW))
-    await ledger.write(mark_running(await add(ledger, "other"), started_at=NOW))
+    await ledger.write(pipes.finish(first, status=Status.COMPLETED, finished_at=NOW))
+    await ledger.write(pipes.mark_running(second, started_at=NOW))
+    await ledger.write(pipes.mark_running(await add(ledger, "other"), started_at=NOW))
 
 
 # -- many of them ----------------------------------------------------------------------------------------------------
@@ -162,7 +118,7 @@ async def put(ledger: Ledger, *rows: Execution) -> None:
     await ledger.write(table.together(*map(EXECUTIONS.insert, rows)))
 
 
-def fits(each: Execution, wanted: ExecutionFilter) -> bool:
+def fits(each: Execution, wanted: pipes.ExecutionFilter) -> bool:
     return (
         wanted.pipe in (None, each.pipe_name)
         and (not wanted.statuses or each.status in wanted.statuses)
@@ -179,7 +135,9 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
     for _ in range(60):
         statuses = tuple(Status(each) for each in STATUSES if pick((True, False)))
         times = pick((None, 20.0, 50.0)), pick((None, 30.0, 90.0))
-        wanted = ExecutionFilter(pick((None, "a", "nobody")), statuses, *times, pick((None, 150)), pick((1, 7, 500)))
+        wanted = pipes.ExecutionFilter(
+            pick((None, "a", "nobody")), statuses, *times, pick((None, 150)), pick((1, 7, 500))
+        )
         expected = [it.id for it in reversed(rows) if fits(it, wanted)]
         got = await pipes.page(ledger, wanted)
         assert [it.id for it in got.executions] == expected[: wanted.limit], wanted
@@ -240,7 +198,7 @@ async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledge
         await ledger.write(PIPE_STATES.merge(pipe))
         assert await take(ledger, Claim(pipe, "e", "k", NOW))
     await ledger.write(pipes.forget("a"))
-    assert await PIPE_STATES.find(ledger) == [PipeStateRow("b", occurrences=1)]
+    assert await PIPE_STATES.find(ledger) == [pipes.PipeStateRow("b", occurrences=1)]
     assert await cells(ledger, "pipe_name") == ["b"]
 
 

@@ -11,19 +11,7 @@ import pytest
 
 from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes import adapters as a
-from supervisord_py.pipes.adapters import (
-    PLACEHOLDERS,
-    Adapters,
-    AgentSpec,
-    CannotRunError,
-    Variable,
-    fill,
-    fill_json,
-    finding,
-    in_range,
-    load_adapters,
-    parse_version,
-)
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, Variable, in_range, load_adapters, parse_version
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.presets import PresetTable
 from supervisord_py.pipes.streams import PARSERS
@@ -32,7 +20,7 @@ MAN = Path(__file__).parents[2] / "man" / "man5"
 OURS = {"aider", "claude", "codex", "command", "gemini", "llm", "opencode", "pi", "qwen"}
 
 
-def loaded(tmp_path: Path, text: str) -> Adapters:
+def loaded(tmp_path: Path, text: str) -> a.Adapters:
     file = tmp_path / "agents.toml"
     file.write_text(text)
     return load_adapters(file)
@@ -104,7 +92,7 @@ def test_what_is_wrong_is_told_and_takes_only_its_own_agent_away(
     assert problem.line in {2, 3, 4}
     with pytest.raises(CannotRunError, match="the agent 'mine' is broken") as caught:
         found.get("mine")
-    assert finding(problem) in caught.value.detail
+    assert a.finding(problem) in caught.value.detail
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_a_broken_override_takes_ours_away_and_the_nearest_agent_is_named(tmp_pa
 def test_every_key_and_every_placeholder_is_documented() -> None:
     tables = [AgentSpec, Variable, a.PrivateFile, a.TextByVersion, a.VersionRule, a.StopRule, SuccessRule, ErrorPattern]
     keys = {each.encode_name for table in tables for each in msgspec.structs.fields(table)} - {"name"}
-    pages = {"agents.toml.5": keys | PLACEHOLDERS, "presets.toml.5": set(PresetTable.__struct_fields__) - {"id"}}
+    pages = {"agents.toml.5": keys | a.PLACEHOLDERS, "presets.toml.5": set(PresetTable.__struct_fields__) - {"id"}}
     for page, names in pages.items():
         text = (MAN / page).read_text()
         missing = [it for it in sorted(names) if not re.search(rf"^\.(B|BR|BI) (.*\W)?{it}(\W|$)", text, re.MULTILINE)]
@@ -154,7 +142,7 @@ FILLED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("template", "filled"), FILLED)
 def test_placeholders_are_filled_and_a_missing_one_takes_its_member_along(template: Any, filled: Any) -> None:
-    assert (fill(template, VALUES) if isinstance(template, str) else fill_json(template, VALUES)) == filled
+    assert (a.fill(template, VALUES) if isinstance(template, str) else a.fill_json(template, VALUES)) == filled
 
 
 def test_a_version_is_found_in_what_programs_print() -> None:

@@ -10,20 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.ledger.pipes import ErrorType, Outcome, Plan, Preset, Status, Usage
+from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.models import RetryRules
-from supervisord_py.pipes.outcome import (
-    LONGEST_SECONDS,
-    TABLE,
-    Cause,
-    ErrorPattern,
-    ExitInfo,
-    SuccessRule,
-    ceiling_exceeded,
-    classify,
-    hint_seconds,
-    judge,
-    next_try,
-)
+from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, classify, hint_seconds, judge
 from supervisord_py.pipes.streams import Summary
 
 E = ErrorType
@@ -94,11 +83,11 @@ SAID: dict[ErrorType | None, list[str]] = {
 @pytest.mark.parametrize(("meant", "text"), [(kind, text) for kind, texts in SAID.items() for text in texts])
 def test_what_providers_and_agents_say_is_understood(meant: ErrorType | None, text: str) -> None:
     assert classify(text) is meant
-    assert set(TABLE) == set(SAID) - {None}
+    assert set(outcomes.TABLE) == set(SAID) - {None}
 
 
 def test_an_adapters_own_patterns_come_first() -> None:
-    own = (ErrorPattern(E.AUTH_FAILED, "rate limit of guests"),)
+    own = (outcomes.ErrorPattern(E.AUTH_FAILED, "rate limit of guests"),)
     assert classify("Rate limit of guests reached", own) is E.AUTH_FAILED
     assert classify("rate limit", own) is E.RATE_LIMITED
 
@@ -166,7 +155,7 @@ def test_each_end_has_one_outcome(
 
 
 def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_patterns() -> None:
-    errors = (ErrorPattern(E.AUTH_FAILED, "AuthenticationError"),)
+    errors = (outcomes.ErrorPattern(E.AUTH_FAILED, "AuthenticationError"),)
     scanning = SuccessRule(require="text", scan_output=True)
     ended = ExitInfo(Cause.NOBODY, 0, stdout_tail="one\nlitellm.AuthenticationError: no\ntwo")
     said = Summary(has_text=True)
@@ -206,7 +195,7 @@ def follows(
     rules: RetryRules = RetryRules(),  # noqa: B008 - frozen
 ) -> tuple[Plan, Preset, float | None] | None:  # fmt: skip
     outcome = Outcome(Status.COMPLETED if error is None else Status.FAILED, error, "x", wait)
-    return next_try(outcome, plan, OWN, count, first=10.0, rules=rules, chance=luck)
+    return outcomes.next_try(outcome, plan, OWN, count, first=10.0, rules=rules, chance=luck)
 
 
 def test_the_next_preset_is_tried_at_once_where_another_model_may_help() -> None:
@@ -228,9 +217,9 @@ def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -
     assert follows(None) is None
     assert follows(E.RATE_LIMITED, wait=42.0) == (Plan("pi", retries=0), OWN, 42.0)
     endless, own = follows(E.RATE_LIMITED, wait=86400.0), follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0))
-    assert [it and it[2] for it in (endless, own)] == [LONGEST_SECONDS, 1.0]
+    assert [it and it[2] for it in (endless, own)] == [outcomes.LONGEST_SECONDS, 1.0]
     delays = [it[2] or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
-    assert (delays, delays[-1]) == (sorted(delays), LONGEST_SECONDS)
+    assert (delays, delays[-1]) == (sorted(delays), outcomes.LONGEST_SECONDS)
 
 
 def test_a_ceiling_is_named() -> None:
@@ -239,5 +228,5 @@ def test_a_ceiling_is_named() -> None:
         (Usage(total_tokens=3), Plan("pi", max_tokens=2), "limits.tokens"),
         (Usage(cost=0.3), Plan("pi", max_cost=0.2), "limits.cost"),
     ):
-        assert name in (ceiling_exceeded(usage, plan) or "")
-        assert ceiling_exceeded(usage, Plan("pi")) is None
+        assert name in (outcomes.ceiling_exceeded(usage, plan) or "")
+        assert outcomes.ceiling_exceeded(usage, Plan("pi")) is None

@@ -15,15 +15,7 @@ from msgspec.structs import replace
 
 from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house, preset
 from supervisord_py.errors import BadRequestError, InterruptedRunError
-from supervisord_py.ledger.pipes import (
-    EXECUTIONS,
-    ErrorType,
-    Execution,
-    Plan,
-    Status,
-    Trigger,
-    mark_running,
-)
+from supervisord_py.ledger.pipes import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger, mark_running
 from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.output import FollowNews

@@ -17,18 +17,9 @@ from msgspec.structs import replace
 from pipe_texts import broken, usable
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes import due
+from supervisord_py.pipes import schedule as schedules
 from supervisord_py.pipes.due import STEP_BACK_SECONDS, Decision, Due, Never, Now, Progress, Wait, decide, upcoming
-from supervisord_py.pipes.schedule import (
-    At,
-    Calendar,
-    Cron,
-    Every,
-    Manual,
-    Schedule,
-    checked_zone,
-    describe,
-    parse_schedule,
-)
+from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule, describe, parse_schedule
 
 HOUR, DAY = 3600.0, 86400.0
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -109,7 +100,7 @@ def test_junk_is_an_error_that_offers_no_other_time(text: str, told: tuple[str, 
 @pytest.mark.parametrize("name", ["Europe/Berln", "europe/berlin", "Europe", "../../etc/passwd", "\0"])
 def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
     with pytest.raises(ConfigError, match="time zone") as caught:
-        checked_zone(name)
+        schedules.checked_zone(name)
     assert ("Europe/Berlin" in str(caught.value.hint)) or not name.lower().startswith("europe/")
 
 

@@ -23,7 +23,6 @@ HOME = "/home/me/pipes/summary"
     ("pattern", "happened", "fits"),
     [
         ("pipe_completed:x", "pipe_completed:x", True),
-        ("pipe_completed:x", "pipe_failed:x", False),
         ("pipe_completed:x?", "pipe_completed:xy", True),
         ("meeting_ended:board", "meeting_ended", False),
         ("file_changed:*.md", f"file_changed:{HOME}/notes.md", True),
