@@ -44,8 +44,7 @@ settings.register_profile(
 )
 settings.load_profile("ours")
 STATE_DEPTH = 4
-ROOMS_THAT_TAKE_LONG = ("tests/e2e/", "tests/kernels/", "tests/jupyter/", "tests/repo/")
-FILES_THAT_TAKE_LONG = ("tests/daemon/test_daemon_life.py", "tests/tools/test_sync.py")
+TAKE_LONG = ("tests/e2e/", "tests/kernels/", "tests/jupyter/", "tests/repo/", "tests/daemon/test_daemon_life.py")
 # Assertions are rewritten once, not in every process of every run: a sixth of the time of `make test`.
 sys.dont_write_bytecode = False
 # structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what no test looks at.
@@ -162,7 +161,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first, so that at the end nobody plays a minute's file alone; random order stays within that."""
-    items.sort(key=lambda item: not item.nodeid.startswith(ROOMS_THAT_TAKE_LONG + FILES_THAT_TAKE_LONG))
+    items.sort(key=lambda item: not item.nodeid.startswith(TAKE_LONG))
 
 
 @pytest.fixture(scope="session")

@@ -38,10 +38,9 @@ from supervisord_py.kernels.session_set import (
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
-from supervisord_py.process.host import SHORT
 from supervisord_py.process.instance import End, Note, Phase, outcome, read_note
 from supervisord_py.process.model import Child, ChildSpec, Reason
-from supervisord_py.process.supervisor import Driver, Supervisor
+from supervisord_py.process.supervisor import SHORT, Driver, Supervisor
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.live_session import KernelNote

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import resource
 import time
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
@@ -22,18 +25,20 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
+from supervisord_py.keeper import procfs
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import Instance, Note, Phase, read_note, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.logs import LogReader, Stream
-from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Identity, Reason
 
 TRY_AGAIN_SECONDS = 5.0
 DRAIN_SECONDS = 0.5  # how long a failure waits for the last words of a tree that is slow to end
 TAIL_BYTES = 64 * 1024
+RESERVE = 16  # a start needs this many free descriptors, or it is refused
+SHORT = frozenset({errno.EMFILE, errno.ENFILE})  # what the system says when there are none left
 _log = structlog.get_logger(__name__)
 Kind_contra = TypeVar("Kind_contra", bound=Instance, contravariant=True)  # the instances of one kind
 
@@ -337,10 +342,7 @@ class Supervisor:
 def decode_tail(raw: bytes, limit: int) -> str:
     """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
     tail = raw[-limit:] if limit else b""
-    if len(raw) > limit:
-        while tail and tail[0] & 0xC0 == 0x80:
-            tail = tail[1:]
-    return tail.decode(errors="replace")
+    return (tail.lstrip(bytes(range(0x80, 0xC0))) if len(raw) > limit else tail).decode(errors="replace")
 
 
 async def _guarded(work: Coroutine[Any, Any, object]) -> None:
@@ -350,3 +352,39 @@ async def _guarded(work: Coroutine[Any, Any, object]) -> None:
         _log.warning("keeper_lost")
     except Exception:
         _log.exception("task_failed")
+
+
+# -- what this machine says of processes, and has left for one -----------------------------------------------
+
+
+def is_dead(identity: Identity) -> bool:
+    """Say whether exactly this process of the present boot is gone, whatever has its pid now; a zombie is."""
+    row = procfs.look(identity.pid)
+    return row is None or not row.alive or row.start_time != identity.start_time
+
+
+def shortage(unit: str, left: int | None = None) -> StartFailedError:
+    """Return the error of a start for which there are too few descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = "no" if not left else f"only {left}"
+    return StartFailedError(
+        f"{unit} was not started: pxd has {count} file descriptors left of {limit}, and a start needs {RESERVE}.",
+        hint="Stop what is not needed, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor.",
+        unit=unit,
+        reason=Reason.SPAWN_FAILED.value,
+        stage="fds",
+        errno=errno.EMFILE,
+    )
+
+
+def check_room(unit: str) -> None:
+    """Refuse a start for which too few descriptors are left, while that can be told. Raises StartFailedError."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    try:
+        left = limit - len(os.listdir("/dev/fd"))
+    except OSError as error:
+        left = 0 if error.errno in SHORT else RESERVE
+    if left < RESERVE:
+        raise shortage(unit, left)

@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import PxError, StartFailedError
-from supervisord_py.process.host import check_room
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason
+from supervisord_py.process.supervisor import check_room
 
 UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
 FD = 3  # where its end of the socket is

@@ -27,9 +27,9 @@ from aiohttp import web
 
 from supervisord_py.config.documents import parse_sent
 from supervisord_py.errors import EXIT_USAGE, OverloadedError, PxError, TimedOutError, ToolFailedError
-from supervisord_py.process.host import SHORT, is_dead
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
+from supervisord_py.process.supervisor import SHORT, is_dead
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.manifest import ToolSpec, check_input

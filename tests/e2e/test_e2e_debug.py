@@ -50,9 +50,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("tool", sorted(FAULTS))
-def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_which_says_why_and_is_not_sticky(
-    home: House, tool: str
-) -> None:
+def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_and_is_not_sticky(home: House, tool: str) -> None:
     code, manifest, case, evidence = FAULTS[tool]
     home.tool(tool, code, **manifest)
     said = diagnosed(home, tool)[case]
@@ -94,9 +92,7 @@ def test_stopped_under_a_long_run(home: House) -> None:
     assert "stopped" in found
 
 
-def test_a_run_that_said_why_it_failed_is_no_bad_answer_to_a_later_process_and_a_sound_tool_has_no_fault(
-    home: House,
-) -> None:
+def test_a_run_that_said_why_it_failed_is_no_bad_answer_and_a_sound_tool_has_no_fault(home: House) -> None:
     fails = server("print('because', file=sys.stderr, flush=True) if body else None; return body")
     home.tool("talks", fails.replace("self.answer(run(body))", "self.answer(run(body), 500 if body else 200)"))
     assert home.run("talks", {"n": 1}).status == 500

@@ -48,9 +48,7 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
 
 
 @pytest.mark.parametrize("by", ["a sweep", "the next keeper"])
-def test_after_a_kill_9_of_the_keeper_nothing_is_left_and_what_was_interrupted_is_told(
-    rigs: Callable[..., Rig], by: str
-) -> None:
+def test_after_a_kill_9_nothing_is_left_and_what_was_interrupted_is_told(rigs: Callable[..., Rig], by: str) -> None:
     """Leaders die with it; what hid in sessions of its own is found by its mark, or by its cgroup."""
     rig = rigs()
     link = rig.up()

@@ -124,9 +124,7 @@ def test_a_group_holds_what_its_controllers_can(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_a_kill_of_the_kernel_is_told_from_one_by_its_own_limit(
-    events: str, reason: str | None, tmp_path: Path
-) -> None:
+def test_a_kill_of_the_kernel_is_told_from_a_limits(events: str, reason: str | None, tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text(events)
     assert cgroup.Cgroup(str(tmp_path)).oom() == reason
 

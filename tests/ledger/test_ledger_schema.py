@@ -121,9 +121,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
     assert (await open_ledger()).recovered_from is None
 
 
-async def test_a_file_that_the_disk_keeps_from_us_stays_where_it_is(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_is_locked_stays_where_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "_BUSY_MILLISECONDS", 50)
     fill(path, 1)
     other = sqlite3.connect(path, isolation_level=None)

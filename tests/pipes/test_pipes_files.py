@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,6 @@ from supervisord_py.pipes import files
 from supervisord_py.pipes.catalog import DiskError, PipeCatalog, write_pipe
 from supervisord_py.pipes.files import FetchError, fetch
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, usable
-from tls_site import Authority
 
 ADDED, CHANGED, REMOVED, BROKEN, MENDED = "added", "changed", "removed", "broken", "mended"
 
@@ -207,19 +207,41 @@ def test_a_removed_pipe_is_gone_but_for_what_a_link_leads_to(tmp_path: Path) -> 
 # -- https://…: whom it believes, and what it says of the others -------------------------------------------------------
 
 
+EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def openssl(*words: object) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
+
+
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an authority that signs certificates for these tests."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl(1) to sign certificates")
-    return Authority(tmp_path_factory.mktemp("tls"))
+    folder = tmp_path_factory.mktemp("tls")
+    openssl("req", "-x509", *EC, "-keyout", folder / "ca.key", "-out", folder / "ca.pem", "-subj", "/CN=ca", "-days", 2)
+    return folder
+
+
+def signed(folder: Path, names: str) -> ssl.SSLContext:
+    """Return what a server needs to be `names`, by that authority."""
+    key, asked, certificate, extensions = (folder / f"site.{kind}" for kind in ("key", "csr", "pem", "ext"))
+    extensions.write_text(f"subjectAltName={names}\n")
+    openssl("req", *EC, "-keyout", key, "-out", asked, "-subj", "/CN=site")
+    by = ("-CA", folder / "ca.pem", "-CAkey", folder / "ca.key", "-CAcreateserial", "-days", 1)
+    openssl("x509", "-req", "-in", asked, *by, "-extfile", extensions, "-out", certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 @pytest.fixture
-def good(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+def good(authority: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """Trust that authority, and nobody's proxy."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
     monkeypatch.setenv("NO_PROXY", "*")
-    return authority.context("good")
+    return signed(authority, "DNS:localhost,IP:127.0.0.1")
 
 
 @asynccontextmanager
@@ -270,8 +292,8 @@ async def test_what_is_no_pipe_adds_nothing(
     assert left_in(tmp_path) == []
 
 
-async def test_a_site_that_proves_to_be_another_is_refused(authority: Authority, good: ssl.SSLContext) -> None:
-    async with site(authority.context("other", names="DNS:example.org")) as here:
+async def test_a_site_that_proves_to_be_another_is_refused(authority: Path, good: ssl.SSLContext) -> None:
+    async with site(signed(authority, "DNS:example.org")) as here:
         with pytest.raises(FetchError, match=r"cannot read .*localhost"):
             await fetch(f"{here}/digest/pipe.md")
 

@@ -112,7 +112,7 @@ async def keeper() -> AsyncIterator[FakeKeeper]:
 @pytest.mark.parametrize(
     ("hello", "words"), [(refusal("protocol"), "protocol"), ({"protocol": 1, "pid": 1}, "cannot be read")]
 )
-async def test_another_protocol_or_a_broken_greeting_is_refused_and_the_channel_closed(
+async def test_another_protocol_or_a_broken_greeting_is_refused(
     keeper: FakeKeeper, hello: dict[str, Any], words: str
 ) -> None:
     keeper.answers["hello"] = hello
@@ -189,9 +189,7 @@ async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_har
 
 
 @pytest.mark.parametrize("ours", [False, True])
-async def test_the_end_of_the_channel_ends_every_call_and_only_the_keepers_is_a_loss(
-    keeper: FakeKeeper, ours: bool
-) -> None:
+async def test_the_channels_end_ends_every_call_and_only_the_keepers_is_a_loss(keeper: FakeKeeper, ours: bool) -> None:
     keeper.answers["stat"] = None
     client = await keeper.connect()
     await client.spawn(KEY, SPEC)
@@ -211,9 +209,7 @@ async def test_the_end_of_the_channel_ends_every_call_and_only_the_keepers_is_a_
     assert ours or (await client.wait(ended.key)).code == 4, "what was told before the loss can still be had"
 
 
-async def test_a_late_answer_is_dropped_with_its_descriptor(
-    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_answer_goes_with_its_descriptor(keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper.answers["take_fd"] = None
     client = await keeper.connect()
     monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)  # only now: the greeting may take its time

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from supervisord_py.keeper import procfs
-from supervisord_py.process import clock, host
+from supervisord_py.process import clock
 from supervisord_py.process.instance import describe, outcome
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.pool import Backoff, BackoffPolicy
+from supervisord_py.process.supervisor import is_dead
 from waiting import PATIENCE
 
 RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)
@@ -53,9 +54,7 @@ def test_the_verdict_comes_first_then_the_wish_then_readiness_then_how_it_ended(
          "SIGXCPU by the kernel (CPU limit reached: 0.8 s used)"),
     ],
 )  # fmt: skip
-def test_an_end_by_a_limit_is_told_with_how_by_whom_and_why(
-    changes: dict[str, Any], verdict: Verdict, words: str
-) -> None:
+def test_an_end_by_a_limit_is_told(changes: dict[str, Any], verdict: Verdict, words: str) -> None:
     assert describe(replace(KILLED, **changes), verdict) == f"killed by {words}, after 2.5 s"
 
 
@@ -67,10 +66,10 @@ def test_a_process_lives_until_it_is_a_zombie_and_nobody_else_is_taken_for_it() 
         row = procfs.look(child.pid)
         assert row is not None
         found = Identity(child.pid, row.start_time, "")
-        assert not host.is_dead(found)
-        assert host.is_dead(replace(found, start_time=row.start_time + 1))
+        assert not is_dead(found)
+        assert is_dead(replace(found, start_time=row.start_time + 1))
         child.communicate()  # closes its stdin; it ends
-    assert host.is_dead(found)
+    assert is_dead(found)
 
 
 # -- backoff -----------------------------------------------------------------------------------------------------------

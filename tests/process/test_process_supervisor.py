@@ -230,9 +230,7 @@ async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House) -> None
     assert (await house.row(instance.key)).reason == "evicted_lru"
 
 
-async def test_what_survives_a_stop_is_named_and_the_stop_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_survives_is_named_and_the_stop_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = await house.started()
     real, spared = house.client.stop, [True]
 
@@ -307,9 +305,7 @@ async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_
     assert await house.client.list("program:") == ()
 
 
-async def test_a_program_that_takes_too_long_is_stopped_with_its_tree_and_one_that_is_not_there_is_told(
-    house: House,
-) -> None:
+async def test_a_program_over_its_time_ends_with_its_tree_and_one_that_is_not_there_is_told(house: House) -> None:
     with pytest.raises(TimeoutError):
         await run(house, "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)", timeout=1.0)
     assert await house.client.list("program:") == ()

@@ -65,9 +65,8 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, file: str |
     assert (catalog.get("x") is before) == (file is None)
 
 
-def test_of_two_folders_with_one_id_the_second_is_an_error_and_a_blind_look_forgets_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_folder_of_an_id_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a blind look forgets none."""
     for folder in ("A folder", "b"):
         write_tool(tmp_path, folder, pixie_manifest("curve-fit"))
     catalog = Catalog([tmp_path, tmp_path])

@@ -166,9 +166,7 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHous
         assert "\n" not in it.value.detail, "without the text of the check"
 
 
-async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_or_cancelled_build_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_tool(tmp_path, "tool", requirements__txt="demo-px\n")
     for name in (".venv", ".venv.new", ".venv.old"):  # the last two were left by a build that was killed
         (folder / name).mkdir()

@@ -94,7 +94,7 @@ async def test_a_memory_budget_evicts_by_size(house: ToolHouse, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("house", [{"warm_keep_max": 1}], indirect=True)
-async def test_our_own_question_that_an_evicted_tool_leaves_unanswered_starts_it_no_more(
+async def test_our_unanswered_question_starts_no_evicted_tool(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits in the backlog like a client's, of whom a connection to a cold tool's port is the wish for it."""
@@ -134,9 +134,7 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     await eventually(is_said, words)
 
 
-async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_long_a_run_is_stopped_with_its_tool(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     over: list[ToolRun] = []
     exceed = ToolRun.exceed_runtime
 
@@ -161,9 +159,7 @@ async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collatera
     assert row.reason == "runtime_limit"
 
 
-async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_callers_own_time_is_kept(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "_CANCEL_SECONDS", PATIENCE)
     house.add("shapes")
     await house.ask("shapes")
@@ -173,9 +169,7 @@ async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
     assert house.state("shapes").in_flight == 0
 
 
-async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_runs_are_events_but_no_flood(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     house.add("shapes")
 
     async def fail(status: int) -> list[tuple[object, object]]:
@@ -194,9 +188,7 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_a_tool_says_once_its_error_is_out_is_told_however_late_the_keeper_reads_it(
-    house: ToolHouse, late: bool
-) -> None:
+async def test_what_a_tool_says_once_its_error_is_out_is_told(house: ToolHouse, late: bool) -> None:
     house.add("shapes")
     await house.ask("shapes")
     os.kill(house.rig.pid, signal.SIGSTOP if late else signal.SIGCONT)

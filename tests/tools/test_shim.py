@@ -95,9 +95,7 @@ def test_the_mode_that_was_asked_for_is_set_again(
     assert output(listening, tmp_path, text) == [timeout, timeout is None, port_of(listening), False]
 
 
-def test_other_sockets_are_left_alone_and_the_descriptor_does_not_survive_exec(
-    listening: socket.socket, tmp_path: Path
-) -> None:
+def test_other_sockets_are_left_alone_and_ours_ends_at_exec(listening: socket.socket, tmp_path: Path) -> None:
     text = f"""
         import json, os, socket, subprocess, sys
         port = {port_of(listening)}

@@ -101,9 +101,7 @@ async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again() -> N
         assert asked == [0, 0, 0]
 
 
-async def test_a_connection_that_was_not_read_to_its_end_or_is_too_old_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_connection_that_is_half_read_or_too_old_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(http(b"half", length=9), http(b"ok"), http(b"ok")) as (asked, upstream):
         async with await upstream.send("GET", "/"):
             pass
@@ -136,9 +134,7 @@ async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> N
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_a_stream_in_another_form_has_the_same_items_however_it_is_cut(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_in_another_form_has_the_same_items(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def cut(raw: bytes) -> AsyncIterator[bytes]:
         for at in range(0, len(raw), size):
             yield raw[at : at + size]
