@@ -29,31 +29,18 @@ from supervisord_py.process.events import RECENT_MAX
 NOW = 1_800_000_000.0
 
 
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("90", NOW - 90),
-        ("0.5h", NOW - 1800),
-        ("2026-01-31T12:00:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
-        ("2026-01-31T14:00:00+02:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
-    ],
-)
-def test_moments_are_times_or_ages(text: str, moment: float) -> None:
-    assert moment_of("since", text, NOW) == moment
+def test_moments_are_times_or_ages() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
+    known = {"90": NOW - 90, "0.5h": NOW - 1800, "2026-01-31T12:00:00": noon, "2026-01-31T14:00:00+02:00": noon}
+    assert {text: moment_of("since", text, NOW) for text in known} == known
     for wrong in ("", "-5", "10 m", "10x", "٣m", "1h30m", "yesterday", "2026-13-01T00:00:00Z"):
         with pytest.raises(BadRequestError, match="RFC 3339"):
             moment_of("since", wrong, NOW)
 
 
-@pytest.mark.parametrize(
-    ("document", "written"),
-    [
-        (["\udc00", math.inf, 2**70], rb'["\udc00",null,1180591620717411303424]'),
-        ({"ä": "\u2028"}, '{"ä":"\u2028"}'.encode()),
-    ],
-)
-def test_json_is_never_in_the_way_of_what_it_tells(document: Any, written: bytes) -> None:
-    assert json_bytes(document) == written
+def test_json_is_never_in_the_way_of_what_it_tells() -> None:
+    assert json_bytes(["\udc00", math.inf, 2**70]) == rb'["\udc00",null,1180591620717411303424]'
+    assert json_bytes({"ä": "\u2028"}) == '{"ä":"\u2028"}'.encode()
 
 
 LOGS, RUN = "logs.unit_logs", "tools.run"
@@ -109,41 +96,24 @@ UNITS = "tool:lorenz tool:text-stats tool:text-plot kernel:lorenz pipe:nightly k
 SECOND = {"kernel:a-1": "same", "kernel:b-2": "same", "kernel:lorenz": "mine"}
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        (["nightly"], ("pipe:nightly",)),
-        (["mine", "kernel:mine"], ("kernel:lorenz",)),
-        (["text-*", "tool:*", "nightly"], ("tool:text-plot", "tool:text-stats", "tool:lorenz", "pipe:nightly")),
-    ],
-)
-def test_what_is_meant_comes_once_and_globs_sorted(typed: list[str], meant: tuple[str, ...]) -> None:
-    assert resolve(typed, UNITS, SECOND) == meant
+def test_names_and_globs_mean_units_each_once_or_are_unknown_or_ambiguous() -> None:
+    for typed, meant in {
+        "nightly": "pipe:nightly",
+        "mine kernel:mine": "kernel:lorenz",
+        "text-* tool:* nightly": "tool:text-plot tool:text-stats tool:lorenz pipe:nightly",
+    }.items():
+        assert resolve(typed.split(), UNITS, SECOND) == tuple(meant.split())
     assert resolve(["tool:x[1]"], ["tool:x[1]", "tool:x1"]) == ("tool:x[1]",), "exact names win over globs"
-
-
-@pytest.mark.parametrize(
-    ("typed", "candidates"),
-    [("lorenz", ["kernel:lorenz", "tool:lorenz"]), ("same", ["kernel:a-1", "kernel:b-2"]), ("text-*", UNITS[2:0:-1])],
-)
-def test_an_ambiguous_name_lists_the_candidates(typed: str, candidates: list[str]) -> None:
-    with pytest.raises(AmbiguousNameError) as caught:
-        resolve_one(typed, UNITS, SECOND)
-    assert (caught.value.extra["candidates"], caught.value.exit_code) == (candidates, 2)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "near"),
-    [
-        ("text-stat", "tool:text-stats"),
-        ("tool:nope", None),
-        ("kernel:nightli", "pipe:nightly"),
-    ],
-)
-def test_an_unknown_name_comes_with_the_nearest_and_a_shared_kind_is_no_likeness(wanted: str, near: str | None) -> None:
-    with pytest.raises(UnknownUnitError, match=wanted) as caught:
-        resolve([wanted], [*UNITS, "tool:ed"])
-    assert caught.value.hint == (f"did you mean {near!r}?" if near else "see: pxctl status")
+    several = {"lorenz": ["kernel:lorenz", "tool:lorenz"], "same": ["kernel:a-1", "kernel:b-2"]}
+    for name, candidates in {**several, "text-*": UNITS[2:0:-1]}.items():
+        with pytest.raises(AmbiguousNameError) as ambiguous:
+            resolve_one(name, UNITS, SECOND)
+        assert (ambiguous.value.extra["candidates"], ambiguous.value.exit_code) == (candidates, 2)
+    # The hint names the nearest; a kind that is shared is no likeness.
+    for name, near in {"text-stat": "tool:text-stats", "tool:nope": None, "kernel:nightli": "pipe:nightly"}.items():
+        with pytest.raises(UnknownUnitError, match=name) as unknown:
+            resolve([name], [*UNITS, "tool:ed"])
+        assert unknown.value.hint == (f"did you mean {near!r}?" if near else "see: pxctl status")
 
 
 def lines(content: bytes) -> list[dict[str, Any]]:

@@ -138,18 +138,15 @@ def test_any_text_is_a_value_or_a_problem(key: tuple[str, str], text: str) -> No
         assert {row["origin"] for row in loaded.rows()} == {"default", f"env {variable}"}
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("tools.env_allow", "A, B,,LC_*", ["A", "B", "LC_*"]),
-        ("tools.paths", f"/a,b{os.pathsep}/c", ["/a,b", "/c"]),
-        ("tools.memory_budget_mb", "", None),
-        ("kernels.managed", "YES", True),
-    ],
-)
-def test_texts_become_lists_switches_and_nothing(load: Load, key: str, text: str, value: object) -> None:
-    for loaded in (load(flags=(f"{key}={text}",)), load(**{f"PX_{key.replace('.', '__')}".upper(): text})):
-        assert (key, value) in [(row["key"], row["value"]) for row in loaded.rows()]
+def test_texts_become_lists_switches_and_nothing(load: Load) -> None:
+    texts: dict[str, tuple[str, object]] = {
+        "tools.env_allow": ("A, B,,LC_*", ["A", "B", "LC_*"]), "tools.paths": (f"/a,b{os.pathsep}/c", ["/a,b", "/c"]),
+        "tools.memory_budget_mb": ("", None), "kernels.managed": ("YES", True),
+    }  # fmt: skip
+    variables = {f"PX_{key.replace('.', '__')}".upper(): text for key, (text, _) in texts.items()}
+    for loaded in (load(flags=tuple(f"{key}={text}" for key, (text, _) in texts.items())), load(**variables)):
+        found = {row["key"]: row["value"] for row in loaded.rows()}
+        assert {key: found[key] for key in texts} == {key: value for key, (_, value) in texts.items()}
 
 
 def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Load) -> None:
