@@ -102,6 +102,11 @@ class TooLargeError(PxError, kind="too_large", title="Body too large", status=41
 class InvalidInputError(PxError, kind="invalid_input", title="Input does not fit", status=422, exit_code=EXIT_USAGE):
     """The input does not fit the schema; `errors` is a list of `{pointer, message}`."""
 
+    @classmethod
+    def at(cls, pointer: str, message: str, hint: str, **extra: Any) -> Self:
+        """Return the error of the one member that does not fit."""
+        return cls(message, hint=hint, errors=[{"pointer": pointer, "message": message}], **extra)
+
 
 class ConfigError(PxError, kind="config_error", title="Broken configuration", status=422, exit_code=EXIT_USAGE):
     """A file that a user wrote is broken; file, line and pointer are in the detail and in `extra`."""

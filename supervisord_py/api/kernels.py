@@ -27,7 +27,7 @@ from supervisord_py.api.context import ApiCall, Document, HeldCall
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE
 from supervisord_py.api.units import change_unit, measure
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.errors import InvalidInputError, UnknownUnitError
 from supervisord_py.kernels import render
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 from supervisord_py.kernels.live_session import SessionView
@@ -115,7 +115,8 @@ def _place(body: s.Place) -> dict[str, Any]:  # the members that decide where co
     place = {name: getattr(body, name) for name in ("cwd", "interpreter", "kernelspec", "backend")}
     wrong = next((name for name in ("interpreter", "kernelspec") if place[name] is not None), None)
     if wrong and (body.language == "bash" or body.backend is BackendName.BASH):
-        raise s.refuse(f"/{wrong}", f"Shell cells run in bash, which no {wrong} changes.", f"leave {wrong} out")
+        message = f"Shell cells run in bash, which no {wrong} changes."
+        raise InvalidInputError.at(f"/{wrong}", message, f"leave {wrong} out")
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
@@ -171,7 +172,7 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     given = [name for name in _SOURCES if getattr(body, name) is not None]
     if len(given) != 1:
         told = " and ".join(given) or "none"
-        raise s.refuse("", f"The body must have one of {', '.join(_SOURCES)}, not {told}.", _EXAMPLE)
+        raise InvalidInputError.at("", f"The body must have one of {', '.join(_SOURCES)}, not {told}.", _EXAMPLE)
     cells, kernelspec = tuple(Cell(each.code, each.title) for each in body.cells or ()), None
     if body.code is not None:
         cells = (Cell(body.code),)
@@ -181,7 +182,7 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
         cells, named = await asyncio.to_thread(render.cells_of_notebook, body.notebook)
         kernelspec = None if named == _USUAL_SPEC else named
     if not cells:
-        raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", _EXAMPLE)
+        raise InvalidInputError.at(f"/{given[0]}", f"/{given[0]} has no cell to run.", _EXAMPLE)
     return cells, kernelspec
 
 
@@ -294,7 +295,8 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the session's cells, oldest first."""
     view = session_of(call, cwd)
-    return {"kernel": view.id, "cells": [streams.pick(row) for row in await call.context.kernels.cells(view.id)]}
+    rows = await call.context.kernels.cell_store.history(view.id)
+    return {"kernel": view.id, "cells": [streams.pick(row) for row in rows]}
 
 
 async def cell_output(

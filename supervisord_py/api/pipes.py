@@ -20,7 +20,7 @@ from supervisord_py.api import schemas as s
 from supervisord_py.api import streams
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.units import is_glob, resolve_one
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.errors import InvalidInputError, UnknownUnitError
 from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, Execution, ExecutionFilter, Status, Usage
 from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
@@ -94,7 +94,7 @@ async def enable(call: ApiCall, body: s.Body) -> Document:
 async def configure(call: ApiCall, body: dict[str, Any]) -> Document:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
     if not body:
-        raise s.refuse("", "The body names no key.", 'for example {"schedule": "every 2h"}')
+        raise InvalidInputError.at("", "The body names no key.", 'for example {"schedule": "every 2h"}')
     return pipe_document(await call.context.pipes.files.configure(pipe_name(call), body))
 
 

@@ -170,7 +170,3 @@ def read_body(kind: type[B], raw: bytes) -> B:
     mistakes = [{"pointer": it.pointer, "message": it.message} for it in documents.convert(document, kind)[1]]
     detail = f"{mistakes[0]['pointer'] or 'The body'}: {mistakes[0]['message']}."
     raise InvalidInputError(detail, hint="see: man pxd-api", errors=mistakes)
-
-
-def refuse(pointer: str, message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])

@@ -128,11 +128,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
         return code
 
     async def send_signal(self, signum: int) -> None:
-        """Interrupt or end the kernel; 0 asks whether it is there. Raises OSError: it is gone, or no such signal."""
-        if signum == 0:
-            if await self.poll() is not None:
-                raise ProcessLookupError(f"kernel:{self._session} has ended")
-        elif signum == signal.SIGINT:
+        """Interrupt or end the kernel. Raises OSError: there is no other signal."""
+        if signum == signal.SIGINT:
             await self._ask("/interrupt")
         elif signum in {signal.SIGTERM, signal.SIGKILL}:
             await self.kill()

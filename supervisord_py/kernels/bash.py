@@ -130,8 +130,6 @@ class BashHandle:
             if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
                 return reply
             raise KernelGoneError(f"the process of cell {cell.cell_id} is gone, how it ended is not known")
-        if self.shell is not None and not is_sent:
-            raise ConflictError(f"a cell of {self.unit} is running", unit=self.unit)
         if self.shell is None:
             self.shell = ShellInstance(self._supervisor.placement.new_key(), self)
         self._cell = asyncio.create_task((self._see_out if is_sent else self._run)(self.shell, cell))

@@ -109,11 +109,7 @@ def real_cwd(cwd: str | None, home: str) -> str:
         if not any("\ud800" <= char <= "\udfff" for char in real):
             return real
     message = f"Working directory {repr(wanted)[:200]} does not exist, cannot be entered, or is no absolute path."
-    raise refused("/cwd", message, "name a directory that exists, with --cwd")
-
-
-def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
+    raise InvalidInputError.at("/cwd", message, "name a directory that exists, with --cwd")
 
 
 def is_trusted(path: str, cwd: str) -> bool:

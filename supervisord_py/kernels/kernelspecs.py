@@ -118,8 +118,7 @@ def unknown(name: str, names: list[str], where: str = "") -> InvalidInputError:
     meant = f"; did you mean {near}?" if near else "."
     message = f"there is no kernelspec {name[:80]!r}{where}{meant} There are: {', '.join(names) or 'none'}."
     hint = "`jupyter kernelspec list` shows where they are looked for."
-    errors = [{"pointer": "/kernelspec", "message": message}]
-    return InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
+    return InvalidInputError.at("/kernelspec", message, hint, nearest=near, kernelspecs=names)
 
 
 def _folders() -> dict[str, str]:

@@ -108,8 +108,7 @@ class LiveSession(KernelSlot):
         if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
             message = f"The session's working directory is not there any more, or cannot be entered: {cwd}"
             hint = "Put it back, or take another folder's session with `--cwd`."
-            errors = [{"pointer": "/cwd", "message": message}]
-            raise InvalidInputError(message, hint=hint, unit=self.unit, errors=errors)
+            raise InvalidInputError.at("/cwd", message, hint, unit=self.unit)
 
     def request(self) -> StartRequest:
         key, is_bash = self.key, not self.keeps_variables

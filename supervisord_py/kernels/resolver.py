@@ -19,7 +19,7 @@ from supervisord_py.errors import ConfigError, InvalidInputError, PxError, Start
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.config import KernelsConfig, Offer, report
 from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter, refused
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter
 from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
 from supervisord_py.kernels.session import (
     BASH,
@@ -51,9 +51,6 @@ class InterpreterResolver:
         self.client = client
         self.installs = Installs(client)
         self.said: dict[str, Interpreter] = {}  # by path, while the files hold
-
-    async def close(self) -> None:
-        await self.installs.close()
 
     async def resolve(
         self,
@@ -153,7 +150,7 @@ class Resolution:
         if request.language != PYTHON:
             message = f"cells are in {PYTHON} or {BASH}, not in {request.language[:40]!r}"
             hint = f"say {PYTHON} or {BASH}, or name a kernelspec: `jupyter kernelspec list`"
-            raise refused("/language", message, hint)
+            raise InvalidInputError.at("/language", message, hint)
         if self._backend is BackendName.GATEWAY_EXTERNAL:
             return self._elsewhere()
         spec = None
@@ -163,7 +160,7 @@ class Resolution:
             return await self._python(await self._order(), spec)
         if request.interpreter is not None:
             detail = f"the kernelspec {spec.name} says itself what it runs; no other interpreter can be named beside it"
-            raise refused("/interpreter", detail, "name the one or the other")
+            raise InvalidInputError.at("/interpreter", detail, "name the one or the other")
         key = f"{SPEC_PREFIX}{spec.name}"
         if spec.python is not None:
             return await self._python((Candidate(Source.KERNELSPEC, (spec.python,)),), spec, key)
@@ -322,7 +319,7 @@ class Resolution:
         members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
         match source:
             case Source.REQUEST:
-                return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
+                return InvalidInputError.at("/interpreter", detail, **members)
             case Source.SETTING:
                 return ConfigError(detail, key=source.value, **members)
             case Source.KERNELSPEC:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelWaiter, LiveSession, SessionView
 from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want
-from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
@@ -118,7 +117,7 @@ class Kernels:
         await self.pool.backends.close(stop=stop)
         await self.supervisor.close()
         if "resolver" in self.__dict__:
-            await self.resolver.close()
+            await self.resolver.installs.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         self._recent.clear()
@@ -144,9 +143,6 @@ class Kernels:
     def touch(self, session_id: str) -> None:
         session = self.register.known(session_id)
         session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
-
-    async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
-        return await self.cell_store.history(session_id)
 
     async def export(self, session_id: str) -> dict[str, Any]:
         return await self.cell_store.export(self.register.known(session_id))

@@ -68,10 +68,8 @@ def session_name(asked: str) -> str:
     """Return the name of a session as asked for. Raises InvalidInputError: it cannot be one."""
     if NAME.fullmatch(asked):
         return asked
-    message = "must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
-    errors = [{"pointer": "/name", "message": message}]
-    said = f"name {message}, not {asked[:64]!a}."
-    raise InvalidInputError(said, hint="Without a name it is `default`.", errors=errors)
+    message = f"A name is 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit; not {asked[:64]!a}."
+    raise InvalidInputError.at("/name", message, "Without a name it is `default`.")
 
 
 class SessionKey(Struct, frozen=True):

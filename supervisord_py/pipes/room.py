@@ -185,8 +185,8 @@ class Pipes(PipeViews):
         unit, others, most = f"pipe:{name}", self.of_pipes.get(name, {}), self.config.timeout_max_seconds
         if seconds is not None and seconds > most:
             message = f"a timeout is at most {most:g} s (pipes.timeout_max_seconds), not {seconds:g} s"
-            hint, found = "leave it out: the pipe has one of its own", [{"pointer": "/timeout", "message": message}]
-            raise errors.InvalidInputError(message, hint=hint, unit=unit, errors=found)
+            hint = "leave it out: the pipe has one of its own"
+            raise errors.InvalidInputError.at("/timeout", message, hint, unit=unit)
         for run in () if queue else others.values():
             waits = self.line.position(run.execution) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:

@@ -87,7 +87,7 @@ class ResolverHouse:
         return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})
 
     async def close(self) -> None:
-        await self.resolver.close()
+        await self.resolver.installs.close()
         assert [child.unit for child in await self.placement.list("")] == []
 
     def install_with(self, first: str = "") -> None:

@@ -268,7 +268,7 @@ async def test_the_end_of_the_control_plane_ends_a_build(house: ResolverHouse, b
     house.install_with(first="sleep 600")
     call = asyncio.create_task(house.choose())
     await eventually(house.built)
-    await house.resolver.close()
+    await house.resolver.installs.close()
     with pytest.raises(ShuttingDownError):
         await call
     assert list(await house.placement.list("program:")) == []

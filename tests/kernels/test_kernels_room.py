@@ -199,7 +199,7 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
     following = await house.run('[ "$HOME" ] && echo next', language="bash")
     assert following.status is CellStatus.OK, "in the session's environment"
     await house.ledger.flush()
-    rows = await house.room.cells(view.id)
+    rows = await house.room.cell_store.history(view.id)
     assert [row.status for row in rows] == ["ok", "ok"]
     assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 

@@ -110,8 +110,8 @@ class CellWriter:
     def begin(self, code: str) -> None:
         self._record("begin", code=code)
 
-    def message(self, kind: str, content: Mapping[str, Any]) -> bool:
-        """Record what a Jupyter message about the cell says, whatever it holds; False for one that is no output."""
+    def message(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Record what a Jupyter message about the cell says, whatever it holds, if that is output."""
         data, metadata, transient = (_map(content.get(name)) for name in ("data", "metadata", "transient"))
         if kind == "stream":
             text = str(content.get("text") or "").encode("utf-8", "surrogatepass")
@@ -131,9 +131,6 @@ class CellWriter:
             self._record("clear", wait=bool(content.get("wait")))
         elif kind == "error":
             self._record("error", **_error(content))
-        else:
-            return False
-        return True
 
     def reply(self, content: Mapping[str, Any]) -> None:
         """Close the cell by the content of its execute_reply; {} where none came."""

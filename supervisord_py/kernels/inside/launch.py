@@ -51,8 +51,6 @@ def read_options() -> Any:
     parser.add_argument("--px-overlay")
     parser.add_argument("--px-modules", action="append", default=[])
     parser.add_argument("--px-zygote", type=int)
-    newer = "daemon and launcher differ: `pxctl daemon restart`"
-    parser.error = lambda message: refuse(message, newer)  # type: ignore[method-assign]
     options, sys.argv[1:] = parser.parse_known_args(sys.argv[1:])
     return options
 
