@@ -24,14 +24,6 @@ ROW_KEYS |= {"exit_code", "error_type", "error_message", "pid", "agent", "model"
 ROW_KEYS |= {"retry_count", "tokens", "cost"}
 BLOBS = {"stdout", "stderr", "rendered_prompt", "preset_snapshot", "plan"}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-ROUTES = {
-    *(("get", path) for path in ("/api/pipes", "/api/pipes/{p}", "/api/pipes/{p}/executions")),
-    *(("get", f"/api/pipes/{{p}}/executions/{{id}}{part}") for part in ("", "/output", "/tail")),
-    *(("post", f"/api/pipes/{{p}}/{verb}") for verb in ("run", "enable", "disable", "config")),
-    *(("post", f"/api/pipes/{{p}}/executions/{{id}}/{verb}") for verb in ("cancel", "retry")),
-    ("delete", "/api/pipes/{p}"),
-    ("post", "/api/events/{name}"),
-}
 GATE = "while [ ! -e go ]; do sleep 0.02; done"
 """Runs until its folder has a file `go`."""
 
@@ -59,7 +51,7 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
     assert (told["schema"], told["next_cursor"]) == ("px.executions/1", None)
     assert set(told["executions"][0]) >= ROW_KEYS
     assert not BLOBS & set(told["executions"][0]), "lists never carry blobs"
-    whole = home.json("pipe", "show", str(done.id))
+    whole = home.get(f"/api/pipes/good/executions/{done.id}")
     assert set(whole) >= ROW_KEYS | BLOBS
     stamps = [whole[name] for name in ("queued_at", "started_at", "finished_at", "context_start", "context_end")]
     assert all(STAMP.fullmatch(stamp) for stamp in stamps), stamps
@@ -67,8 +59,6 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
     assert (whole["agent"], whole["model"], whole["tokens"], whole["cost"]) == ("command", None, None, None)
     unit = home.unit("pipe:good")
     assert (unit["kind"], unit["state"], unit["next_run"]) == ("pipe", "idle", good["next_run"])
-    openapi = home.get("/api/openapi.json")["paths"]
-    assert not {(verb, path) for verb, path in ROUTES if verb not in openapi.get(path, {})}
     report = home.json("pipe", "next", "good")
     assert (len(report["upcoming"]), report["upcoming"]) == (5, sorted(report["upcoming"]))
     assert datetime.fromisoformat(report["next_run"]) == datetime.fromisoformat(good["next_run"])
@@ -135,15 +125,6 @@ def test_rows_are_filtered_and_paged(home: PipeHouse) -> None:
     failed = [each.id for each in home.rows("pipe=many&status=failed")]
     told = home.json("pipe", "runs", "many", "--status", "failed", "--since", "1h")
     assert [each["id"] for each in told["executions"]] == failed[::-1]
-
-
-def test_the_same_request_twice_is_one_execution(home: PipeHouse) -> None:
-    keys = {"Idempotency-Key": "walk-1", "X-Request-Id": "walk"}
-    answers = [home.request("POST", "/api/pipes/good/run", {}, headers=keys) for _ in range(2)]
-    assert [each.status for each in answers] == [202, 202]
-    assert answers[0].json()["id"] == answers[1].json()["id"]
-    assert answers[0].headers["x-request-id"] == "walk"
-    home.ended(answers[0].json()["id"])
 
 
 # -- output -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisord_py.ledger.pipes import ErrorType
 from supervisord_py.pipes import adapters as a
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, Variable, in_range, load_adapters, parse_version
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
@@ -46,21 +45,13 @@ argv = ["my-agent", ["--model", "{model}"]]
 prompt = "arg"
 prompt_argv = ["--", "{prompt}"]
 env = { A = "1", B = { value = "{model}", when = ["url"] } }
-errors = [{ type = "rate_limited", pattern = 'slow down' }]
-success = { exit = [3], require = "text", scan_output = true }
-stop = { signal = "INT", grace_seconds = 1.5, settle_seconds = 0 }
 provider_keys = { acme = "ACME_KEY", other = ["A", "B"] }
-[agents.mine.files."a/b.json"]
-json = [1]
 """,
     )
     assert found.problems == []
     spec, mine, ours = found.get("mine"), found.get("pi"), load_adapters(None).get("pi")
     assert spec.argv == ("my-agent", ("--model", "{model}"))
     assert (spec.prompt, spec.env["B"]) == ("arg", Variable("{model}", ("url",)))
-    assert spec.errors == (ErrorPattern(ErrorType.RATE_LIMITED, "slow down"),)
-    assert spec.success == SuccessRule((3,), "text", scan_output=True)
-    assert (spec.stop.grace_seconds, spec.session_argv) == (1.5, ())
     assert [spec.keys_of(each) for each in ("acme", "nobody", None)] == [("ACME_KEY",), (), ("ACME_KEY", "A", "B")]
     assert (mine.extra_argv, mine.env["PI_TELEMETRY"], len(mine.env)) == (("--tools", "read"), "1", len(ours.env))
     assert (mine.argv, mine.files, mine.version) == (ours.argv, ours.files, ours.version)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PipeRig, eventually
 from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes import output
 from supervisord_py.pipes.output import MARK, Copier, OutputStream, Redactor, redact
@@ -117,16 +117,15 @@ def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(
     assert output.texts(tmp_path, limit)["stdout"] == text
 
 
-async def test_whoever_reads_an_output_whose_files_are_gone_is_told(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("long", "head -c 400000 /dev/zero | tr '\\0' x; echo err >&2")
-        done = await rig.run("long")
-        assert (done.status, done.stdout_bytes, done.lost_bytes > 0) == (Status.COMPLETED, 400_000, False)
-        await eventually(lambda: not rig.placement.children(), "the release")
-        shutil.rmtree(rig.room.folder(done.id))
-        page = await rig.room.output(done.id, OUT, 0, 1_000_000)
-        assert (page.data, page.complete, page.truncated) == (b"", False, True)
-        assert (await rig.room.execution(done.id, blobs=True)).stdout == done.stdout
+async def test_whoever_reads_an_output_whose_files_are_gone_is_told(own_rig: PipeRig) -> None:
+    own_rig.shell("long", "head -c 400000 /dev/zero | tr '\\0' x; echo err >&2")
+    done = await own_rig.run("long")
+    assert (done.status, done.stdout_bytes, done.lost_bytes > 0) == (Status.COMPLETED, 400_000, False)
+    await eventually(lambda: not own_rig.placement.children(), "the release")
+    shutil.rmtree(own_rig.room.folder(done.id))
+    page = await own_rig.room.output(done.id, OUT, 0, 1_000_000)
+    assert (page.data, page.complete, page.truncated) == (b"", False, True)
+    assert (await own_rig.room.execution(done.id, blobs=True)).stdout == done.stdout
 
 
 # -- redaction ---------------------------------------------------------------------------------------------------------

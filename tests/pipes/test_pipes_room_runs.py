@@ -9,11 +9,12 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
 
-from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house, preset
+from pipe_rig import PipeRig, eventually, pipe_house, preset
 from supervisord_py.errors import BadRequestError, InterruptedRunError
 from supervisord_py.ledger.pipes import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger, mark_running
 from supervisord_py.ledger.store import LedgerUnavailableError
@@ -141,12 +142,10 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
     """A crash between the final row and what follows: the retry and other pipes come all the same, once."""
     own_rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
     with monkeypatch.context() as crash:
-        crash.setattr(Pipes, "after", _nothing)
+        crash.setattr(Pipes, "after", AsyncMock())
         crash.setattr(KeeperClient, "release", lambda *_: None)
         number = (await own_rig.room.run("flaky"))[0].id
-        async with asyncio.timeout(PATIENCE):
-            while not (await own_rig.room.ledger.flush() and await _is_final(own_rig, number)):
-                await asyncio.sleep(0.005)
+        await eventually(lambda: own_rig.room.runs[number].execution.status.is_final, "its row")
         await own_rig.room.detach()
     for _ in range(2):
         await own_rig.put_down()
@@ -157,15 +156,6 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
         await own_rig.room.detach()
     await own_rig.put_down()
     await own_rig.open()
-
-
-async def _nothing(*_: object, **__: object) -> None:
-    """Be a control plane that was killed here."""
-
-
-async def _is_final(rig: PipeRig, number: int) -> bool:
-    row = await EXECUTIONS.get(rig.ledger, number)
-    return row is not None and row.status.is_final
 
 
 async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(

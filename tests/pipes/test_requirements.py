@@ -179,24 +179,23 @@ async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None
     assert {it.name for it in (folder / "output" / str(number)).iterdir()} == {"INCOMPLETE", "report"}
 
 
-async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
-    async with pipe_house(short_tmp) as house:
-        house.shell("b2-mute", "sleep 1000", "timeout: 1000\nretries: 0")
-        house.shell("b2-well", "while :; do echo x; sleep 0.02; done", "timeout: 1000\nretries: 0")
-        mute, well = await house.begun("b2-mute"), await house.begun("b2-well")
-        before = house.room.watch.resumed_at
-        house.time.sleep(3600)
-        live = house.room.runs.get(well)
-        assert live is not None
-        await eventually(lambda: house.room.watch.resumed_at > before, "the resume is seen")
-        await eventually(lambda: live.heard_at > house.room.watch.resumed_at, "words after the resume")
-        assert house.room.health()["running"] == 2
-        house.time.pass_by(WAKE_SILENCE_SECONDS + 1)
-        done = await house.room.wait(mute)
-        assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
-        assert "said nothing for 60 s after the machine woke up" in (done.error_message or "")
-        assert house.running(well) is not None
+    own_rig.shell("b2-mute", "sleep 1000", "timeout: 1000\nretries: 0")
+    own_rig.shell("b2-well", "while :; do echo x; sleep 0.02; done", "timeout: 1000\nretries: 0")
+    mute, well = await own_rig.begun("b2-mute"), await own_rig.begun("b2-well")
+    before = own_rig.room.watch.resumed_at
+    own_rig.time.sleep(3600)
+    live = own_rig.room.runs.get(well)
+    assert live is not None
+    await eventually(lambda: own_rig.room.watch.resumed_at > before, "the resume is seen")
+    await eventually(lambda: live.heard_at > own_rig.room.watch.resumed_at, "words after the resume")
+    assert own_rig.room.health()["running"] == 2
+    own_rig.time.pass_by(WAKE_SILENCE_SECONDS + 1)
+    done = await own_rig.room.wait(mute)
+    assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
+    assert "said nothing for 60 s after the machine woke up" in (done.error_message or "")
+    assert own_rig.running(well) is not None
 
 
 def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
@@ -231,14 +230,13 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
 
 
 async def test_b5_a_connection_that_drops_ends_with_the_timeout(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
-    async with pipe_house(short_tmp) as house:
-        house.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
-        done = await house.overdue("b5", len("half an answer\nso far\n"))
-        assert (done.status, done.error_type, done.incomplete) == (Status.TIMED_OUT, ErrorType.TIMEOUT, True)
-        assert (done.stdout, done.stderr) == ("half an answer\n", "so far\n")
+    own_rig.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
+    done = await own_rig.overdue("b5", len("half an answer\nso far\n"))
+    assert (done.status, done.error_type, done.incomplete) == (Status.TIMED_OUT, ErrorType.TIMEOUT, True)
+    assert (done.stdout, done.stderr) == ("half an answer\n", "so far\n")
 
 
 # -- C: what is kept ---------------------------------------------------------------------------------------------------
@@ -253,31 +251,30 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
     assert stat.S_IMODE(rig.config.executions_dir.stat().st_mode) == 0o700
 
 
-async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
-    async with pipe_house(short_tmp) as house:
-        fails = house.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
-        works = house.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
-        connection = house.ledger._writing
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        monkeypatch.setattr(output, "disk_is_full", lambda _: True)
-        queued = [(await house.room.run(name))[0] for name in ("c2", "c2-well")]
-        await eventually(lambda: len(house.room.refused_output()) == 2, "the trouble")
-        monkeypatch.setattr(output, "disk_is_full", lambda _: False)
-        await eventually(lambda: not house.room.refused_output(), "the room")
-        for folder in (fails, works):
-            (folder / "gate").touch()
-        bad, good = await asyncio.gather(*(house.room.wait(each.id) for each in queued))
-        assert "full" in (house.room.health()["ledger"] or ""), "who waits is answered all the same"
-        connection.execute("PRAGMA max_page_count = 1000000")
-        await eventually(lambda: house.room.health()["ledger"] is None, "the recovery")
-        assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
-        assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
-        while not await house.ledger.flush():
-            await asyncio.sleep(0.005)
-        row = await house.room.execution(bad.id, blobs=True)
-        assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
+    fails = own_rig.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
+    works = own_rig.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
+    connection = own_rig.ledger._writing
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    monkeypatch.setattr(output, "disk_is_full", lambda _: True)
+    queued = [(await own_rig.room.run(name))[0] for name in ("c2", "c2-well")]
+    await eventually(lambda: len(own_rig.room.refused_output()) == 2, "the trouble")
+    monkeypatch.setattr(output, "disk_is_full", lambda _: False)
+    await eventually(lambda: not own_rig.room.refused_output(), "the room")
+    for folder in (fails, works):
+        (folder / "gate").touch()
+    bad, good = await asyncio.gather(*(own_rig.room.wait(each.id) for each in queued))
+    assert "full" in (own_rig.room.health()["ledger"] or ""), "who waits is answered all the same"
+    connection.execute("PRAGMA max_page_count = 1000000")
+    await eventually(lambda: own_rig.room.health()["ledger"] is None, "the recovery")
+    assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
+    assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
+    while not await own_rig.ledger.flush():
+        await asyncio.sleep(0.005)
+    row = await own_rig.room.execution(bad.id, blobs=True)
+    assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
 
 async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

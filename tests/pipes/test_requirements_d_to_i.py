@@ -470,12 +470,11 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
     assert (presets.file_problem, presets.by_id["i3"].model) == (None, "half")
 
 
-async def test_i4_a_blocked_agent_ends_with_the_timeout(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i4_a_blocked_agent_ends_with_the_timeout(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
     monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
-    async with pipe_house(short_tmp) as house:
-        folder = house.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
-        os.mkfifo(folder / "question")
-        done = await house.overdue("i4", len("asking\n"))
-        assert (done.status, done.error_type, done.stdout) == (Status.TIMED_OUT, ErrorType.TIMEOUT, "asking\n")
-        assert house.room.get("i4").running is None
+    folder = own_rig.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
+    os.mkfifo(folder / "question")
+    done = await own_rig.overdue("i4", len("asking\n"))
+    assert (done.status, done.error_type, done.stdout) == (Status.TIMED_OUT, ErrorType.TIMEOUT, "asking\n")
+    assert own_rig.room.get("i4").running is None
