@@ -11,7 +11,6 @@ import json
 import secrets
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -97,9 +96,8 @@ def stop_all(held: stage.Daemon) -> None:
 
 
 def first_cell_of_ours(held: stage.Daemon, method: str) -> float:
-    begin = time.perf_counter()
-    kernel = execute(held)["kernel"]
-    seconds = time.perf_counter() - begin
+    seconds, answer = stage.clocked(lambda: execute(held))
+    kernel = answer["kernel"]
     if (found := held.ask("GET", f"/api/kernels/{kernel}")["start_method"]) != method:
         raise RuntimeError(f"the kernel was started by {found}")
     held.ask("POST", f"/api/kernels/{kernel}/stop")
@@ -117,9 +115,7 @@ def with_zygote(held: stage.Daemon) -> None:
 
 def first_cells(rounds: int = 10) -> list[stage.Row]:
     def theirs() -> float:
-        begin = time.perf_counter()
-        pair = started_and_asked()
-        seconds = time.perf_counter() - begin
+        seconds, pair = stage.clocked(started_and_asked)
         ended(*pair)
         return seconds
 
@@ -135,19 +131,16 @@ def first_cells(rounds: int = 10) -> list[stage.Row]:
 
 def at_once(rounds: int = 5) -> list[stage.Row]:
     def theirs() -> float:
-        begin = time.perf_counter()
-        pairs = list(threads.map(lambda _: started_and_asked(), range(KERNELS)))
-        seconds = time.perf_counter() - begin
+        seconds, pairs = stage.clocked(lambda: list(threads.map(lambda _: started_and_asked(), range(KERNELS))))
         for pair in pairs:
             ended(*pair)
         return seconds
 
     def ours() -> float:
         stop_all(held)
-        begin = time.perf_counter()
-        answers = list(threads.map(lambda at: execute(held, session=f"bench{at}"), range(KERNELS)))
-        seconds = time.perf_counter() - begin
-        if len({answer["kernel"] for answer in answers}) != KERNELS:
+        each = partial(threads.map, lambda at: execute(held, session=f"bench{at}")["kernel"], range(KERNELS))
+        seconds, kernels = stage.clocked(lambda: set(each()))
+        if len(kernels) != KERNELS:
             raise RuntimeError("sessions shared a kernel")
         return seconds
 
@@ -181,9 +174,7 @@ def round_trips(rounds: int = 10) -> list[stage.Row]:
 
 def prints(rounds: int = 5) -> list[stage.Row]:
     def whole(act: Any, *what: Any) -> float:
-        begin = time.perf_counter()
-        printed = act(*what)
-        seconds = time.perf_counter() - begin
+        seconds, printed = stage.clocked(lambda: act(*what))
         if printed != PRINTED:
             raise RuntimeError(f"{printed} bytes of {PRINTED} arrived")
         return seconds

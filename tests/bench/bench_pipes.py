@@ -109,14 +109,10 @@ def latency(held: stage.Daemon) -> list[stage.Row]:
         it = stage.interleaved(acts, LATENCY_ROUNDS)
     least = [one + other for one, other in zip(it["plain"], it["asked"], strict=True)]
     added = 1000 * (statistics.median(it["ours"]) - statistics.median(least))
+    times = stage.ratio(it["ours"], least)
     return [
         stage.compared("POST run until the process is there", it["ours"], it["plain"]),
-        stage.Row(
-            "against a Popen and a request that asks little",
-            "",
-            stage.milliseconds(least),
-            stage.ratio(it["ours"], least),
-        ),
+        stage.Row("against a Popen and a request that asks little", "", stage.milliseconds(least), times),
         stage.Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
         stage.compared("the whole execution", it["whole"], it["process"]),
     ]

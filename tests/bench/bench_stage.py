@@ -118,10 +118,15 @@ def together(acts: Sequence[Callable[[], object]]) -> None:
             done.result()
 
 
-def timed(act: Callable[[], object]) -> float:
+def clocked(act: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds that it took, and its result."""
     begin = time.perf_counter()
-    act()
-    return time.perf_counter() - begin
+    result = act()
+    return time.perf_counter() - begin, result
+
+
+def timed(act: Callable[[], object]) -> float:
+    return clocked(act)[0]
 
 
 def interleaved(acts: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

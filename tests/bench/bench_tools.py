@@ -147,17 +147,13 @@ def calls(connect: Connect, path: str, count: int) -> float:
     """Return the seconds of one call, the mean over `count` on one connection."""
     with contextlib.closing(connect()) as connection:
         stage.ask(connection, "POST", path, BODY)
-        begin = time.perf_counter()
-        for _ in range(count):
-            stage.ask(connection, "POST", path, BODY)
-        return (time.perf_counter() - begin) / count
+        return stage.timed(lambda: [stage.ask(connection, "POST", path, BODY) for _ in range(count)]) / count
 
 
 def crowd(connect: Connect, path: str) -> float:
     """Return the seconds per call when CLIENTS connections call at the same time."""
-    begin = time.perf_counter()
-    stage.together([lambda: calls(connect, path, FEWER)] * CLIENTS)
-    return (time.perf_counter() - begin) / (CLIENTS * (FEWER + 1))
+    seconds = stage.timed(lambda: stage.together([lambda: calls(connect, path, FEWER)] * CLIENTS))
+    return seconds / (CLIENTS * (FEWER + 1))
 
 
 def warm_calls(rounds: int = 20) -> list[stage.Row]:

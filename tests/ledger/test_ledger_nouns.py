@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import structs
 
-from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -75,15 +74,6 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     assert [it.event for it in await again.latest(unit="tool:y")] == ["tool_stopped"]
     assert [it.id for it in await again.latest(limit=2)] == [third, again.last_id]
     assert [it.id for it in await again.history(unit="tool:x", limit=1)] == [first]
-
-
-async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    both = await asyncio.gather(*(claim(ledger, "key", "POST /x", "digest") for _ in range(2)))
-    assert sorted(both, key=bool) == [None, Known("digest", None, None, None)], "the second is still under way"
-    assert await claim(ledger, "key", "POST /y", "other") is None, "another route is another key"
-    await ledger.close()
-    assert await claim(await open_ledger(), "key", "POST /x", "digest") == Known("digest", CUT_OFF, None, None)
 
 
 async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_number(ledger: Ledger) -> None:

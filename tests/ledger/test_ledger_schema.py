@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -102,17 +101,12 @@ async def test_a_ledger_of_a_newer_version_is_refused_and_untouched(path: Path, 
     assert list(path.parent.glob("*corrupt*")) == []
 
 
-@pytest.mark.parametrize("cut", [True, False])
-async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: OpenLedger, cut: bool) -> None:
+async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: OpenLedger) -> None:
     fill(path, 2000)
-    middle = path.stat().st_size // 2 // 4096 * 4096
-    if cut:
-        os.truncate(path, middle)
-    else:
-        with path.open("r+b") as file:
-            file.seek(middle)
-            file.write(b"\xa5" * 8192)
-    content = path.read_bytes()
+    whole = path.read_bytes()
+    middle = len(whole) // 2 // 4096 * 4096
+    content = whole[:middle] + b"\xa5" * 8192 + whole[middle + 8192 :]
+    path.write_bytes(content)
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
     assert ledger.recovered_from.moved_to.read_bytes() == content

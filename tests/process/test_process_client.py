@@ -13,15 +13,8 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.errors import (
-    ConflictError,
-    KeeperLostError,
-    PxError,
-    ShuttingDownError,
-    StartFailedError,
-    TooLargeError,
-    UnknownUnitError,
-)
+from supervisord_py import errors
+from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.keeper.protocol import MAX_FRAME, FrameSocket, close_fds
 from supervisord_py.process import keeper_client
 from supervisord_py.process.keeper_client import KeeperClient
@@ -34,20 +27,10 @@ HELLO: dict[str, Any] = {
     "protocol": 1, "revision": 6, "pid": 4242, "started_at": 1000.0, "boot_id": "boot", "kill_rung": "subreaper",
     "memory_rung": "sampled", "children": [], "control_restarts": 0,
 }  # fmt: skip
-_BOTH = {"unit": "tool:x", "pid": 99, "start_time": 12345, "boot_id": "boot", "started_at": 2000.0, "log_position": 0}
-_CHILD = {**_BOTH, "tag": "", "tree_alive": True, "exit": None}
-_EXIT = {
-    **_BOTH, "ended_at": 2007.0, "code": 0, "signal": None, "user_seconds": 0.5, "system_seconds": 0.25,
-    "max_rss_bytes": 1 << 20, "log_end": 10, "verdict": None,
-}  # fmt: skip
-
-
-def child_message(key: str) -> dict[str, Any]:
-    return {**_CHILD, "key": key}
-
-
-def exit_message(key: str, **changes: Any) -> dict[str, Any]:
-    return {**_EXIT, "key": key, **changes}
+BOTH = {"unit": "tool:x", "pid": 99, "start_time": 12345, "boot_id": "boot", "started_at": 2000.0, "log_position": 0}
+CHILD = {**BOTH, "tag": "", "tree_alive": True, "exit": None}
+EXIT = {**BOTH, "ended_at": 2007.0, "code": 0, "signal": None, "user_seconds": 0.5, "system_seconds": 0.25}
+EXIT |= {"max_rss_bytes": 1 << 20, "log_end": 10, "verdict": None, "key": KEY}
 
 
 def refusal(kind: str, **members: Any) -> dict[str, Any]:
@@ -94,7 +77,7 @@ class FakeKeeper:
         self.asked.append(message)
         answer = self.answers.get(message["verb"], {})
         if answer is not None and "id" in message:
-            key = {"child": child_message(message["key"])} if message["verb"] == "spawn" else {}
+            key = {"child": {**CHILD, "key": message["key"]}} if message["verb"] == "spawn" else {}
             self.send({"ok": True, **key, **answer, "id": message["id"]})
 
 
@@ -128,9 +111,9 @@ async def test_another_protocol_or_a_broken_greeting_is_refused(
         (StartFailedError, "exec", 8, "Exec format error", "#!"),
         (StartFailedError, "chdir", 2, "working directory /tmp, stage chdir", "working directory"),
         (StartFailedError, "setsid", 1, "stage setsid", ""),
-        (ShuttingDownError, "shutdown", 0, "shutdown", ""),
-        (ConflictError, "dead", 0, "dead", ""),
-        (UnknownUnitError, "unknown_key", 0, "unknown_key", ""),
+        (errors.ShuttingDownError, "shutdown", 0, "shutdown", ""),
+        (errors.ConflictError, "dead", 0, "dead", ""),
+        (errors.UnknownUnitError, "unknown_key", 0, "unknown_key", ""),
         (PxError, "failed", 0, "refused", ""),
     ],
 )
@@ -148,8 +131,8 @@ async def test_a_refusal_names_program_stage_and_reason(
 async def test_an_exit_is_not_lost_over_a_reason_that_is_not_in_the_list(keeper: FakeKeeper) -> None:
     client = await keeper.connect()
     await client.spawn(KEY, SPEC)
-    keeper.emit("exit", record=exit_message(KEY, verdict={"reason": "of a newer keeper", "by": "control", "time": 1.0}))
-    keeper.emit("exit", record=exit_message(KEY, code=7))  # the keeper repeats until it is released
+    keeper.emit("exit", record={**EXIT, "verdict": {"reason": "of a newer keeper", "by": "control", "time": 1.0}})
+    keeper.emit("exit", record={**EXIT, "code": 7})  # the keeper repeats until it is released
     assert (await client.wait(KEY)).verdict == Verdict(Reason.STOPPED, "control", 1.0)
 
 
@@ -157,9 +140,9 @@ async def test_what_cannot_be_sent_or_is_not_held_is_an_error_and_survivors_are_
     keeper.answers["list"] = {"children": []}
     keeper.answers["stop"] = {"survivors": [{"pid": 7, "name": "stuck", "start_time": 5}], "killed": True}
     client = await keeper.connect()
-    with pytest.raises(TooLargeError):
+    with pytest.raises(errors.TooLargeError):
         await client.spawn(KEY, ChildSpec("tool:x", ("/bin/x",), "/", {"A": "x" * MAX_FRAME}))
-    with pytest.raises(UnknownUnitError, match=KEY):
+    with pytest.raises(errors.UnknownUnitError, match=KEY):
         await client.wait(KEY)
     report = await client.stop(KEY, grace_seconds=1.5, reason="stopped")
     assert report == StopReport((Survivor(7, "stuck", 5),), killed=True)
@@ -194,7 +177,7 @@ async def test_the_channels_end_ends_every_call_and_only_the_keepers_is_a_loss(k
     client = await keeper.connect()
     await client.spawn(KEY, SPEC)
     ended = await client.spawn(f"{KEY}2", SPEC)
-    keeper.emit("exit", record=exit_message(ended.key, code=4))
+    keeper.emit("exit", record={**EXIT, "key": ended.key, "code": 4})
     told: list[str] = []
     client.listen(lambda event: told.append(event["event"]))
     pending = [asyncio.ensure_future(it) for it in (client.wait(KEY), client.stat([KEY]))]
