@@ -121,21 +121,18 @@ class PipeRig:
         self.events.close()
         await self.ledger.close()
 
-    async def replace(self, **changes: Any) -> None:
+    async def replace(self) -> None:
         """Leave, and be the next control plane; what the keeper holds lives on."""
         await self.room.detach()
         await self.put_down()
         self.placement.close()
         self.keeper.end_control()
         await self.connect()
-        self.config = replace(self.config, **changes)
         await self.open()
 
-    async def restart(self, **changes: Any) -> None:
+    async def restart(self) -> None:
         """Stop everything in order, and open again."""
-        await self.room.close()
-        await self.put_down()
-        self.config = replace(self.config, **changes)
+        await self.close()
         await self.open()
 
     # -- pipes -------------------------------------------------------------------------------------------------------

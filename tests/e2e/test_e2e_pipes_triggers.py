@@ -163,9 +163,6 @@ def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: PipeHouse) -
     assert ((folder / "pipe.md").is_symlink(), real.read_bytes().decode()) == (True, after)
     assert (home.pipe("linked")["schedule"], home.pipe("linked")["title"]) == ("every 2h", "a: b")
     assert home.post(config, {"schedule": "continuous"}, 422)["kind"] == "config_error"
-    slip = home.post(config, {"schedul": "every 5h"}, 422)
-    assert (slip["pointer"], "did you mean 'schedule'" in slip["detail"]) == ("/schedul", True)
     assert real.read_bytes().decode() == after, "what would break it is not written"
-    assert home.post(config, {"title": None})["title"] is None
     real.write_bytes(text.replace("manual", "every 5h").encode())
     until(lambda: home.pipe("linked")["schedule"] == "every 5h", "an edit behind the link is seen")

@@ -63,7 +63,6 @@ WRONG = [
     ('parser = "text"', "", "the key 'argv' is missing"),
     ('argv = ["x", "{modle}"]', "argv", "{modle} is no placeholder; did you mean 'model'?"),
     ('argv = ["x", "{key}"]', "argv", "{key} cannot stand here"),
-    (X + 'prompt = "stdni"', "prompt", "must be one of stdin, file, arg, not 'stdni'; did you mean 'stdin'?"),
     (X + 'prompt = "file"', "prompt", '"file" needs {prompt_file} in prompt_argv'),
     (X + 'env = { "A-B" = "1" }', "env/A-B", "'A-B' cannot be set for an agent"),
     (X + 'env = { PX_UNIT = "1" }', "env/PX_UNIT", "'PX_UNIT' cannot be set for an agent"),

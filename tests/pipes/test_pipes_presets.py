@@ -107,7 +107,6 @@ def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any) 
     ("text", "key", "message"),
     [
         ('modle = "x"', "modle", "unknown key 'modle'; did you mean 'model'?"),
-        ('effort = "max"', "effort", "must be one of low, medium, high, not 'max'"),
         ('url = "localhost"', "url", "is no address"),
         ('provider = "custom"', "provider", "needs its url"),
         ('api_key = "sk-123456789"', "api_key", "is no reference"),

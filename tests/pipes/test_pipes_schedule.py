@@ -38,7 +38,6 @@ MEANINGS: dict[str, Schedule] = {
     "Every   3 Days": Every(3 * DAY),
     "1h30m": Every(1.5 * HOUR),
     "every hour": Every(HOUR),
-    "hourly": Every(HOUR),
     "daily at 9:30am": Cron("30 9 * * *"),
     "daily at 12am": Cron("0 0 * * *"),
     "every weekday at 8:15": Cron("15 8 * * 1-5"),
@@ -109,7 +108,6 @@ def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
     [
         ({"frequency": "minutes", "interval": 10}, Every(600)),
         ({"frequency": "hours", "days_of_week": [], "at_hour": "0", "starting": "", "ending": None}, Every(HOUR)),
-        ({"frequency": "hours", "max_occurrences": 3}, Calendar("hours", max_occurrences=3)),
         ({"frequency": "days", "at_hour": "9", "at_minute": 30}, Calendar("days", at_hour=9, at_minute=30)),
         (
             {"frequency": "weeks", "interval": "2", "days_of_week": ["1", 5, 7], "timezone": "UTC",
@@ -118,10 +116,8 @@ def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
                      ending="2027-12-01T23:59:59", max_occurrences=10),
         ),
         ({"frequency": "daily"}, "/frequency must be one of .*, not 'daily'; did you mean 'days'"),
-        ({"frequency": "days", "interval": 0}, "/interval must be a whole number >= 1"),
         ({"frequency": "days", "at_hours": 9}, "/at_hours unknown key 'at_hours'; did you mean 'at_hour'"),
         ({"frequency": "days", "interval": 999_999}, " .*ten years"),
-        ({"frequency": "weeks", "days_of_week": [8]}, "/days_of_week/0 must be"),
         ({"frequency": "days", "timezone": "Mars/Base"}, " .*time zone"),
         ({"frequency": "days", "starting": "soon"}, " 'soon' is no date"),
     ],
