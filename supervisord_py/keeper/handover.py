@@ -85,9 +85,8 @@ def take_over(keeper: Keeper, document: dict[str, Any]) -> None:
     for key, until in document["stops"].items():
         grace = max(0.0, until - keeper.loop.now())
         keeper.ladder.stop(keeper.children.held[key], grace, KILL_SECONDS, keeper.survived)
-    keeper.journal.info(
-        "taken_over", version=__version__, earlier=document["version"], children=len(document["children"])
-    )
+    count = len(document["children"])
+    keeper.journal.info("taken_over", version=__version__, earlier=document["version"], children=count)
 
 
 def read(document: dict[str, Any]) -> list[HeldChild]:

@@ -69,15 +69,8 @@ class Keeper:
         self.children = children = Children(self.loop, self.logs, self.rungs, birth, self.emit, self.changed)
         self.ladder = KillLadder(self.loop, children.membership, children.reap_leader, children.close)
         self.memory = MemoryWatch(self.loop, children.membership, self._over_memory)
-        self.control = ControlProcess(
-            boot,
-            self.loop,
-            journal,
-            self.notifier,
-            children.strangers,
-            lambda message, fds: receive(self, message, fds),
-            self._control_ended,
-        )
+        known = (boot, self.loop, journal, self.notifier, children.strangers)
+        self.control = ControlProcess(*known, lambda *request: receive(self, *request), self._control_ended)
 
     def run(self) -> int:
         rungs = self.rungs

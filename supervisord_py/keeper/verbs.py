@@ -76,21 +76,12 @@ def _hello(request: VerbRequest) -> Members:
     keeper, asked = request.keeper, request.message.get("protocol")
     if asked != PROTOCOL:
         raise RefusedError("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
-    request.answer(
-        {
-            "protocol": PROTOCOL,
-            "revision": REVISION,
-            "version": __version__,
-            "pid": keeper.birth.pid,
-            "started_at": keeper.birth.started_at,
-            "boot_id": keeper.birth.boot_id,
-            "kill_rung": keeper.rungs.kill,
-            "memory_rung": keeper.rungs.memory,
-            "controllers": keeper.rungs.controllers,
-            "children": [child.document() for child in keeper.children.held.values()],
-            "control_restarts": keeper.control.restarts,
-        }
-    )
+    birth, rungs = keeper.birth, keeper.rungs
+    who: Members = {"pid": birth.pid, "started_at": birth.started_at, "boot_id": birth.boot_id}
+    can: Members = {"kill_rung": rungs.kill, "memory_rung": rungs.memory, "controllers": rungs.controllers}
+    children = [child.document() for child in keeper.children.held.values()]
+    holds: Members = {"children": children, "control_restarts": keeper.control.restarts}
+    request.answer({"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds})
     keeper.control.hello()
     keeper.children.tell_again()
     return LATER

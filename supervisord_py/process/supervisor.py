@@ -367,14 +367,10 @@ def shortage(unit: str, left: int | None = None) -> StartFailedError:
     """Return the error of a start for which there are too few descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = "no" if not left else f"only {left}"
-    return StartFailedError(
-        f"{unit} was not started: pxd has {count} file descriptors left of {limit}, and a start needs {RESERVE}.",
-        hint="Stop what is not needed, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor.",
-        unit=unit,
-        reason=Reason.SPAWN_FAILED.value,
-        stage="fds",
-        errno=errno.EMFILE,
-    )
+    said = f"{unit} was not started: pxd has {count} file descriptors left of {limit}, and a start needs {RESERVE}."
+    hint = "Stop what is not needed, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor."
+    facts = {"reason": Reason.SPAWN_FAILED.value, "stage": "fds", "errno": errno.EMFILE}
+    return StartFailedError(said, hint=hint, unit=unit, **facts)
 
 
 def check_room(unit: str) -> None:

@@ -194,21 +194,13 @@ class ToolRun:
         elif error is not None:
             outcome = kind = Reason.CANCELLED.value
         unit, now, tools = self.spec.unit, self._loop.time(), self._tools
-        tools.events.publish(
-            "run",
-            unit,
-            instance=instance.key if instance else None,
-            run=self.id,
-            outcome=outcome,
-            status=status or None,
-            error_kind=kind,
-            cold_start_ms=self.cold_start_ms,
-            duration_seconds=round(now - self._begun, 6),
-        )
+        facts: dict[str, Any] = {"run": self.id, "outcome": outcome, "status": status or None, "error_kind": kind}
+        facts |= {"cold_start_ms": self.cold_start_ms, "duration_seconds": round(now - self._begun, 6)}
+        tools.events.publish("run", unit, instance=instance.key if instance else None, **facts)
         blamed = error is not None and failures.is_the_tools(error)
         if blamed and instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
             tools.failed_at[unit] = now
-            facts: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": instance.over.is_set()}
+            facts = {"status": status, "kind": kind, "instance_ended": instance.over.is_set()}
             tools.events.publish("run_failed", unit, instance=instance.key, run=self.id, **facts)
 
     def break_off(self, error: PxError) -> None:
@@ -317,12 +309,9 @@ class ToolRun:
     async def _broken(self, error: Exception) -> PxError:
         """Find out why the conversation broke: did the instance end, or only this answer, or was it us?"""
         if isinstance(error, OSError) and error.errno in SHORT:
-            return OverloadedError(
-                f"pxd has no file descriptor left to reach {self.spec.unit} with.",
-                hint="Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl doctor`.",
-                unit=self.spec.unit,
-                retry_after_seconds=1,
-            )
+            said = f"pxd has no file descriptor left to reach {self.spec.unit} with."
+            hint = "Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl doctor`."
+            return OverloadedError(said, hint=hint, unit=self.spec.unit, retry_after_seconds=1)
         instance = self.instance
         assert instance is not None
         for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
