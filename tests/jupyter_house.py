@@ -95,16 +95,13 @@ def front_end(settings: Mapping[str, str] | None = None, *, started: bool = True
 
 
 @asynccontextmanager
-async def kernel(
-    name: str = "pxd", *, ready: bool = True, **kwargs: Any
-) -> AsyncIterator[tuple[AsyncKernelManager, AsyncKernelClient]]:
+async def kernel(name: str = "pxd", **kwargs: Any) -> AsyncIterator[tuple[AsyncKernelManager, AsyncKernelClient]]:
     km = AsyncKernelManager(kernel_name=name)
     await km.start_kernel(**kwargs)
     kc = km.client()
     kc.start_channels()
     try:
-        if ready:
-            await kc.wait_for_ready(timeout=PATIENCE)
+        await kc.wait_for_ready(timeout=PATIENCE)
         yield km, kc
     finally:
         kc.stop_channels()
@@ -173,13 +170,11 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
 
-    async def say(self, message: Message) -> Message:
+    async def begin(self, code: str) -> Message:
+        message = make("execute_request", {**EXECUTE, "code": code}, "page")
         framed = pack(message, self.socket.protocol)
         await (self.socket.send_str(framed) if isinstance(framed, str) else self.socket.send_bytes(framed))
         return message
-
-    async def begin(self, code: str) -> Message:
-        return await self.say(make("execute_request", {**EXECUTE, "code": code}, "page"))
 
     async def hear(self, *stops: Callable[[Message], bool]) -> list[Message]:
         """Return what comes, until all that is waited for came: channels are not in step."""

@@ -15,13 +15,8 @@ from e2e.kernel_house import Calls, kernels_house
 from kernels.gateway_house import TOKEN, gateway
 from rounds import mostly_deep
 
-SECRETS = dict.fromkeys(
-    [
-        *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
-        *("PERPLEXITY_API_KEY", "EXA_API_KEY", "AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY", "PERPLEXITY_COOKIES"),
-    ],
-    "secret-value",
-)
+PROVIDERS = "OPENAI ANTHROPIC GOOGLE GEMINI OPENROUTER PERPLEXITY EXA AZURE_OPENAI MISTRAL".split()  # noqa: SIM905
+SECRETS = dict.fromkeys([*(f"{name}_API_KEY" for name in PROVIDERS), "PERPLEXITY_COOKIES"], "secret-value")
 PASSED = {
     "TZ": "UTC",
     "LANG": "C.UTF-8",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,14 @@ def log_of(folder: Path, cell_id: str = CELL) -> CellLog:
 
 def finish(writer: CellWriter, status: str = "ok", count: int = 1) -> None:
     writer.end(status, execution_count=count, duration=0.5)
+
+
+def out_of(folder: Path, cell_id: str) -> bytes:
+    path = folder / f"{cell_id}.out"
+    return path.read_bytes() if path.exists() else b""
+
+
+def records_of(folder: Path, cell_id: str, kind: str | None = None) -> list[dict[str, Any]]:
+    path = folder / f"{cell_id}.jsonl"
+    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may just be written
+    return [found for line in whole if kind in (None, (found := json.loads(line))["kind"])]

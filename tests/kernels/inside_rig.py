@@ -20,6 +20,7 @@ from typing import Any
 
 from jupyter_client.blocking import BlockingKernelClient
 
+from kernels.cell_folder import out_of, records_of
 from supervisord_py.kernels import inside
 from supervisord_py.kernels.connection_file import PORTS
 from waiting import PATIENCE
@@ -120,14 +121,10 @@ class InsideRig:
         return ran
 
     def out(self, cell: str) -> bytes:
-        path = self.cells / f"{cell}.out"
-        return path.read_bytes() if path.exists() else b""
+        return out_of(self.cells, cell)
 
     def records(self, cell: str, kind: str | None = None) -> list[dict[str, Any]]:
-        path = self.cells / f"{cell}.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        found = [json.loads(line) for line in lines]
-        return [record for record in found if kind is None or record["kind"] == kind]
+        return records_of(self.cells, cell, kind)
 
     def interrupt(self) -> None:
         os.kill(self.process.pid, signal.SIGINT)

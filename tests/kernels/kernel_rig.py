@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import uuid
@@ -16,7 +15,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
-from kernels.cell_folder import config_in
+from kernels.cell_folder import config_in, out_of, records_of
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelHandle, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.direct import DirectBackend
@@ -44,7 +43,7 @@ class KernelRig:
         self.placement: KeeperClient
         self.config = config_in(folder, zygotes=0)  # processes are counted here
         self.started: list[KernelInstance] = []
-        self._handles: list[KernelHandle] = []
+        self.handles: list[KernelHandle] = []
         self.ledger: Ledger | None = None
         self._supervisor: Supervisor | None = None
 
@@ -64,9 +63,9 @@ class KernelRig:
 
     async def replace(self) -> KeeperClient:
         """Die as a control plane, and be the next one: what the keeper holds lives on."""
-        for handle in self._handles:
+        for handle in self.handles:
             await handle.close()
-        self._handles.clear()
+        self.handles.clear()
         await self._put_down()
         self.keeper.end_control()
         return await self.connect()
@@ -83,9 +82,6 @@ class KernelRig:
     def stock(self, session: str = "stock-000000", **changes: Any) -> Launch:
         spec = {"interpreter": None, "kernelspec": "stock", "kernelspec_argv": STOCK, **changes}
         return self.launch(session, **spec)
-
-    def deadline(self, seconds: float = PATIENCE) -> float:
-        return asyncio.get_running_loop().time() + seconds
 
     async def start(self, backend: Any, launch: Launch) -> Any:
         """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
@@ -105,33 +101,21 @@ class KernelRig:
             await asyncio.shield(supervisor.stop(pool, kernel, reason))
             raise
         assert kernel.handle is not None
-        self._handles.append(kernel.handle)
+        self.handles.append(kernel.handle)
         return kernel.handle
-
-    async def attach(self, backend: Any, launch: Launch) -> Any:
-        child = await self.placement.attach(launch.instance)
-        assert child is not None
-        handle = await backend.attach(launch, child)
-        if handle is not None:
-            self._handles.append(handle)
-        return handle
 
     def request(self, launch: Launch, code: str, **changes: Any) -> ExecuteRequest:
         made = ExecuteRequest(uuid.uuid4().hex[:16], code, launch.cells_dir, 64 * 1024, 1 << 32)
         return replace(made, **changes)
 
     def out(self, request: ExecuteRequest) -> bytes:
-        path = request.cells_dir / f"{request.cell_id}.out"
-        return path.read_bytes() if path.exists() else b""
+        return out_of(request.cells_dir, request.cell_id)
 
     def records(self, request: ExecuteRequest, kind: str | None = None) -> list[dict[str, Any]]:
-        path = request.cells_dir / f"{request.cell_id}.jsonl"
-        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may just be written
-        found = [json.loads(line) for line in whole]
-        return [it for it in found if kind is None or it["kind"] == kind]
+        return records_of(request.cells_dir, request.cell_id, kind)
 
     async def close(self) -> None:
-        for handle in self._handles:
+        for handle in self.handles:
             await handle.close()
         await self._put_down()
 
@@ -173,7 +157,10 @@ class Running:
 
     async def attach(self) -> Any:
         await self.rig.replace()
-        self.handle = await self.rig.attach(await self.make(), self.launch)
+        child = await self.rig.placement.attach(self.launch.instance)
+        self.handle = await (await self.make()).attach(self.launch, child)
+        if self.handle is not None:
+            self.rig.handles.append(self.handle)
         return self.handle
 
     def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:

@@ -256,7 +256,7 @@ async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(sta
     """Its websocket never opens: the server is asked whether it died, else the start ends at its deadline."""
     async with talking(short_tmp, is_mute=True, state=state) as (house, server):
         with pytest.raises(StartFailedError, match="before it was ready" if state == "dead" else "not reachable"):
-            await house.backend.start(house.rig.launch(), None, deadline=house.rig.deadline(2.0))
+            await house.backend.start(house.rig.launch(), None, deadline=asyncio.get_running_loop().time() + 2.0)
         await eventually(lambda: server.state is None, "its end")
         await eventually(lambda: not house.backend._notes, "the end of its note")
 

@@ -124,15 +124,15 @@ async def test_a_shim_on_path_gives_way_and_is_asked_each_time_and_what_was_name
     assert caught.value.extra["key"] == "kernels.python"
 
 
-@pytest.mark.parametrize("name", ["python3", "python3.11", "python"])
-def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: Path, name: str) -> None:
+def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (real / "python3.11").touch()
     (real / "python3").symlink_to("python3.11")
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
-    assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
+    paths = {interpreters.session_path(f"{tmp_path}/link/{name}") for name in ("python3", "python3.11", "python")}
+    assert paths == {str(real / "python")}
 
 
 def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
