@@ -63,25 +63,21 @@ class Answer:
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
 
 
-class Later:
+class Later(Future[Any]):
     """A call that goes on beside the test; what `ask` returns is its result, or the broken connection."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
-        self._ask = ask
-        self._done: Future[Any] = Future()
-        threading.Thread(target=self._run, daemon=True).start()
+        super().__init__()
+        threading.Thread(target=self._run, args=[ask], daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, ask: Callable[[], Any]) -> None:
         try:
-            self._done.set_result(self._ask())
+            self.set_result(ask())
         except BROKEN_OFF as error:
-            self._done.set_exception(error)
+            self.set_exception(error)
 
-    def done(self) -> bool:
-        return self._done.done()
-
-    def result(self, seconds: float = DEADLINE) -> Any:
-        return self._done.result(seconds)
+    def result(self, timeout: float | None = DEADLINE) -> Any:
+        return super().result(timeout)
 
     def cut_off(self) -> Any:
         """Return the answer, None where the connection broke off before there was one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -177,14 +178,10 @@ class Manager:
 
     def falls_silent(self, seconds: float = 0.5) -> bool:
         """Read what was said and is still being said; False when that does not end."""
-        self.sock.settimeout(seconds)
         deadline = time.monotonic() + PATIENCE
-        try:
-            while time.monotonic() < deadline:
-                self.sock.recv(4096)
-        except TimeoutError:
-            return True
-        return False
+        while time.monotonic() < deadline and select.select([self.sock], [], [], seconds)[0]:
+            self.sock.recv(4096)
+        return time.monotonic() < deadline
 
 
 def test_readiness_reload_status_and_stop_are_told(rig: Rig) -> None:

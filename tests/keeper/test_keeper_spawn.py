@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import SLEEPS, Rig, one_rung, probe
+from keeper.keeper_rig import Rig, one_rung, probe
 from supervisord_py.keeper.protocol import close_fds
 
 ROOT = Path(__file__).parents[2]
@@ -112,19 +112,6 @@ def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
     assert link.call("spawn", **again)["child"]["key"] == spec["key"]  # the key was not burnt
     link.event("gone", key=spec["key"])
     assert not any(event["event"] == "exit" and event["record"]["signal"] for event in link.events)
-
-
-@one_rung
-def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
-    link = rung.links[0]
-    spec = rung.spec(SLEEPS)
-    first = link.call("spawn", **spec)["child"]
-    stat = Path(f"/proc/{first['pid']}/stat").read_text().rpartition(")")[2].split()
-    assert (first["start_time"], first["exit"]) == (int(stat[19]), None)
-    assert first["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert link.call("spawn", **spec)["child"]["pid"] == first["pid"]
-    assert len(link.call("list", prefix="tool:")["children"]) == 1
-    assert link.call("list", prefix="kernel:")["children"] == []
 
 
 @one_rung

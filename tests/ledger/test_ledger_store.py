@@ -116,24 +116,16 @@ def insert_large(key: str) -> Callable[[sqlite3.Connection], object]:
     return lambda connection: connection.execute(sql, (key, BLOB))
 
 
-def limit_pages(more: int) -> Callable[[sqlite3.Connection], object]:
-    """Let the file grow by so many pages only: SQLite then says that the disk is full."""
-
-    def run(connection: sqlite3.Connection) -> None:
-        (count,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {count + more}")
-
-    return run
-
-
 async def full(ledger: Ledger) -> None:
-    await ledger.write(limit_pages(0))
+    """Let the file grow by no page more: SQLite then says that the disk is full. Its lowest limit is what is there."""
+    await ledger.write(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     assert not await ledger.write(insert_large("filler"))
 
 
 async def make_room(ledger: Ledger) -> None:
     """Raise the limit from outside the queue, as space on a disk comes back: the writer's connection is its own."""
     ledger._writing.execute("PRAGMA max_page_count = 1000000")
+    await eventually(lambda: ledger.degraded is None)
 
 
 async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> None:
@@ -149,7 +141,6 @@ async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> 
         await ledger.call(insert("never"))
     assert await units(ledger) == []  # what is there can still be read, what waits is not there yet
     await make_room(ledger)
-    await eventually(lambda: ledger.degraded is None)
     assert await ledger.flush()
     keys = await ledger.read(lambda it: [row[0] for row in it.execute("SELECT key FROM idempotency ORDER BY rowid")])
     assert keys == ["filler", "b", "c"]
@@ -165,7 +156,6 @@ async def test_what_is_kept_in_memory_is_bounded_and_the_loss_is_counted(open_le
         ledger.post(insert(f"{number}"))
     assert ledger.lost_writes == 7
     await make_room(ledger)
-    await eventually(lambda: ledger.degraded is None)
     await ledger.flush()
     assert await units(ledger) == ["0", "1"]  # the oldest stay: later ones build on them
     assert ledger.lost_writes == 7

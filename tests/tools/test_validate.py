@@ -51,6 +51,9 @@ async def test_a_sound_tool_is_tried_beside_its_warm_instance(house: ToolHouse) 
     assert await house.placement.take_fd("listen:probe:shapes") is None
 
 
+LATE = ({"max_runtime_seconds": 0.001}, {"do": "sleep", "number": 5.5}, "sample_input_run", "fail", "did not answer")
+
+
 @pytest.mark.parametrize(
     ("keys", "sample", "name", "status", "words"),
     [
@@ -59,14 +62,7 @@ async def test_a_sound_tool_is_tried_beside_its_warm_instance(house: ToolHouse) 
         ({}, [], "sample_input_run", "fail", "no input to try"),
         ({}, {"do": "status", "number": 500}, "sample_input_run", "fail", "answers 500"),
         ({}, {"do": "half"}, "sample_input_run", "fail", "broke off"),
-        pytest.param(
-            {"max_runtime_seconds": 0.001},
-            {"do": "sleep", "number": 5.5},
-            "sample_input_run",
-            "fail",
-            "did not answer",
-            marks=pytest.mark.deep,
-        ),
+        pytest.param(*LATE, marks=pytest.mark.deep),
         ({"output": {"required": ["x"]}}, {}, "output_conforms", "fail", "/x is required"),
         ({"output": OUTPUT}, {"do": "notjson"}, "output_conforms", "warn", "is no JSON"),
         ({}, {"do": "notjson"}, "output_conforms", "pass", "no output is declared"),
