@@ -6,7 +6,6 @@ import json
 import os
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipes import Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
-from supervisord_py.pipes.context import Clocks
-from supervisord_py.pipes.executions import RunDriver
 from supervisord_py.pipes.launch import LaunchSpec, command_line
 from supervisord_py.pipes.preflight import AgentShelf, Completed
 
@@ -36,12 +33,11 @@ class House:
         self.root, self.folder, self.run_dir = root, root / "pipe", root / "executions" / "7"
         self.stdin: bytes | None = None
         self.answers: dict[str, Completed | Exception] = {}
-        config = pipes_config(root, preflight_seconds=0.0, env_allow=("PATH", "HOME"))
+        config = pipes_config(root, env_allow=("PATH", "HOME"))
         environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": KEY}
         nobody: Any = None
         self.shelf = AgentShelf(config, nobody, environ)
         self.shelf.run = self.run
-        self.room: Any = SimpleNamespace(config=config, shelf=self.shelf, clocks=Clocks(), own={})
         for name in ("pipe", "bin"):
             (root / name).mkdir()
 
@@ -61,14 +57,10 @@ class House:
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        it = self.execution(*order, **plan)
-        run: Any = SimpleNamespace(
-            execution=it, unit=it.unit, definition=None, home=self.folder, folder=self.run_dir, fds=[]
-        )
-        await RunDriver(self.room).prepare(run)
-        found: LaunchSpec = run.launch
-        self.stdin = os.read(run.fds[2], 1000) if len(run.fds) > 2 else None
-        for fd in run.fds:
+        found, fds = await launch.check(self.shelf, self.execution(*order, **plan), self.folder), list[int]()
+        launch.write_files(found, self.run_dir, "ask", fds)
+        self.stdin = os.read(fds[2], 1000) if len(fds) > 2 else None
+        for fd in fds:
             os.close(fd)
         return found
 

@@ -477,4 +477,5 @@ async def test_i4_a_blocked_agent_ends_with_the_timeout(own_rig: PipeRig, monkey
     os.mkfifo(folder / "question")
     done = await own_rig.overdue("i4", len("asking\n"))
     assert (done.status, done.error_type, done.stdout) == (Status.TIMED_OUT, ErrorType.TIMEOUT, "asking\n")
+    assert (done.error_message, done.timeout_seconds) == ("did not end within 900 s (timeout)", 900.0)
     assert own_rig.room.get("i4").running is None
