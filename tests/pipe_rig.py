@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,8 @@ class PipeRig:
         return folder
 
     def shell(self, name: str, script: str, front: str = "", body: str = "Do it.\n") -> Path:
-        command = shlex.join(["/bin/sh", "-c", script])
-        quoted = command.replace("\\", "\\\\").replace('"', '\\"')
-        return self.write(name, f'agent: command\ncommand: "{quoted}"\n{front}', body)
+        command = json.dumps(shlex.join(["/bin/sh", "-c", script]))
+        return self.write(name, f"agent: command\ncommand: {command}\n{front}", body)
 
     def fake(self, name: str, *steps: str, front: str = "") -> Path:
         """Write a pipe whose agent is the fake one."""
@@ -235,17 +235,12 @@ class PipeRig:
 async def pipe_house(folder: Path, *, scheduler: bool = True, **changes: Any) -> AsyncIterator[PipeRig]:
     """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
     keeper = RealKeeper(folder)
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, keeper.close)
         rig = PipeRig(folder, keeper)
         rig.config = replace(rig.config, **changes)
         await rig.connect()
-        try:
-            await rig.open(scheduler=scheduler)
-            try:
-                yield rig
-            finally:
-                await rig.close()
-        finally:
-            rig.placement.close()
-    finally:
-        await asyncio.to_thread(keeper.close)
+        stack.callback(lambda: rig.placement.close())  # noqa: PLW0108 - that of the last control plane
+        await rig.open(scheduler=scheduler)
+        stack.push_async_callback(rig.close)
+        yield rig

@@ -109,10 +109,7 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 0), Summary(garbage_lines=3), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="length"), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="odd"), JSON_RULE, E.MISSING_OUTPUT),
-    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="refusal"), JSON_RULE, E.SAFETY_REFUSAL),
-    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", error_message="429 no"), JSON_RULE, E.RATE_LIMITED),
     (ExitInfo(Cause.NOBODY, 0), Summary(error_message="what?"), JSON_RULE, E.UNKNOWN),
-    (ExitInfo(Cause.NOBODY, 1, stderr_tail="401 no"), NONE, EXIT_RULE, E.AUTH_FAILED),
     (ExitInfo(Cause.NOBODY, 3, stderr_tail="boom"), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY, 1), GOOD, JSON_RULE, E.CRASH),
@@ -122,7 +119,6 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.SETTLED, signal=9), Summary(settled=True), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.CANCELLED), GOOD, JSON_RULE, E.CANCELLED),
     (ExitInfo(Cause.TIMEOUT), GOOD, JSON_RULE, E.TIMEOUT),
-    (ExitInfo(Cause.BUDGET, detail="too dear"), GOOD, JSON_RULE, E.BUDGET_EXCEEDED),
 ]
 
 
