@@ -34,7 +34,8 @@ _NOT_A_FIELD = re.compile(r"[^A-Z0-9_]")
 def configure_log(level: str, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging: to journald, a terminal, or as JSON."""
     stream = stream or sys.stderr
-    handler: logging.Handler = _StreamHandler(stream)
+    logging.raiseExceptions = False  # a stream that is gone or full loses lines, nothing else
+    handler: logging.Handler = logging.StreamHandler(stream)
     if stderr_is_journal(os.environ.get("JOURNAL_STREAM"), stream):
         handler = _JournalHandler(stream)
     renderer: Processor = _json
@@ -63,14 +64,7 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-class _StreamHandler(logging.StreamHandler[TextIO]):
-    """Writes lines. A stream that is gone or full loses them, nothing else."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the line."""
-
-
-class _JournalHandler(_StreamHandler):
+class _JournalHandler(logging.StreamHandler[TextIO]):
     """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), never blocking; what it refuses goes to a stream."""
 
     def __init__(self, fallback: TextIO) -> None:

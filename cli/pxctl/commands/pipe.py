@@ -246,9 +246,8 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     if not no_wait:
         invocation.notice(f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}")
     elif not invocation.quiet:
-        invocation.print(
-            f"{executions.title_of(execution)}: {executions.where_it_is(execution) or execution['status']}"
-        )
+        where = executions.where_it_is(execution) or execution["status"]
+        invocation.print(f"{executions.title_of(execution)}: {where}")
     return Exit.OK
 
 
@@ -320,9 +319,7 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
 
 
 _QUEUE_COLUMNS = [
-    Column("ID", "id"),
-    Column("PIPE", "pipe_name", minimum=10),
-    state_column("status", "STATUS"),
+    *_RUN_COLUMNS[:3],
     Column("POSITION", "position", 2, right=True),
     Column("GROUP", "group", 4),
     Column("SLOTS", "slots", 6, right=True),
