@@ -179,18 +179,11 @@ async def openapi(_: ApiCall) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
-    problem = {"type": "object", "required": _PROBLEM_MEMBERS}
-    described = {
-        "description": "What every failure is answered with (RFC 9457).",
-        "content": {PROBLEM: {"schema": problem}},
-    }
+    problem = {"schema": {"type": "object", "required": _PROBLEM_MEMBERS}}
+    described = {"description": "What every failure is answered with (RFC 9457).", "content": {PROBLEM: problem}}
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "pxd",
-            "version": __version__,
-            "description": "Errors are problem documents; see pxd-api(7).",
-        },
+        "info": {"title": "pxd", "version": __version__, "description": "It is explained in pxd-api(7)."},
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {"schemas": schemas, "responses": {"Problem": described}},

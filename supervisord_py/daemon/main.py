@@ -44,7 +44,7 @@ Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there �
 
 
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--foreground", is_flag=True, help="Stay in the foreground (as always; for readers of unit files).")
+@click.option("--foreground", is_flag=True, expose_value=False, help="As always; for readers of unit files.")
 @click.option("--config", "config_file", metavar="FILE", help="Settings instead of pxd.toml; conf.d beside it is read.")
 @click.option("--system", is_flag=True, help="Work for the machine: /etc/pxd, /var/lib/pxd, /run/pxd.")
 @click.option("--socket", "socket_path", metavar="PATH", help="Control socket (as PX_SOCKET).")
@@ -60,7 +60,6 @@ Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there �
 @click.version_option(__version__, prog_name="pxd", message="%(prog)s %(version)s")
 def main(
     *,
-    foreground: bool,
     config_file: str | None,
     system: bool,
     socket_path: str | None,
@@ -69,7 +68,6 @@ def main(
     print_unit: str | None,
     as_json: bool,
 ) -> None:
-    del foreground  # there is nothing else
     from supervisord_py.daemon.paths import absolute
     from supervisord_py.daemon.settings import Flags
 

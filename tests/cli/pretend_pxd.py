@@ -25,29 +25,11 @@ def main() -> int:
     if how == "silent":
         threading.Event().wait(60)
         return 0
-    if "--print-unit" in sys.argv:
+    if "--print-unit" in sys.argv or "--check-config" in sys.argv:
         print("[Unit]")
-        return 0
-    if "--show-config" in sys.argv or "--check-config" in sys.argv:
-        if how == "broken":
-            return refuse()
-        print("pxd: warning: odd", file=sys.stderr)
-        print(json.dumps(sys.argv[1:]))
         return 0
     serve(how)
     return 0
-
-
-def refuse() -> int:
-    """Refuse broken settings as pxd does: a document for machines, words for people."""
-    if "--json" in sys.argv:
-        problem = {"origin": "/x/pxd.toml:2", "line": 2, "message": "unknown setting tols.a"}
-        print(json.dumps({"schema": "px.config_check/1", "ok": False, "problems": [problem]}))
-    else:
-        print("pxd: /x/pxd.toml:2: unknown setting tols.a; did you mean tools.a?", file=sys.stderr)
-        print("pxd: env PX_B: nor this", file=sys.stderr)
-        print("hint: ask pxd again", file=sys.stderr)
-    return 78
 
 
 def serve(how: str) -> None:

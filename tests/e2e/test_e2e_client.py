@@ -244,3 +244,17 @@ def test_the_environment_names_more_folders_of_tools_and_the_socket_which_an_opt
     assert (paths["value"], "PX_TOOLS__PATHS" in paths["origin"]) == ([str(extra)], True)
     assert home.pxctl("run", "away").returncode == 0
     assert home.pxctl("--socket", home.socket, "status", env={"PX_SOCKET": "/nowhere"}).returncode == 0
+
+
+def test_config_check_tells_warnings_and_each_mistake(home: House) -> None:
+    good = home.pxctl("config", "check", env={"PX_TOOLS_QUEUE_MAX": "3"})
+    assert (good.returncode, good.stderr[:29]) == (0, "pxctl: warning: the variable "), good
+    file = home.home / "pxd.toml"
+    file.write_text("[tols]\na = 1\n")
+    assert home.pxctl("config", "check", env={"PX_B__C": "1"}).stderr.splitlines() == [
+        f"pxctl: cannot check the settings: {file}:1: unknown section tols; did you mean tools?",
+        "  env PX_B__C: unknown section b",
+        "hint: mend what is named above, then: pxctl config check",
+    ]
+    problem = home.json("config", "check", code=1)
+    assert (problem["kind"], problem["exit_code"], problem["errors"][0]["line"]) == ("config_error", 1, 1)
