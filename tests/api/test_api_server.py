@@ -29,24 +29,19 @@ TCP = TcpAccess("s3cret-token", 7860)
 GOOD = {"Host": "127.0.0.1:7860", "Authorization": "Bearer s3cret-token"}
 
 
-def test_the_token_is_enough_with_a_loopback_name_and_is_not_in_the_repr() -> None:
+def test_the_token_is_enough_with_a_loopback_name_and_everything_else_is_refused() -> None:
     for more in ({}, {"Authorization": "bearer  s3cret-token "}, {"Origin": "http://localhost:3000"}):
         admit_bearer({**GOOD, **more}, TCP)
     assert "s3cret" not in repr(TCP)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("Authorization", it) for it in ("", "Bearer ", "Bearer s3cret-token\u00e9", "Basic s3cret-token")),
-        *(("Host", it) for it in ("evil.example:7860", "", "127.0.0.1:7861", "localhost.evil.example", "[::1")),
-        *(("Host", it) for it in ("user@127.0.0.1", "127.0.0.1:99999999", "192.0.2.1")),
-        *(("Origin", it) for it in ("https://evil.example", "null", "http://[", "ftp://localhost")),
-    ],
-)
-def test_everything_else_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ForbiddenError):
-        admit_bearer({**GOOD, name: value}, TCP)
+    refused = {
+        "Authorization": ("", "Bearer ", "Bearer s3cret-token\u00e9", "Basic s3cret-token"),
+        "Host": ("evil.example:7860", "", "127.0.0.1:7861", "localhost.evil.example", "[::1", "user@127.0.0.1",
+                 "127.0.0.1:99999999", "192.0.2.1"),
+        "Origin": ("https://evil.example", "null", "http://[", "ftp://localhost"),
+    }  # fmt: skip
+    for headers in (GOOD | {name: value} for name, values in refused.items() for value in values):
+        with pytest.raises(ForbiddenError):
+            admit_bearer(headers, TCP)
     with pytest.raises(ForbiddenError):
         admit_bearer(GOOD, None)
 

@@ -209,13 +209,10 @@ def test_numbers_in_words() -> None:
         assert {number: words(number) for number in known} == known
 
 
-@pytest.mark.parametrize(
-    ("choice", "env", "terminal", "wanted"),
-    [
+def test_when_there_is_colour() -> None:
+    rows: list[tuple[str, dict[str, str], bool, bool]] = [
         ("auto", {}, True, True), ("auto", {}, False, False), ("auto", {"NO_COLOR": "1"}, True, False),
         ("auto", {"TERM": "dumb"}, True, False), ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
         ("always", {"NO_COLOR": "1"}, False, True), ("never", {"CLICOLOR_FORCE": "1"}, True, False),
-    ],
-)  # fmt: skip
-def test_when_there_is_colour(choice: str, env: dict[str, str], terminal: object, wanted: object) -> None:
-    assert wants_colour(choice, env, terminal=bool(terminal)) is wanted
+    ]  # fmt: skip
+    assert [wants_colour(choice, env, terminal=is_one) for choice, env, is_one, _ in rows] == [row[3] for row in rows]
