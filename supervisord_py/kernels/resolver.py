@@ -58,7 +58,6 @@ class InterpreterResolver:
         config: KernelsConfig,
         *,
         deadline: float | None = None,
-        install: bool = True,
         progress: Callable[[str], None] = lambda _: None,
     ) -> Choice:
         """Choose; install an overlay (and the managed environment, where it was named) if that may be.
@@ -68,7 +67,7 @@ class InterpreterResolver:
         """
         try:
             async with asyncio.timeout_at(deadline):
-                return await Resolution(self, request, config, progress, install=install and config.managed).choice()
+                return await Resolution(self, request, config, progress, install=config.managed).choice()
         except TimeoutError:
             raise TimedOutError(
                 "the time of the call was over before there was an interpreter for it",

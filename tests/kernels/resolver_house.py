@@ -100,6 +100,6 @@ class ResolverHouse:
         return self.uv_log.read_text().splitlines() if self.uv_log.exists() else []
 
     async def choose(self, **request: Any) -> Choice:
-        how = {name: request.pop(name) for name in ("install", "deadline") if name in request}
+        deadline = request.pop("deadline", None)
         asked = StartRequest(**{"cwd": str(self.proj), **request})
-        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, **how)
+        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, deadline=deadline)
