@@ -113,13 +113,24 @@ def test_pxctl_exits_as_promised_and_says_why(calls: Calls, args: tuple[str, ...
     assert ("\nhint: " in done.stderr) == (code != 1), "a failed cell tells its error itself"
 
 
-@pytest.mark.parametrize("content", [b"{nope", b"\xff\xfe\x00"])
-def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(calls: Calls, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b'{"nbformat": 4,\n  oops}', "line 2 column 3"),
+        (b"[" * 200_000, "recursion"),
+        (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": {}}', "/cells: "),
+        (b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": []}', "nbformat is 3"),
+    ],
+    ids=["bytes", "text", "deep", "cells", "old"],
+)
+def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(
+    calls: Calls, tmp_path: Path, content: bytes, place: str
+) -> None:
     bad = tmp_path / "bad.ipynb"
     bad.write_bytes(content)
     done = calls.house.pxctl("exec", "-o", str(bad), "-f", str(bad))
-    assert (done.returncode, "hint: " in done.stderr) == (2, True), done
-    assert "notebook" in done.stderr or "UTF-8" in done.stderr
+    assert (done.returncode, place in done.stderr, "hint: " in done.stderr) == (2, True, True), done
     assert bad.read_bytes() == content
 
 

@@ -290,7 +290,6 @@ async def daemon(folder: Path, *answers: bytes | None) -> AsyncIterator[tuple[Co
     [
         (b"", "broke off"),
         (answer(200, {"a": 1})[:-2], "broke off"),
-        (b"what\r\n", "broke off"),
         (answer(503, {"detail": "given up", "kind": "interrupted"}), "given up"),
         (answer(409, {"detail": "It is so.", "hint": "do this", "kind": "conflict"}), r"^It is so\. do this$"),
         (None, r"within 0\.2 s"),

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.gateway_house import House
-from kernels.kernel_rig import eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels import gateway_kernel, messaging, wire
 from supervisord_py.kernels.backend import KernelGoneError
@@ -43,7 +43,6 @@ class FakeServer:
     state: str | None = "idle"  # `execution_state` of its kernel; None: it has no such kernel
     is_mute: bool = False  # it lets websockets wait for ever
     on_execute: Callable[[FakeServer, Message], Awaitable[None]] | None = None
-    before_info: Callable[[FakeServer], Awaitable[None]] | None = None  # before it answers a kernel_info_request
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
     executed: list[str] = field(default_factory=list)  # codes of the execute_requests that came
     url: str = ""
@@ -84,8 +83,6 @@ class FakeServer:
 
     async def _hear(self, message: Message) -> None:
         if message.type == "kernel_info_request":
-            if self.before_info is not None:
-                await self.before_info(self)
             await self.say("kernel_info_reply", {"language_info": {"name": "python"}}, to=message, channel="shell")
             await self.say("status", {"execution_state": "idle"}, to=message)
         elif message.content.get("silent"):
@@ -143,14 +140,9 @@ def output(text: str) -> dict[str, str]:
     return {"name": "stdout", "text": text}
 
 
-async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
+async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of its output and its reply come over the second connection; what came between is not known."""
-    ended = asyncio.Event()
-
-    async def in_turn(server: FakeServer) -> None:
-        """Answer no other request before the cell has ended, as a kernel does."""
-        if server.executed:
-            await ended.wait()
+    monkeypatch.setattr(messaging, "REPLY_SECONDS", PATIENCE)
 
     async def break_in_the_middle(server: FakeServer, message: Message) -> None:
         await server.say("stream", output("first "), to=message)
@@ -159,9 +151,8 @@ async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> Non
         await server.say("stream", output("second"), to=message)
         await server.say("execute_reply", {"status": "ok", "execution_count": 1}, to=message, channel="shell")
         await server.say("status", {"execution_state": "idle"}, to=message)
-        ended.set()
 
-    async with talking(short_tmp, on_execute=break_in_the_middle, before_info=in_turn) as (house, server):
+    async with talking(short_tmp, on_execute=break_in_the_middle) as (house, server):
         await house.open()
         ran = await house.run("1")
         assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"first second", True)
