@@ -67,26 +67,14 @@ def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Pat
     assert kinds(log).count("display") == 10
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (float("nan"), None),
-        ("\ud800", "\ud800"),
-        (b"\xff", "/w=="),
-        ({1: [float("nan"), {"x": (1.5,)}]}, {"1": [None, {"x": [1.5]}]}),
-        (object, repr(object)),
-        ("é😀\u2028", "é😀\u2028"),
-    ],
-    ids=repr,
-)
-def test_whatever_a_display_holds_is_one_line_of_json(given: Any, found: Any, tmp_path: Path) -> None:
+def test_whatever_a_display_holds_is_one_line_of_json(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
     writer = writer_of(tmp_path)
-    writer.display({"x": given})
+    writer.display({"x": [float("nan"), "\ud800", b"\xff", {1: {"x": (1.5,)}}, object, "é😀\u2028"]})
     writer.display({"x": endless})
     first, second = records(log_of(tmp_path))[1:]
-    assert first.data["x"] == found
+    assert first.data["x"] == [None, "\ud800", "/w==", {"1": {"x": [1.5]}}, repr(object), "é😀\u2028"]
     assert second.data == {}
 
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,36 +48,23 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "detail"),
-    [
-        ("old", "is Python 3.7.16; kernels need 3.8 or newer"),
-        ("closed", "is not executable"),
-        ("silent", "exits with 0"),
-        ("killed", "was killed by signal 9"),
-        ("nonsense", "gives an answer that makes no sense"),
-        ("not a program", "cannot be started"),
-        ("hangs", "does not answer within 0.2 s"),
-    ],
-)
+PASSED_OVER: dict[str, Callable[[Path], object]] = {
+    "is Python 3.7.16; kernels need 3.8 or newer": lambda python: fake_python(python, version=[3, 7, 16]),
+    "is not executable": lambda python: fake_python(python).chmod(0o644),
+    "exits with 0": lambda python: script(python, ""),
+    "was killed by signal 9": lambda python: script(python, "kill -9 $$"),
+    "gives an answer that makes no sense": lambda python: script(python, "echo 'px-self-report {}'"),
+    "cannot be started": lambda python: fake_python(python).write_bytes(b"\x7fELF\0\0\0\0"),
+    "does not answer within 0.2 s": lambda python: script(python, "sleep 600 & wait"),
+}
+
+
+@pytest.mark.parametrize("detail", PASSED_OVER)
 async def test_why_an_interpreter_is_passed_over_and_nothing_of_it_is_left(
-    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch, kind: str, detail: str
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch, detail: str
 ) -> None:
-    python = house.proj / ".venv" / "bin" / "python"
-    fake_python(python, version=[3, 7, 16])
-    if kind == "closed":
-        python.chmod(0o644)
-    elif kind == "not a program":
-        python.write_bytes(b"\x7fELF\0\0\0\0")
-    elif kind != "old":
-        does = {
-            "silent": "",
-            "killed": "kill -9 $$",
-            "nonsense": "echo 'px-self-report {}'",
-            "hangs": "sleep 600 & wait",
-        }
-        script(python, does[kind])
-    if kind == "hangs":
+    PASSED_OVER[detail](house.proj / ".venv" / "bin" / "python")
+    if "0.2" in detail:
         monkeypatch.setattr(interpreters, "PROBE_SECONDS", 0.2)
     explanation = await house.resolver.explain(StartRequest(cwd=str(house.proj)), house.config)
     (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
