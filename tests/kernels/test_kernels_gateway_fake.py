@@ -324,7 +324,6 @@ PLACE = GatewayClient(URL, None, "kernels.gateway_token")
         (404, "", UnknownUnitError, "status 404"),
         (500, '{"message": "broken"}', StartFailedError, "failed to start a kernel: it returned status 500: broken"),
         (400, '{"message": "broken"}', StartFailedError, "refused to start a kernel: it returned status 400: broken"),
-        (301, "", StartFailedError, "status 301"),
         (302, "/login?next=", ConfigError, "does not accept the token"),
     ],
 )
