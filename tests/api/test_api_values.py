@@ -24,7 +24,6 @@ from supervisord_py.api.schemas import Execute, New, StartKernel, moment_of, rea
 from supervisord_py.api.streams import json_bytes
 from supervisord_py.api.units import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
-from supervisord_py.process.events import RECENT_MAX
 
 NOW = 1_800_000_000.0
 
@@ -173,26 +172,3 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
         assert [event["id"] for event in lines(resumed[1])] == told[1:]
     finally:
         go_on.set()
-
-
-async def test_a_slow_reader_slows_nobody(rig: Rig) -> None:
-    """One reads nothing during a flood: the quick one gets all, he the rest from the journal, or how many he missed."""
-    reader, writer = await rig.connect()
-    writer.write(b"GET /api/events?follow=1 HTTP/1.1\r\nHost: px\r\n\r\n")
-    await reader.readuntil(b"\r\n\r\n")
-    writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket transport
-    filler, total, known = "x" * 4000, 4 * RECENT_MAX, 0
-    async with rig.client.get("/api/events?follow=1", read_bufsize=2**20) as quick:
-        for number in range(total):
-            rig.context.events.publish("flood", number=number, filler=filler)
-            if number % 50 == 49:
-                assert [(await next_line(quick))["number"] for _ in range(50)][-1] == number
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    async with asyncio.timeout(DEADLINE * 2):
-        while known < total:
-            line = await reader.readline()
-            if line.startswith(b"{"):
-                known += json.loads(line).get("missed", 1)
-    assert known == total
-    writer.close()
-    await writer.wait_closed()
