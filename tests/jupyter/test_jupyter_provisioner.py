@@ -197,19 +197,13 @@ def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str
     assert front.living() == {}
 
 
-RUNNER = """
-import nbformat, sys
-from nbclient import NotebookClient
-book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in sys.argv[1:]])
-NotebookClient(book, kernel_name="pxd", timeout=600).execute()
-"""
-
-
 def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
     """Its variables can be looked at afterwards, and it ends by a stop; nothing else of it is left."""
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
     cells = ["x = 'still here'", f"open('reached', 'w').close()\n{wait}\nx += ', and done'", "1"]
-    process = beside([PYTHON, "-c", RUNNER, *cells], cwd=front.folder, stdin=subprocess.DEVNULL)
+    nbformat.write(notebook(*cells), front.folder / "in.ipynb")
+    command = [PYTHON, "-m", "jupyter", "execute", "--kernel_name=pxd", "in.ipynb"]
+    process = beside(command, cwd=front.folder, stdin=subprocess.DEVNULL)
     until((front.folder / "reached").exists, "the second cell runs")
     session = front.only()
     process.send_signal(signal.SIGKILL)
