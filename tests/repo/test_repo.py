@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -97,7 +98,23 @@ def test_no_file_of_the_project_names_a_package_index() -> None:
 # -- the workflow -----------------------------------------------------------------------------------------------------
 
 
-def test_the_workflow_runs_make_test_on_linux_and_on_macos() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+def _object(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+# Of GitHub's workflow syntax what we use, every scalar as text (YAML 1.1 takes the key `on` for true).
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+USES = _object("uses", name={}, uses={"pattern": r"^[\w-]+/[\w-]+@v\d+$"}, **{"with": TEXTS})
+STEPS = {"type": "array", "items": {"oneOf": [USES, _object("run", name={}, run={}, env=TEXTS)]}, "minItems": 1}
+JOB = _object("runs-on", "timeout-minutes", "steps", env=TEXTS, strategy={"type": "object"}, steps=STEPS)
+JOB["properties"] |= {"runs-on": {"pattern": r"^(ubuntu|macos)-\d+(\.\d+)?$"}, "timeout-minutes": {"pattern": r"^\d+$"}}
+TOP = {"name": {}, "on": _object(push=_object(branches={"type": "array"}), pull_request={"const": ""})}
+TOP |= {"permissions": {"const": {"contents": "read"}}, "jobs": {"type": "object", "additionalProperties": JOB}}
+
+
+def test_the_workflow_is_valid_and_runs_make_test_on_linux_and_on_macos() -> None:
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    workflow = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes nothing but texts
+    jsonschema_rs.validator_for(_object(*TOP, **TOP)).validate(workflow)
     jobs = [job for job in workflow["jobs"].values() if any("make test" in it.get("run", "") for it in job["steps"])]
     assert {job["runs-on"].partition("-")[0] for job in jobs} == {"ubuntu", "macos"}
