@@ -93,10 +93,7 @@ class PipeRig:
     # -- control planes ----------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        channel = await asyncio.to_thread(self.keeper.channel)
-        self.placement = await KeeperClient.connect(
-            channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
-        )
+        self.placement = await self.keeper.client()
 
     async def open(self, *, scheduler: bool = True) -> None:
         self.ledger = await Ledger.open(self.folder / "state" / "pxd.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -24,6 +25,7 @@ import pytest
 from rounds import mostly_deep
 from supervisord_py.keeper import procfs
 from supervisord_py.keeper.protocol import FrameSocket
+from supervisord_py.process.keeper_client import KeeperClient
 from waiting import PATIENCE, alive, bearing, marked, until
 
 __all__ = ["PATIENCE", "alive", "marked", "until"]
@@ -287,13 +289,13 @@ class RealKeeper(Rig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.log_dir = str(folder / "logs")
         self.argv = PLAIN_ARGV
         self.start()
 
-    def channel(self) -> socket.socket:
-        """Wait for the next control plane, and return the channel that it lends."""
-        return self.connect().channel.dup()
+    async def client(self) -> KeeperClient:
+        """Wait for the next control plane, and be it: return the client of the channel that it lends."""
+        channel = (await asyncio.to_thread(self.connect)).channel.dup()
+        return await KeeperClient.connect(channel, daemon_id=self.daemon_id, log_dir=self.boot["log_dir"])
 
     def end_control(self) -> None:
         """Let the present control plane end as one that failed."""

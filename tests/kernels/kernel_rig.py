@@ -55,10 +55,7 @@ class KernelRig:
         return self._supervisor
 
     async def connect(self) -> KeeperClient:
-        channel = await asyncio.to_thread(self.keeper.channel)
-        self.placement = await KeeperClient.connect(
-            channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
-        )
+        self.placement = await self.keeper.client()
         return self.placement
 
     async def replace(self) -> KeeperClient:

@@ -88,8 +88,7 @@ class House:
         self.supervisor: Supervisor
 
     async def open(self) -> None:
-        channel = await asyncio.to_thread(self.keeper.channel)
-        self.client = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
+        self.client = await self.keeper.client()
         self.ledger = await Ledger.open(self.folder / "pxd.db")
         self.events = await EventStream.open(self.ledger)
         self.supervisor = Supervisor(self.client, self.ledger, self.events)
