@@ -115,15 +115,11 @@ def test_a_group_holds_what_its_controllers_can(tmp_path: Path) -> None:
     assert written == {"memory.max": "1048576", "pids.max": "20", "cpu.max": "150000 100000", **only}
 
 
-@pytest.mark.parametrize(
-    ("events", "reason"),
-    [
-        ("oom 3\noom_kill 0\n", None),
-        ("oom 1\noom_kill 2\noom_group_kill 1\n", "memory_limit"),
-        ("oom 0\noom_kill 1\n", "oom_kill"),
-        ("", None),
-    ],
-)
+OOMS = [("oom 3\noom_kill 0\n", None), ("oom 1\noom_kill 2\noom_group_kill 1\n", "memory_limit")]
+OOMS += [("oom 0\noom_kill 1\n", "oom_kill"), ("", None)]
+
+
+@pytest.mark.parametrize(("events", "reason"), OOMS)
 def test_a_kill_of_the_kernel_is_told_from_a_limits(events: str, reason: str | None, tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text(events)
     assert cgroup.Cgroup(str(tmp_path)).oom() == reason

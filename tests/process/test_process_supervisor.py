@@ -155,25 +155,20 @@ async def test_a_life_has_its_row_before_its_process_and_its_end_before_it_is_fo
     assert [each.cause for each in told[1:]] == [each.id for each in told[:-1]]
 
 
-@pytest.mark.parametrize(
-    ("script", "reason", "facts"),
-    [
+async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(house: House) -> None:
+    cases: list[tuple[str, str, dict[str, object]]] = [
         ("echo last words >&2; exit 7", "early_exit", {"code": 7, "stderr_tail": "last words\n"}),
         ("/no/such/program", "spawn_failed", {"stage": "exec", "errno": 2}),
-    ],
-)
-async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(
-    house: House, script: str, reason: str, facts: dict[str, object]
-) -> None:
-    house.driver.script = script
-    instance = house.made()
-    with pytest.raises(StartFailedError) as caught:
-        await house.supervisor.start(house.driver, instance)
-    assert caught.value.extra.items() >= facts.items()
-    await house.supervisor.stop(house.driver, instance, None)
-    assert ((await house.row(instance.key)).reason, instance.phase) == (reason, Phase.COLD)
-    assert await house.client.list("thing:") == ()
-    assert [word for word in await house.told() if word in {"start_failed", "died"}] == ["start_failed"]
+    ]
+    for house.driver.script, reason, facts in cases:
+        instance = house.made()
+        with pytest.raises(StartFailedError) as caught:
+            await house.supervisor.start(house.driver, instance)
+        assert caught.value.extra.items() >= facts.items()
+        await house.supervisor.stop(house.driver, instance, None)
+        assert ((await house.row(instance.key)).reason, instance.phase) == (reason, Phase.COLD)
+        assert await house.client.list("thing:") == ()
+    assert [word for word in await house.told() if word in {"start_failed", "died"}] == ["start_failed"] * 2
 
 
 async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(house: House) -> None:

@@ -22,7 +22,7 @@ from waiting import PATIENCE
 
 SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
-SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "aiohttp", "flask")  # the second and third of uvicorn
+SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "flask")  # the second and third of uvicorn
 
 
 @pytest.fixture

@@ -31,25 +31,12 @@ def serve_flask(port):
     app.run("127.0.0.1", port)
 
 
-def serve_aiohttp(port):
-    from aiohttp import web
-
-    async def run(request):
-        return web.json_response({"echo": await request.json(), "pid": os.getpid()})
-
-    app = web.Application()
-    app.router.add_post("/run", run)
-    web.run_app(app, host="127.0.0.1", port=port, print=None)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
     if SERVER == "flask":
         serve_flask(port)
-    elif SERVER == "aiohttp":
-        serve_aiohttp(port)
     elif SERVER == "hypercorn":
         from hypercorn.asyncio import Config, serve
 
