@@ -85,22 +85,19 @@ async def test_each_check_of_a_running_tool(
         assert by_name(report)["reference_fixtures_match"]["status"] == "skip"
 
 
-@pytest.mark.parametrize(
-    ("manifest", "failing", "lines"),
-    [
+def test_what_is_wrong_with_its_files_fails_one_check(tmp_path: Path) -> None:
+    for manifest, failing, lines in (
         (None, "folder_structure", 1),
         ("{", "tool_json_parses", 1),
         ({"name": "tool", "input": {"type": "nonsense"}}, "schemas_coherent", 1),
         (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "schemas_coherent", 2),
-    ],
-)
-def test_what_is_wrong_with_its_files_fails_one_check(tmp_path: Path, manifest: Any, failing: str, lines: int) -> None:
-    folder = write_tool(tmp_path, "tool", manifest)
-    if manifest is None:
-        (folder / "tool.json").unlink()
-    _, checks = check_files(folder, ToolsSettings(python=sys.executable))
-    ((name, check),) = ((name, check) for name, check in checks.items() if check.status == "fail")
-    assert (name, len((check.details or "").splitlines())) == (failing, lines)
+    ):
+        folder = write_tool(tmp_path, "tool", manifest)
+        if manifest is None:
+            (folder / "tool.json").unlink()
+        _, checks = check_files(folder, ToolsSettings(python=sys.executable))
+        failed = {name: len((it.details or "").splitlines()) for name, it in checks.items() if it.status == "fail"}
+        assert failed == {failing: lines}
 
 
 def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
@@ -130,20 +127,17 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
     assert compare({"expected_outputs": {}}, [1]) == ["the answer is no object"]
 
 
-@pytest.mark.parametrize(
-    ("dependencies", "status", "words"),
-    [
-        (None, "fail", "pyproject.toml"),
-        (["FastAPI>=0.1"], "warn", "uvicorn, pydantic, python-dotenv"),
-        (["fastapi", "uvicorn[x]", "pydantic", "python_dotenv"], "pass", "4 dependencies"),
-        (["fastapi", "uvicorn", "pydantic", "python-dotenv", "x @ https://h/x.whl"], "warn", "not from the package"),
-    ],
-)
-def test_dependencies_of_a_pixie_tool(tmp_path: Path, dependencies: Any, status: str, words: str) -> None:
-    content = f"[project]\ndependencies = {dependencies}" if dependencies else "[["
-    folder = write_tool(tmp_path, "tool", pixie_manifest(), pyproject__toml=content)
-    check = check_files(folder, ToolsSettings(python=sys.executable))[1]["pyproject_ok"]
-    assert (check.status, words in check.message) == (status, True)
+def test_dependencies_of_a_pixie_tool(tmp_path: Path) -> None:
+    for content, status, words in (
+        ("[[", "fail", "pyproject.toml"),
+        ("['FastAPI>=0.1']", "warn", "uvicorn, pydantic, python-dotenv"),
+        ("['fastapi', 'uvicorn[x]', 'pydantic', 'python_dotenv']", "pass", "4 dependencies"),
+        ("['fastapi', 'uvicorn', 'pydantic', 'python-dotenv', 'x @ https://h/x.whl']", "warn", "not from the package"),
+    ):
+        text = f"[project]\ndependencies = {content}"
+        folder = write_tool(tmp_path, "tool", pixie_manifest(), pyproject__toml=text)
+        check = check_files(folder, ToolsSettings(python=sys.executable))[1]["pyproject_ok"]
+        assert (check.status, words in check.message) == (status, True), check
 
 
 @pytest.mark.parametrize(
