@@ -150,6 +150,20 @@ def test_the_memory_budget_evicts_the_oldest_idle_ones_that_have_a_size() -> Non
     assert pool.end("b") == (Stop("b", two, Reason.EVICTED_LRU),)
 
 
+def test_the_least_recently_used_goes_first() -> None:
+    pool = Pool(keep_max=3)
+    serials = {}
+    for tool in ("a", "b", "c"):
+        pool.now += 1
+        serials[tool] = pool.warm(tool)
+    pool.now += 1
+    pool.ask("a")
+    pool.end("a")
+    for tool in ("b", "c", "a"):  # each as the oldest of those that are idle
+        assert Stop(tool, serials[tool], Reason.EVICTED_LRU) in pool.ask(f"after {tool}")
+        pool.send("gone", tool, serials[tool])
+
+
 def test_adopted_instances_count_and_age() -> None:
     pool = Pool()
     serial = pool.set.reserve_serial()
