@@ -79,7 +79,9 @@ def test_a_tool_that_dies_and_a_file_that_changes_are_events(home: PipeHouse) ->
     inbox = home.home / "inbox"
     inbox.mkdir()
     waits_for(home, "reader", f"file_changed:{inbox}/*.txt", script="cat; ls -1 >/dev/null; touch own.txt")
-    until(lambda: home.events("pipe:reader", "pipe_added"), "it listens")
+    waits_for(home, "sounder", f"file_changed:{inbox}/*.sound")  # the folder is watched a moment after a pipe is known
+    until(lambda: put(inbox / "a.sound", "?") or home.rows("pipe=sounder"), "the folder is watched")
+    until(lambda: home.events("pipe:reader", "pipe_added"), "the reader is known")
     put(inbox / "letter.txt", "one")
     (first,) = home.of("reader", 1)
     assert (str(inbox / "letter.txt") in first.trigger_key, str(inbox / "letter.txt") in first.stdout) == (True, True)
