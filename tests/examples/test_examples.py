@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -90,6 +91,11 @@ def test_who_hangs_up_amid_a_stream_leaves_no_traceback(home: House) -> None:
         connection.request("POST", f"/api/tools/{name}/stream", json.dumps(body))
         connection.getresponse().read(1)
         connection.close()
+    port = home.get("/api/launcher/state")[name]["port"]
+    for begun in (b"", b"POST /run HTTP/1.1\r\n"):
+        with socket.create_connection(("127.0.0.1", port)) as reset:
+            reset.sendall(begun)
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     run(home, name, **body)
     assert home.pxctl("logs", name, "--stderr").stdout == ""
 

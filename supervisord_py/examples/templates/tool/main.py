@@ -6,6 +6,7 @@ python main.py --port 8000
 import json
 import signal
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def stream(text, times=2):
 
 
 class Tool(BaseHTTPRequestHandler):
+    def handle(self):
+        with suppress(ConnectionError):  # who asked has gone
+            super().handle()
+
     def do_GET(self):
         answers = {"/healthz": {"ok": True}, "/schema": TOOL}
         self.answer(200 if self.path in answers else 404, [answers.get(self.path)])
@@ -43,12 +48,9 @@ class Tool(BaseHTTPRequestHandler):
     def answer(self, status, values, kind="application/json"):
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        try:
-            self.end_headers()
-            for value in values:
-                self.wfile.write(json.dumps(value).encode() + b"\n")
-        except ConnectionError:
-            self.close_connection = True  # who asked has gone
+        self.end_headers()
+        for value in values:
+            self.wfile.write(json.dumps(value).encode() + b"\n")
 
     def log_request(self, code="-", size="-"):
         """Say nothing of requests that went well: the daemon asks often."""

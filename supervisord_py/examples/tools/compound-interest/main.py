@@ -16,6 +16,7 @@ It ends with exit code 0 on SIGTERM. The daemon has checked an input by tool.jso
 import json
 import signal
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -52,6 +53,10 @@ class Requests(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    def handle(self):
+        with suppress(ConnectionError):  # who asked has gone
+            super().handle()
+
     def do_GET(self):
         answers = {"/healthz": {"ok": True}, "/schema": TOOL}
         self.reply(200 if self.path in answers else 404, answers.get(self.path))
@@ -66,8 +71,6 @@ class Requests(BaseHTTPRequestHandler):
                 self.reply(200, answer(deposit))
         except (TypeError, ValueError, KeyError) as error:
             self.reply(422, {"detail": f"the input does not fit: {error}"})
-        except ConnectionError:
-            self.close_connection = True  # who asked has gone
 
     def reply(self, status, body):
         content = json.dumps(body).encode() + b"\n"
