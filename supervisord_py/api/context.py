@@ -73,9 +73,6 @@ class ApiCall(NamedTuple):
     context: ApiContext
     live: Live
 
-    def path(self, name: str) -> str:
-        return self.request.match_info[name]
-
 
 class Live:
     """What changes while the API runs."""

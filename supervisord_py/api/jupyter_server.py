@@ -49,7 +49,7 @@ def joinable(call: ApiCall) -> list[SessionView]:
 
 
 def session_by_uuid(call: ApiCall) -> SessionView:
-    wanted = call.path("uuid")
+    wanted = call.request.match_info["uuid"]
     if found := [view for view in joinable(call) if view.key.jupyter_id == wanted]:
         return found[0]
     raise UnknownUnitError(f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live")
@@ -83,7 +83,7 @@ async def list_specs(call: ApiCall) -> dict[str, Any]:
 
 async def show_spec(call: ApiCall) -> dict[str, Any]:
     """Answer with one kernelspec."""
-    name, specs = call.path("name"), await call.context.kernels.specs()
+    name, specs = call.request.match_info["name"], await call.context.kernels.specs()
     if name not in specs:
         raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
     return spec_document(name, specs[name])

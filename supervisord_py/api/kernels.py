@@ -46,7 +46,7 @@ _USUAL_SPEC = "python3"
 
 
 def session_of(call: ApiCall, cwd: str | None) -> SessionView:
-    return call.context.kernels.find(call.path("k").removeprefix("kernel:"), cwd)
+    return call.context.kernels.find(call.request.match_info["k"].removeprefix("kernel:"), cwd)
 
 
 def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
@@ -150,7 +150,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         place["kernelspec"] = kernelspec
 
     request = CallRequest(
-        name=call.path("k").removeprefix("kernel:"),
+        name=call.request.match_info["k"].removeprefix("kernel:"),
         owner=Owner.PER_CALL if body.per_call else Owner.SESSION,
         cells=cells,
         arrived_at=arrived_at,
@@ -308,14 +308,14 @@ async def cell_output(
     stream: s.Stream | None = None,
 ) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
-    log = CellLog(call.context.config.cells_dir / session_of(call, cwd).id, call.path("id"))
+    log = CellLog(call.context.config.cells_dir / session_of(call, cwd).id, call.request.match_info["id"])
     return streams.raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
 
 
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result."""
     folder = call.context.config.cells_dir / session_of(call, cwd).id
-    path, mime = await asyncio.to_thread(render.find_artifact, folder, call.path("id"))
+    path, mime = await asyncio.to_thread(render.find_artifact, folder, call.request.match_info["id"])
     return web.FileResponse(path, headers={"Content-Type": mime, "X-Content-Type-Options": "nosniff"})
 
 

@@ -61,7 +61,7 @@ class _Asked(NamedTuple):
 
 def _unit_of(call: ApiCall) -> str:
     """Return the unit named; what is no unit, or none any more, but has a log goes by its full name."""
-    given = call.path("u")
+    given = call.request.match_info["u"]
     try:
         return unit_named(call).unit
     except UnknownUnitError:

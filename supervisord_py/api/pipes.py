@@ -133,18 +133,17 @@ def list_document(rows: Sequence[Execution], cursor: int | None = None) -> Docum
 
 async def publish_event(call: ApiCall, body: s.Happening) -> Document:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
-    event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
+    event = PublishedEvent(call.request.match_info["name"], key=body.key, facts=body.data)
     return await call.context.pipes.publish_event(event)
 
 
 def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
-    usage = execution.usage
     return {
         **streams.pick(execution, *_SHOWN),
-        "tokens": usage.total_tokens or None,
-        "cost": usage.cost if usage.total_tokens or usage.cost else None,
-        "usage": usage,
+        "tokens": execution.total_tokens or None,
+        "cost": execution.cost if execution.total_tokens or execution.cost else None,
+        "usage": streams.pick(execution, *Usage.__struct_fields__),
         "truncated": execution.lost_bytes > 0,
     }
 
@@ -158,7 +157,7 @@ def whole_document(execution: Execution) -> Document:
 
 def pipe_name(call: ApiCall) -> str:
     """Return the pipe that `{p}` names, `pipe:x` and `x` alike; a glob must mean one."""
-    name = call.path("p").removeprefix("pipe:")
+    name = call.request.match_info["p"].removeprefix("pipe:")
     if not is_glob(name):
         return name
     known = [f"pipe:{view.name}" for view in call.context.pipes.snapshot()]
@@ -193,7 +192,7 @@ async def list_executions(
 
 async def _execution_of(call: ApiCall) -> Execution:
     """Return the execution that the path names, which must be one of its pipe, where it names one."""
-    text = call.path("id")
+    text = call.request.match_info["id"]
     if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds
         raise UnknownUnitError(f"There is no execution {text[:40]!r}.", hint="pxctl pipe runs")
     pipe = pipe_name(call) if "p" in call.request.match_info else None

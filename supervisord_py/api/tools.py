@@ -30,14 +30,14 @@ from supervisord_py.tools.status import ToolState
 
 def tool_name(call: ApiCall) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
-    plain = call.path("t").removeprefix("tool:")
+    plain = call.request.match_info["t"].removeprefix("tool:")
     try:
         return call.context.launcher.catalog.entry(plain).name
     except UnknownUnitError:
         if is_example(plain):  # that error says how to get it
             raise
     tools = [unit for unit in all_units(call.context) if unit.startswith("tool:")]
-    return resolve_one(call.path("t"), tools).removeprefix("tool:")
+    return resolve_one(call.request.match_info["t"], tools).removeprefix("tool:")
 
 
 async def list_tools(call: ApiCall) -> dict[str, Any]:

@@ -122,8 +122,8 @@ def second_names(units: Collection[UnitView]) -> dict[str, str]:
 
 def unit_named(call: ApiCall, name: str | None = None) -> UnitView:
     """Return the single unit that a name, else `{u}` of the path, means."""
-    units = all_units(call.context)
-    return units[resolve_one(call.path("u") if name is None else name, units, second_names(units.values()))]
+    units, name = all_units(call.context), call.request.match_info["u"] if name is None else name
+    return units[resolve_one(name, units, second_names(units.values()))]
 
 
 def units_named(call: ApiCall, patterns: Sequence[str]) -> list[UnitView]:

@@ -239,11 +239,11 @@ class Children:
         self._settling = self._loop.later(seconds, self._settle)
 
     def _settle(self) -> None:
-        """Tell the ends of this turn, and close the trees of which nothing is left; one snapshot serves all."""
+        """Tell the ends of this turn, and close the trees of which nothing is left; one look serves all."""
         self._settling = None
         leaderless = self._leaderless()
         if any(child.group is None for child in leaderless):
-            self.membership.take()
+            self.membership.recount(leaderless)
         for child in leaderless:
             left = self.membership.members(child)
             if not child.told:

@@ -119,12 +119,16 @@ def resident(pid: int) -> int:
         return 0
 
 
-def has_children(pid: int) -> bool:
-    """Say whether a process has children, or may have: not every kernel tells (CONFIG_PROC_CHILDREN)."""
+def children(pid: int) -> set[int] | None:
+    """Return the pids of all children, zombies too; None where the kernel does not tell (CONFIG_PROC_CHILDREN).
+
+    One that is reaped during the look may hide another: exact only for who asks of itself, and reaps in this thread.
+    """
     try:
-        return any(slurp(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task"))
+        each = [slurp(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
-        return True
+        return None
+    return {int(word) for text in each for word in text.split()}
 
 
 def proportional(pid: int) -> int | None:

@@ -28,7 +28,7 @@ from supervisord_py.keeper.protocol import MARK_INSTANCE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from supervisord_py.keeper.logs import OutputPipe, UnitLog
@@ -175,6 +175,21 @@ class Membership:
         self._families = assign(self._rows, owners, self._adopter, self._strangers | {self._me}, self._marked)
         for child in held:
             child.members = {row.pid: row.start_time for row in self._families.get(child.key, [])}
+
+    def recount(self, leaderless: Iterable[HeldChild]) -> None:
+        """Look at trees whose leaders are reaped: at the process table only where something may be left of one.
+
+        What is left has come back to us, or descends from what has. So where each child of ours is a leader, or
+        nobody's, all of them are empty.
+        """
+        leaders = {child.pid for child in self._children.values() if child.exit is None}
+        ours = procfs.children(self._me) if self._adopter == self._me else None
+        if ours is None or not ours <= leaders | self._strangers:
+            self.take()
+            return
+        for child in leaderless:
+            child.members = {}
+            self._families.pop(child.key, None)
 
     def catch_up(self) -> None:
         """Take a new snapshot if anything was forked since the last one."""

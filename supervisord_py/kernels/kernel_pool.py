@@ -420,7 +420,7 @@ class KernelPool(Driver[KernelInstance]):
         Forked workers share pages with it: before any verdict these are counted once, which takes longer.
         """
         limit, pid = self.config.soft_memory_mb * MIB, kernel.pid
-        if limit and pid is not None and not procfs.has_children(pid):
+        if limit and pid is not None and procfs.children(pid) == set():
             kernel.rss_bytes = procfs.resident(pid)
             if kernel.rss_bytes <= limit:
                 return False

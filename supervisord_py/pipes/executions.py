@@ -226,7 +226,7 @@ class RunDriver:
         run.launch = found = await check(room.shelf, it, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         try:
-            await asyncio.to_thread(write_files, found, run.folder, it.rendered_prompt or "", run.fds)
+            write_files(found, run.folder, it.rendered_prompt or "", run.fds)  # a few small ones: cheaper than a thread
         except OSError as error:
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR

@@ -33,7 +33,7 @@ from supervisord_py.pipes import adapters
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, Values, fill
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE, PipesConfig
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
-from supervisord_py.pipes.output import BOTH, make_folder, open_for_child
+from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import CUSTOM
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
@@ -374,7 +374,7 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -
         where.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(where, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
-    make_folder(run_dir)
+    fds.extend(open_for_child(run_dir, copied=found.terms.copied))
     prompt_file = str(found.values["prompt_file"])
     if any(prompt_file in text for text in (*found.argv, *found.env.values(), *texts.values())):
         _write_private(run_dir / PROMPT_FILE, prompt)
@@ -384,7 +384,6 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -
         target = run_dir / AGENT_DIR / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_private(target, text)
-    fds.extend(open_for_child(run_dir, stream, copied=found.terms.copied) for stream in BOTH)
     if spec.prompt == "stdin":
         fds.append(stdin_of(prompt))
 

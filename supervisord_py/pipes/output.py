@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -45,38 +45,32 @@ class OutputStream(StrEnum):
 
 
 FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
+RAW = {OutputStream.STDOUT: "raw.stdout", OutputStream.STDERR: "raw.stderr"}
 BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def make_folder(folder: Path) -> None:
-    """Make an execution's folder; what an earlier try, or another ledger, has left in it goes. Blocking."""
-    shutil.rmtree(folder, ignore_errors=True)
+def open_for_child(folder: Path, *, copied: bool) -> Iterator[int]:
+    """Make an execution's folder anew, and yield descriptors of what its stdout and its stderr become. Blocking."""
+    shutil.rmtree(folder, ignore_errors=True)  # left by an earlier try, or by another ledger
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
-
-
-def open_for_child(folder: Path, stream: OutputStream, *, copied: bool) -> int:
-    """Return a descriptor of the file that an agent's stdout or stderr becomes; it may raise OSError. Blocking."""
-    if copied:
-        os.close(_open(folder, FILES[stream], os.O_WRONLY))
-    return _open(folder, child_file(stream, copied=copied), os.O_WRONLY | os.O_APPEND)
+    for stream in BOTH:
+        if copied:
+            os.close(_open(folder, FILES[stream], os.O_WRONLY))
+        yield _open(folder, (RAW if copied else FILES)[stream], os.O_WRONLY | os.O_APPEND)
 
 
 def _open(folder: Path, name: str, flags: int) -> int:
     return os.open(f"{folder}/{name}", flags | _PRIVATE, 0o600)
 
 
-def child_file(stream: OutputStream, *, copied: bool) -> str:
-    return f"raw.{FILES[stream]}" if copied else FILES[stream]
-
-
 def remove_raw(folder: Path) -> None:
-    for stream in BOTH:
+    for file in RAW.values():
         with suppress(OSError):
-            (folder / child_file(stream, copied=True)).unlink()
+            (folder / file).unlink()
 
 
 def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
@@ -215,7 +209,7 @@ class Copier:
         self._write()
         moved = False
         for stream in BOTH:
-            file = child_file(stream, copied=self._copied)
+            file = (RAW if self._copied else FILES)[stream]
             if data := _read(f"{self._folder}/{file}", self._read[stream], STEP_BYTES):
                 moved = True
                 self._read[stream] += len(data)

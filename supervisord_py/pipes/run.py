@@ -409,9 +409,10 @@ def measured(runs: Sequence[Run]) -> list[tuple[tuple[int, int], ...]]:
     is_full, found = output.disk_is_full(runs[0].folder), []
     for run in runs:
         stamp = [(0, 0), (0, 0)]
+        files = output.RAW if run.terms.copied else output.FILES
         for number, stream in enumerate(BOTH):
             with suppress(OSError):
-                status = os.stat(f"{run.folder}/{output.child_file(stream, copied=run.terms.copied)}")
+                status = os.stat(f"{run.folder}/{files[stream]}")
                 stamp[number] = (status.st_size, status.st_mtime_ns)
         found.append(tuple(stamp))
         if is_full:

@@ -27,8 +27,8 @@ def copier(folder: Path, *, copied: bool = True, parser: str = "text") -> Copier
 
 
 def opened(folder: Path) -> None:
-    for stream in output.BOTH:
-        os.close(output.open_for_child(folder, stream, copied=True))
+    for fd in output.open_for_child(folder, copied=True):
+        os.close(fd)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -51,7 +51,7 @@ def test_what_is_kept_depends_on_the_bytes_alone(
     running = copier(folder)
     for at, (stream, data) in enumerate(pieces):
         for place in (folder, other):
-            with (place / output.child_file(stream, copied=True)).open("ab") as file:
+            with (place / output.RAW[stream]).open("ab") as file:
                 file.write(data)
         running = copier(folder) if at in deaths else running
         running.step()

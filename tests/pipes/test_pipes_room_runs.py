@@ -174,7 +174,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
     await eventually(lambda: not own_rig.placement.children(), "the end of the process")
     assert own_rig.room.health()["running"] == 0
     with monkeypatch.context() as patch:
-        patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
+        patch.setattr("supervisord_py.pipes.launch.open_for_child", broken)
         assert (await own_rig.run("p")).error_message is not None
     with monkeypatch.context() as patch:
         patch.setattr(own_rig.room, "announce", broken)
