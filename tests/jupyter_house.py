@@ -126,15 +126,9 @@ async def value(kc: AsyncKernelClient, expression: str) -> Any:
     return json.loads(printed)
 
 
-@dataclass
-class Lab:
-    process: subprocess.Popen[bytes]
-    http: aiohttp.ClientSession
-
-
 @asynccontextmanager
-async def lab(front: Front, **options: str) -> AsyncIterator[Lab]:
-    """Run a server, with these options of `GatewayClient`."""
+async def lab(front: Front, **options: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Run a server, with these options of `GatewayClient`; yields what asks it."""
     path = front.jupyter / f"{uuid.uuid4().hex[:8]}.sock"
     given = {"open_browser": "False", "allow_root": "True", "sock": str(path), "root_dir": str(front.folder)}
     words = [f"--ServerApp.{name}={value}" for name, value in given.items()]
@@ -148,7 +142,7 @@ async def lab(front: Front, **options: str) -> AsyncIterator[Lab]:
         connector = aiohttp.UnixConnector(str(path), limit=0)
         about = {"Authorization": "token front"}
         async with aiohttp.ClientSession("http://localhost", connector=connector, headers=about) as client:
-            yield Lab(process, client)
+            yield client
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait, PATIENCE)

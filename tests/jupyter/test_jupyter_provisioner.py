@@ -10,8 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from hypothesis import strategies as st
 from nbclient import NotebookClient
 
 from beside import beside
+from cli.fake_daemon import FakeDaemon, document, problem, silent
 from e2e.house import alive, until
 from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front, kernel, run, value
 from supervisord_py.jupyter import provisioner
@@ -236,12 +235,10 @@ def test_an_environment_with_bytes_of_no_encoding_is_json_all_the_same(env: dict
     ("argv", "language", "expected"),
     [
         (("python", *LAUNCHED), "python", {}),
-        (("/e/bin/python", *LAUNCHED), "python", {"interpreter": "/e/bin/python"}),
         (("/e/bin/python", "-Xfrozen_modules=off", *LAUNCHED), "python", {"interpreter": "/e/bin/python"}),
         (("python3.12", *LAUNCHED), "python", {"kernelspec": "s"}),
         (("/e/bin/python", *LAUNCHED, "--matplotlib=inline"), "python", {"kernelspec": "s"}),
         (("/e/bin/python", *LAUNCHED), "sage", {"kernelspec": "s"}),
-        (("R", "--slave", "{connection_file}"), "R", {"kernelspec": "s"}),
     ],
 )
 def test_a_spec_is_followed_as_it_is_written(argv: tuple[str, ...], language: str, expected: dict[str, str]) -> None:
@@ -252,58 +249,32 @@ def test_a_spec_is_followed_as_it_is_written(argv: tuple[str, ...], language: st
 # -- the way to the daemon --------------------------------------------------------------------------------------------
 
 
-def answer(status: int, document: object) -> bytes:
-    body = json.dumps(document).encode()
-    return (
-        f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    )
-
-
-@asynccontextmanager
-async def daemon(folder: Path, *answers: bytes | None) -> AsyncIterator[tuple[ControlSocket, Sequence[bytes]]]:
-    """Listen, and answer each connection in turn; None answers nothing and waits."""
-    heard: list[bytes] = []
-    left, over = list(answers), asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readuntil(b"\r\n\r\n"))
-        said = left.pop(0)
-        if said is None:
-            await over.wait()
-        else:
-            writer.write(said)
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, str(folder / "s")):
-        yield ControlSocket(str(folder / "s")), heard
-        over.set()
-
-
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         (b"", "broke off"),
-        (answer(200, {"a": 1})[:-2], "broke off"),
-        (answer(503, {"detail": "given up", "kind": "interrupted"}), "given up"),
-        (answer(409, {"detail": "It is so.", "hint": "do this", "kind": "conflict"}), r"^It is so\. do this$"),
-        (None, r"within 0\.2 s"),
+        (document({"a": 1})[:-2], "broke off"),
+        (problem(503, "interrupted", detail="given up"), "given up"),
+        (problem(409, "conflict", detail="It is so.", hint="do this"), r"^It is so\. do this$"),
+        (silent, r"within 0\.2 s"),
     ],
+    ids=["nothing", "half", "interrupted", "conflict", "late"],
 )
 async def test_what_is_no_answer_ends_no_life_and_what_broke_off_is_asked_for_once_more(
-    short_tmp: Path, said: bytes | None, words: str
+    short_tmp: Path, said: Any, words: str
 ) -> None:
-    seconds, is_asked_again = 0.2 if said is None else 60.0, words in ("broke off", "given up")
-    async with daemon(short_tmp, said, *([said] if is_asked_again else [])) as (way, heard):
-        with pytest.raises(DaemonError, match=words) as told:
-            await way.ask("POST", "/api/x", seconds=seconds)
-        assert (told.value.is_gone, len(heard)) == (False, 1 + is_asked_again)
-    (short_tmp / "s").unlink(missing_ok=True)
+    is_asked_again, way = words in ("broke off", "given up"), ControlSocket(str(short_tmp / "s"))
+    daemon = FakeDaemon(way.path).on("POST /api/x", said).start()
+    with pytest.raises(DaemonError, match=words) as told:
+        await way.ask("POST", "/api/x", seconds=0.2 if said is silent else 60.0)
+    assert (told.value.is_gone, len(daemon.seen)) == (False, 1 + is_asked_again)
+    if is_asked_again:
+        daemon.on("POST /api/x", said, document({"a": 1}))
+        assert await way.ask("POST", "/api/x") == {"a": 1}
+    daemon.stop()
     with pytest.raises(DaemonError, match="pxctl daemon start") as told:
         await way.ask("GET", "/")
     assert told.value.is_gone, "nobody listens"
-    if is_asked_again:
-        async with daemon(short_tmp, said, answer(200, {"a": 1})) as (way, heard):
-            assert await way.ask("POST", "/api/x") == {"a": 1}
 
 
 def test_the_socket_is_the_daemons_and_not_one_of_jupyters_service(

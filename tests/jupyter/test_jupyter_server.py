@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.house import alive
-from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, is_reply, lab, printed
+from jupyter_house import LAUNCHED, PATIENCE, Front, Page, ask, is_reply, lab, printed
 from supervisord_py.kernels.wire import V1
 
 
@@ -106,8 +106,7 @@ async def test_a_cell_runs_through_the_websocket_whatever_else_is_sent(
 
 
 async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) -> None:
-    async with lab(front, url=url_of(front), auth_token=token_of(front)) as made:
-        client = made.http
+    async with lab(front, url=url_of(front), auth_token=token_of(front)) as client:
         assert "python3" in (await ask(client, "GET", "/api/kernelspecs"))["kernelspecs"]
         model = await ask(client, "POST", "/api/kernels", {"name": "python3", "path": "nb.ipynb"}, 201)
         path = f"/api/kernels/{model['id']}"
@@ -119,7 +118,7 @@ async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) 
         await ask(client, "DELETE", path, status=204)
 
 
-async def settled(server: Lab, path: str) -> None:
+async def settled(http: aiohttp.ClientSession, path: str) -> None:
     """Wait until the server has restarted a kernel, after which it can interrupt it.
 
     A page is served before. A server that is told to end in between never ends: it asks a future that is not done
@@ -127,7 +126,7 @@ async def settled(server: Lab, path: str) -> None:
     """
     async with asyncio.timeout(PATIENCE):
         while True:
-            async with server.http.post(f"{path}/interrupt") as answer:
+            async with http.post(f"{path}/interrupt") as answer:
                 if answer.ok:
                     return
 
@@ -136,8 +135,7 @@ async def settled(server: Lab, path: str) -> None:
 async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front) -> None:
     (front.folder / "sub").mkdir(exist_ok=True)
     front.spec("dead", ["/nowhere/python", *LAUNCHED])
-    async with lab(front) as server:
-        http = server.http
+    async with lab(front) as http:
         assert "pxd" in (await ask(http, "GET", "/api/kernelspecs"))["kernelspecs"]
         refused = await ask(http, "POST", "/api/kernels", {"name": "dead"}, 422)
         assert "/nowhere/python" in refused["message"], "the daemon's words"
@@ -156,6 +154,6 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
             assert (await page.run("asked"))[0]["ename"] == "NameError"
             after = front.only()
             assert (after["id"], after["pid"] != session["pid"]) == (session["id"], True)
-        await settled(server, path)
+        await settled(http, path)
         await ask(http, "DELETE", path, status=204)
         assert (alive(after["pid"]), front.living()) == (False, {})
