@@ -7,9 +7,7 @@ import hashlib
 import http.client
 import json
 import os
-import pty
 import random
-import select
 import shutil
 import signal
 import socket
@@ -98,12 +96,11 @@ class House:
     settings: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     measured: bool = False
-    elsewhere: str | None = None  # the socket, where it is not at its place
     runner: Sequence[str] = ()  # what runs pxd, and becomes it
 
     @property
     def socket(self) -> str:
-        return self.elsewhere or str(self.home / "run" / "pxd.sock")
+        return self.settings.get("PX_SOCKET") or str(self.home / "run" / "pxd.sock")
 
     @property
     def daemon_id(self) -> str:
@@ -219,6 +216,19 @@ class House:
         assert answer.status == status, answer.body
         return answer.json()
 
+    def paged(self, path: str, limit: int = 4_000_000) -> bytes:
+        """Return an output, read in pages that fit together, up to its end for now."""
+        found = b""
+        while True:
+            page = self.request("GET", f"{path}{'&' if '?' in path else '?'}offset={len(found)}&limit={limit}")
+            assert (page.status, page.headers["content-type"]) == (200, "application/octet-stream"), page.body
+            assert (page.headers["x-offset"], len(page.body) <= limit) == (str(len(found)), True)
+            found += page.body
+            is_complete = page.headers["x-complete"] == "true"
+            assert not is_complete or page.headers["x-total-bytes"] == str(len(found))
+            if is_complete or not page.body:  # the end for now: who takes over cuts back what it is going to read anew
+                return found
+
     def run(self, tool: str, body: Any = None, **how: Any) -> Answer:
         return self.request("POST", f"/api/tools/{tool}/run", {} if body is None else body, **how)
 
@@ -256,25 +266,6 @@ class House:
         env = {**self.environ, **how.pop("env", {})}
         words = {"text": True, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, **how}
         return beside([BIN / "pxctl", *args], env=env, cwd=self.home, **words)
-
-    def on_terminal(
-        self, *args: str, env: Mapping[str, str] | None = None, seen: Callable[[bytes], None] = lambda _: None
-    ) -> tuple[int, str]:
-        """Run pxctl with a terminal on all three streams; return its exit code and what the terminal got.
-
-        `seen` is told all that it got so far whenever there is more.
-        """
-        front, back = pty.openpty()
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), back)
-        client = self.pxctl_later(*args, env={"TERM": "xterm", **(env or {})}, text=False, **streams)
-        os.close(back)
-        got = b""
-        with contextlib.suppress(OSError):  # the other end is closed: all was read
-            while select.select([front], [], [], DEADLINE)[0] and (piece := os.read(front, 65536)):
-                got += piece
-                seen(got)
-        os.close(front)
-        return client.wait(DEADLINE), got.decode(errors="replace")
 
     # -- its tools -----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ PATIENT = {
     "PX_KERNELS__LADDER_KILL_SECONDS": "65",
 }
 """One SIGINT must do. A kernel that this machine lets wait is not taken for a deaf one."""
-PAGE = 4 * 1024 * 1024
 GATEWAY = "gateway-local"
 
 
@@ -160,19 +159,8 @@ class Calls:
         cells = until(lambda: [c for c in self.history(kernel)[-1:] if c["ended_at"]], f"{kernel}'s last cell ended")
         return dict(cells[0])
 
-    def output(self, kernel: str, cell: str, query: str = "", limit: int = PAGE) -> bytes:
-        found, path = b"", f"/api/kernels/{self.show(kernel)['id']}/cells/{cell}/output"
-        while True:
-            page = self.house.request("GET", f"{path}?offset={len(found)}&limit={limit}{query}")
-            assert page.status == 200, page.body
-            assert page.headers["content-type"] == "application/octet-stream"
-            assert int(page.headers["x-offset"]) == len(found)
-            assert len(page.body) <= limit
-            found += page.body
-            is_complete = page.headers["x-complete"] == "true"
-            assert not is_complete or int(page.headers["x-total-bytes"]) == len(found)
-            if is_complete or not page.body:
-                return found
+    def output(self, kernel: str, cell: str, query: str = "", **how: Any) -> bytes:
+        return self.house.paged(f"/api/kernels/{self.show(kernel)['id']}/cells/{cell}/output{query}", **how)
 
     def events(self, kernel: str, *names: str) -> list[dict[str, Any]]:
         return self.house.events(f"kernel:{self.show(kernel)['id']}", *names)

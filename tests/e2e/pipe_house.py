@@ -115,16 +115,7 @@ class PipeHouse(House):
         return [self.ended(each.id) for each in found or ()]
 
     def output(self, number: int, stream: str = "stdout") -> bytes:
-        found, name = b"", self.row(number).pipe_name
-        while True:
-            query = f"stream={stream}&offset={len(found)}&limit=4000000"
-            page = self.request("GET", f"/api/pipes/{name}/executions/{number}/output?{query}")
-            assert (page.status, page.headers["x-offset"]) == (200, str(len(found))), page.body
-            found += page.body
-            is_complete = page.headers["x-complete"] == "true"
-            assert not is_complete or page.headers["x-total-bytes"] == str(len(found))
-            if is_complete or not page.body:  # the end for now: who takes over cuts back what it is going to read anew
-                return found
+        return self.paged(f"/api/pipes/{self.row(number).pipe_name}/executions/{number}/output?stream={stream}")
 
     # -- processes -----------------------------------------------------------------------------------------------------
 

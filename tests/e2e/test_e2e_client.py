@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.px import Px
 from e2e.house import DEADLINE, House, gone, house, server, until
 from e2e.pipe_house import PipeHouse
 from rounds import mostly_deep
@@ -150,12 +151,10 @@ def test_names_globs_and_quiet(shared: House) -> None:
 def test_a_terminal_sees_that_it_waits_and_a_pipe_does_not(shared: House) -> None:
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
     folder = shared.tool("late", wait + ECHO, input=TYPED, start_timeout_seconds=100)
-
-    def let_it_start(got: bytes) -> None:
-        if b"starting (cold)" in got:
-            (folder / "go").touch()
-
-    assert "starting (cold)" in shared.on_terminal("run", "late", "n=1", seen=let_it_start)[1]
+    with Px(shared.home, shared.socket).terminal("run", "late", "n=1") as screen:
+        screen.see("starting (cold)")
+        (folder / "go").touch()
+        assert screen.end() == 0
     shared.pxctl("stop", "late")
     done = shared.pxctl("run", "late", "n=1")
     assert (done.stderr, json.loads(done.stdout)) == ("", {"n": 1})
@@ -235,7 +234,6 @@ def test_completion_scripts_are_valid(shared: House) -> None:
 def test_the_environment_names_more_folders_of_tools_and_the_socket_which_an_option_overrides(home: House) -> None:
     extra = home.home / "more"
     home.settings = {"PX_TOOLS__PATHS": str(extra), "PX_SOCKET": f"{home.home}/s"}
-    home.elsewhere = f"{home.home}/s"
     extra.mkdir()
     home.tool("away", ECHO).rename(extra / "away")
     home.start()

@@ -68,7 +68,7 @@ def test_both_streams_are_kept_in_order_and_can_be_read_apart_and_in_pages(calls
     assert kept == "".join(f"ö {i}\n€ {i}\n" for i in range(300)).encode() == cell["text"].encode()
     for stream, word in (("stdout", "ö"), ("stderr", "€")):
         expected = "".join(f"{word} {i}\n" for i in range(300)).encode()
-        assert calls.output("written", cell["id"], f"&stream={stream}") == expected
+        assert calls.output("written", cell["id"], f"?stream={stream}") == expected
     short = calls.run("written", "print('äöü€' * 21)").cell
     assert calls.output("written", short["id"], limit=7) == ("äöü€" * 21 + "\n").encode()
     beyond = calls.house.request("GET", f"/api/kernels/written/cells/{short['id']}/output?offset=1000")

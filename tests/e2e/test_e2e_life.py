@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Callable
@@ -12,20 +11,9 @@ import pytest
 
 from e2e.house import BIN, DEADLINE, House, alive, marked, server, until
 from rounds import DEEP, mostly_deep
+from waiting import bearing
 
 ECHO = server("return {'echo': body}")
-
-
-def daemons_of(home: House) -> set[int]:
-    """Return the processes of pxd in that house, those included that hold no lock yet; clients do not count."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            is_client = any(word.endswith(b"/pxctl") for word in words)
-            if not is_client and f"PX_HOME={home.home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-    return found
 
 
 def test_parallel_starts_give_one_daemon(home: House) -> None:
@@ -35,7 +23,7 @@ def test_parallel_starts_give_one_daemon(home: House) -> None:
     assert [start.returncode for start in starts] == [0] * count, said
     pids = set(home.pids())
     # A start returns when a daemon answers, its own or not: one that has not lost yet would win after the stop.
-    until(lambda: daemons_of(home) <= pids, "those that lost to another are gone")
+    until(lambda: set(bearing(f"PX_HOME={home.home}\0")) <= pids, "those that lost to another are gone")
     assert set(marked(home.daemon_id)) <= pids
     assert home.pxctl("daemon", "stop").returncode == 0
 

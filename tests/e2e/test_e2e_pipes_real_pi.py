@@ -6,7 +6,6 @@ What the user owns is not touched, a key is only in the agent's environment, not
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,32 +23,18 @@ KEY = "sk-mock-5up3r-s3cr3t-k3y-0f-n0b0dy"
 MODELS = ("ok", "echo", "tool", "401", "404", "429", "quota", "500", "hang", "drop", "garbage")
 
 
-@contextlib.contextmanager
-def provider() -> Iterator[MockProvider]:
-    """Run the provider in a thread of its own."""
-    made, ready, over = MockProvider(), threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with made:
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        yield made
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join(30)
-        loop.close()
-
-
 @pytest.fixture(scope="module")
 def mock() -> Iterator[MockProvider]:
-    with provider() as made:
-        yield made
+    """The provider, in a loop and a thread of its own."""
+    made, loop = MockProvider(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(made.__aenter__(), loop).result(30)
+    yield made
+    asyncio.run_coroutine_threadsafe(made.__aexit__(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+    loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -67,7 +67,8 @@ def test_ways_to_listen(shared: House, listen: str) -> None:
     assert said["listen"] == (announced if listen == "fd" else {})
 
 
-def test_a_tool_in_another_language_listens_by_itself(shared: House, require_node: None) -> None:
+def test_a_tool_in_another_language_listens_by_itself(shared: House, require: Callable[[object, str], None]) -> None:
+    require(shutil.which("node"), "needs node")
     shutil.copytree(CHILDREN / "node-port", shared.home / "tools" / "node-port")
     assert shared.run("node-port").status == 200
     assert shared.get("/api/tools/node-port")["listen"] == "port"
