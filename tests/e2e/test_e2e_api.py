@@ -48,15 +48,6 @@ def home() -> Iterator[PipeHouse]:
         yield made
 
 
-def test_the_warm_set_is_what_runs(home: House) -> None:
-    home.tool("warmed", COUNTING)
-    pid = home.run("warmed").json()["pid"]
-    warm = home.get("/api/launcher/state")["warmed"]
-    assert (warm.keys() >= {"pid", "port", "last_used", "pinned", "in_flight"}, warm["pid"]) == (True, pid)
-    assert home.post("/api/tools/warmed/stop")["schema"] == "px.stop/1"
-    assert "warmed" not in home.get("/api/launcher/state")
-
-
 def test_the_description_knows_every_promised_route_and_metrics_are_prometheus_text(home: House) -> None:
     described = home.get("/api/openapi.json")
     assert described["openapi"].startswith("3.")

@@ -38,11 +38,15 @@ def execute(calls: Calls, kernel: str, code: str, *options: str, **how: Any) -> 
     return calls.house.pxctl("exec", code, "--kernel", kernel, *options, **how)
 
 
-def test_variables_stay_for_the_next_call_and_not_for_a_call_of_its_own(calls: Calls) -> None:
+def test_variables_stay_also_when_a_cell_runs_out_of_time_and_are_not_there_for_a_call_of_its_own(calls: Calls) -> None:
     assert execute(calls, "stay", "x = 6 * 7; print('set')").stdout == "set\n"
     assert execute(calls, "stay", "x + 1").stdout == "43\n"
     alone = execute(calls, "stay", "x", "--per-call")
     assert (alone.returncode, "NameError" in alone.stderr) == (1, True)
+    late = execute(calls, "stay", "import time; time.sleep(1000)", "--timeout", "2")
+    assert (late.returncode, "variables are kept" in late.stderr) == (7, True), late.stderr
+    assert "hint: give it longer: pxctl exec --timeout S" in late.stderr
+    assert execute(calls, "stay", "x").stdout == "42\n"
     assert "NameError" in execute(calls, "stay", "x", "--reset").stderr
 
 
@@ -67,14 +71,6 @@ def test_code_comes_from_stdin_or_a_shell_whose_exit_code_is_passed_on(calls: Ca
     call = calls.run("shell", ["echo out; echo err >&2", "exit 3", "touch ran"], language="bash")
     assert (call.statuses, call["cells"][0]["text"]) == (["ok", "error", "aborted"], "out\nerr\n")
     assert not (calls.house.home / "ran").exists()
-
-
-def test_a_cell_that_runs_out_of_time_exits_7_and_tells_of_the_variables(calls: Calls) -> None:
-    execute(calls, "stay", "kept = 1")
-    ended = execute(calls, "stay", "import time; time.sleep(1000)", "--timeout", "2")
-    assert (ended.returncode, "variables are kept" in ended.stderr) == (7, True), ended.stderr
-    assert "hint: give it longer: pxctl exec --timeout S" in ended.stderr
-    assert execute(calls, "stay", "kept").stdout == "1\n"
 
 
 def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(calls: Calls) -> None:

@@ -17,25 +17,10 @@ from rounds import mostly_deep
 
 PROVIDERS = "OPENAI ANTHROPIC GOOGLE GEMINI OPENROUTER PERPLEXITY EXA AZURE_OPENAI MISTRAL".split()  # noqa: SIM905
 SECRETS = dict.fromkeys([*(f"{name}_API_KEY" for name in PROVIDERS), "PERPLEXITY_COOKIES"], "secret-value")
-PASSED = {
-    "TZ": "UTC",
-    "LANG": "C.UTF-8",
-    "LC_TIME": "C.UTF-8",
-    "XDG_MINE": "by prefix",
-    "PI_MINE": "by prefix",
-    "https_proxy": "http://127.0.0.1:9",
-    "OMP_NUM_THREADS": "1",
-    "ALLOWED_BY_SETTING": "yes",
-}
-KEPT_BACK = {
-    **SECRETS,
-    "XDG_DENIED": "denied by setting",
-    "UNKNOWN_NAME": "not allowed",
-    "AWS_SECRET_ACCESS_KEY": "not allowed",
-    "PX_KERNELS__GATEWAY_TOKEN": "token-of-ours-1",
-    "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-2",
-    "PX_API__LISTEN": "127.0.0.1:0",
-}
+PASSED = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_TIME": "C.UTF-8", "https_proxy": "http://127.0.0.1:9"}
+PASSED |= dict.fromkeys(["XDG_MINE", "PI_MINE", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING"], "1")
+KEPT_BACK = SECRETS | dict.fromkeys(["PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN"], "token-of-ours")
+KEPT_BACK |= {"XDG_DENIED": "denied by setting", "UNKNOWN_NAME": "not allowed", "PX_API__LISTEN": "127.0.0.1:0"}
 ALLOW = ["PATH", "HOME", "LANG", "TZ", "https_proxy", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING", "VIRTUAL_ENV"]
 ALLOW += ["OPENAI_API_KEY"]
 """The last one is denied as well: deny wins."""

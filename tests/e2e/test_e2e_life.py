@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.house import BIN, DEADLINE, House, alive, marked, server, until
-from rounds import DEEP, mostly_deep
+from rounds import DEEP
 from waiting import bearing
 
 ECHO = server("return {'echo': body}")
@@ -49,21 +49,15 @@ def test_restart_keeps_the_tools_with_all_it_replaces_everything_and_a_stop_leav
     assert (marked(running.daemon_id), os.path.exists(running.socket)) == ([], False)
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "no database": lambda _: b"this is no database" * 1000,
-    # What sqlite then says of the file is no text either.
-    "no UTF-8": lambda it: it.replace(b"CREATE TABLE events", b"CREATE \xff\xfe\xff\xfe\xff events"),
-}
-
-
-@pytest.mark.parametrize("how", mostly_deep(DAMAGES, "no database"))
-def test_a_broken_ledger_is_moved_aside_and_said(home: House, how: str) -> None:
+def test_a_broken_ledger_is_moved_aside_and_said(home: House) -> None:
+    """Its damage is such that what SQLite says of it is no text either."""
     home.start()
     home.tool("echo", ECHO)
     home.run("echo")
     home.stop()
     state = home.home / "state"
-    (state / "pxd.db").write_bytes(DAMAGES[how]((state / "pxd.db").read_bytes()))
+    whole = (state / "pxd.db").read_bytes()
+    (state / "pxd.db").write_bytes(whole.replace(b"CREATE TABLE events", b"CREATE \xff\xfe\xff\xfe\xff events"))
     for rest in state.glob("pxd.db-*"):
         rest.unlink()
     home.start()
@@ -85,7 +79,7 @@ def test_settings_that_are_no_proper_file_are_refused_and_block_nothing(running:
         make()
         reloaded = running.pxctl("daemon", "reload", timeout=20)
         assert (reloaded.returncode, "pxd.toml" in reloaded.stderr) == (2, True)
-        assert running.request("GET", "/api/health", seconds=5).status in {200, 503}
+        assert running.request("GET", "/api/health", seconds=20).status in {200, 503}
         argv = [BIN / "pxd", "--check-config"]  # which reads them as a start does
         started = subprocess.run(argv, env=running.environ, capture_output=True, text=True, timeout=20, check=False)
         assert (started.returncode, "pxd.toml" in started.stderr) == (78, True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import BROKEN_OFF, Later, a_moment, small_disk, until
+from e2e.house import BROKEN_OFF, Later, a_moment, server, small_disk, until
 from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house
 from rounds import rounds
 
@@ -351,11 +351,14 @@ def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None
     size = 30 * 1024 * 1024
     with pipes_house(start=False) as home, small_disk(home.home / "state", "14m") as resize:
         home.start()
+        home.tool("loud", server("for _ in range(body.get('n', 0)): os.write(1, b'z' * 65536)\nreturn {}"))
+        assert home.run("loud").status == 200
         script = f"head -c {size} /dev/zero; echo $? > failed; while [ ! -e go ]; do sleep 0.02; done; exit 1"
         folder = home.shell("flood", script)
         home.shell("small", "echo small")
         number = home.begin("flood").id
         until(lambda: "of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
+        assert home.run("loud", {"n": 100}).status == 200, "a tool goes on, too"
         small = home.begin("small").id
         # Its row waits for the disk, as the flood's does: that it was refused is counted, and told afterwards.
         until(lambda: b'reason="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
@@ -366,8 +369,9 @@ def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None
         assert ((folder / "failed").read_text(), 0 < done.stdout_bytes < size) == ("1\n", True)
         assert "the disk was full while it ran" in done.error_message
         until(lambda: not home.get("/api/health")["degraded"], "all is well again")
-        told = home.request("GET", "/api/events?limit=20000").lines()
-        assert {event["event"] for event in told} >= {"ledger_degraded", "ledger_recovered"}
+        told = {(event["event"], event["unit"]) for event in home.request("GET", "/api/events?limit=20000").lines()}
+        assert {name for name, _ in told} >= {"ledger_degraded", "ledger_recovered"}
+        assert told >= {("log_degraded", "tool:loud"), ("log_recovered", "tool:loud")}
         assert [each.id for each in home.rows()] == [number, small], "what waited for the disk is written"
         assert home.execute("small").ended == DONE
         assert home.stop() == 0

@@ -234,6 +234,8 @@ def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_and_is_not_sticky(home
 
 def test_input_that_does_not_fit(home: House) -> None:
     home.tool("strict", ECHO, input=NUMBERED)
+    refused = home.run("strict", {"n": "one"}).status
+    assert (refused, home.status("strict")["state"]) == (422, "cold"), "it is checked before anything is spawned"
     assert [home.run("strict", {"n": n}).status for n in (1, "one")] == [200, 422]
     found = until(lambda: diagnosed(home, "strict"), "the refused run is in the ledger: a run never waits for that")
     assert (list(found), "422" in found["invalid_input"]) == (["invalid_input"], True)
