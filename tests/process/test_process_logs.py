@@ -87,29 +87,6 @@ async def take(stream: AsyncIterator[Output], count: int) -> bytes:
     return found
 
 
-def test_the_keepers_own_files_are_read(folder: Path) -> None:
-    """The contract with the writer: rotation, gaps, both streams."""
-    segments = Segments(str(folder), segment_bytes=100, total_bytes=100_000)
-    segments.open()
-    expected = b""
-    for number in range(30):
-        data = b"line %d\n" % number * 3
-        at = 0
-        while at < len(data):
-            at += segments.append(5.0 + number, STDERR if number % 3 else STDOUT, 1, data[at:])
-        expected += data
-    segments.gap(40.0, 77)
-    segments.append(41.0, STDOUT, 1, b"after\n")
-    segments.close()
-    reader = LogReader(folder)
-    assert len(list(folder.glob("*.log"))) > 3
-    batch = drain(reader, limit=13)
-    assert text(batch) == expected + b"after\n"
-    assert [it.lost_bytes for it in gaps(batch)] == [77]
-    assert reader.end() == len(expected) + 6
-    assert text(reader.tail_lines(1)) == b"after\n"
-
-
 def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path, writer: SegmentWriter) -> None:
     writer.write(b"before")
     reader = LogReader(folder)
@@ -205,6 +182,7 @@ def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path, writer: Seg
     reader = LogReader(folder)
     assert [reader.since(1000.5 + step) for step in range(11)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
     assert reader.since(1004.0) == 3
+    assert text(reader.read(Cursor(0), limit=2)[0]) == b"01", "of all that it has at hand"
 
 
 async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folder: Path) -> None:

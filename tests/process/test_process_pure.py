@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -99,27 +100,12 @@ def test_waits_double_up_to_a_cap_until_a_calm_period_makes_the_next_failure_the
 # -- clocks that are read together -------------------------------------------------------------------------------------
 
 
-class Stalled:
-    """Two clocks that go alike, one `apart` ahead; after each reading whoever reads is stopped for a while."""
-
-    def __init__(self, apart: float, stalls: list[float]) -> None:
-        self.time = 1000.0
-        self.apart = apart
-        self.stalls = stalls
-
-    def behind(self) -> float:
-        found = self.time
-        self.time += self.stalls.pop(0) if self.stalls else 0.0
-        return found
-
-    def ahead(self) -> float:
-        return self.behind() + self.apart
-
-
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 100.0), max_size=3 * (clock.TRIES - 1)))
 def test_a_pause_between_two_readings_does_not_part_the_clocks(apart: float, stalls: list[float]) -> None:
-    two = Stalled(apart, stalls)
-    assert abs(clock.ahead(two.ahead, of=two.behind) - apart) < clock.NEAR_SECONDS + 1e-6
+    """Two clocks go alike, one `apart` ahead; after each reading whoever reads is stopped for a while."""
+    readings = itertools.accumulate([*stalls, *([0.0] * 9)], initial=1000.0)
+    found = clock.ahead(lambda: next(readings) + apart, of=lambda: next(readings))
+    assert abs(found - apart) < clock.NEAR_SECONDS + 1e-6
 
 
 async def test_who_watches_is_called_when_the_timer_says_so(require: Callable[[object, str], None]) -> None:
