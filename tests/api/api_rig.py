@@ -7,9 +7,7 @@ import contextlib
 import json
 import os
 import socket
-import struct
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ from api.fakes import STARTED, FakeKernels, FakeLauncher, FakePipes
 from supervisord_py.api.app import serve
 from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.keeper.protocol import INDEX_RECORD
+from supervisord_py.keeper.logs import Segments
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, TreeStat
@@ -33,7 +31,6 @@ from waiting import eventually as until
 
 __all__ = ["until"]
 DEADLINE = 60.0
-STDOUT, STDERR, GAP = 1, 2, 3
 
 
 @dataclass
@@ -114,20 +111,10 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
             await ledger.close()
 
 
-class Output:
-    """Writes a unit's segment as the keeper does (format: keeper/protocol.py)."""
-
-    def __init__(self, root: Path, unit: str) -> None:
-        folder = root.joinpath(*unit.split(":"))
-        folder.mkdir(parents=True)
-        self.log, self.index = (folder / f"{0:020d}.{kind}" for kind in ("log", "idx"))
-        self.position = 0
-
-    def write(self, data: bytes, stream: int = STDOUT, *, lost: int = 0) -> None:
-        with self.log.open("ab") as log, self.index.open("ab") as index:
-            log.write(data)
-            index.write(struct.pack(INDEX_RECORD, self.position, time.time(), lost or len(data), 1, stream, 0))
-        self.position += len(data)
-
-    def gap(self, lost: int) -> None:
-        self.write(b"", GAP, lost=lost)
+@contextlib.contextmanager
+def output(rig: Rig, unit: str) -> Iterator[Segments]:
+    """Write a unit's output as the keeper does."""
+    segments = Segments(f"{rig.placement.log_dir}/{unit.replace(':', '/')}", 1 << 20, 1 << 30)
+    segments.open()
+    yield segments
+    segments.close()

@@ -39,7 +39,8 @@ async def test_a_notebook_says_which_kernelspec_it_wants(rig: Rig) -> None:
     assert {asked.cells for _, asked in rig.kernels.asked} == {(Cell("1 + 1"),)}
 
 
-async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:
+@pytest.mark.parametrize("about", [NDJSON, SSE])
+async def test_a_failure_after_the_beginning_is_the_last_item_and_breaks_off(rig: Rig, about: dict[str, str]) -> None:
     seen, received = asyncio.Event(), b""
 
     async def script(_: CallRequest, tell: Tell) -> CallResult:
@@ -48,13 +49,14 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
         raise TimedOutError("over before the first cell")
 
     rig.kernels.script = script
-    async with rig.client.post(PATH, json=CODE, headers=NDJSON) as answer:
+    async with rig.client.post(PATH, json=CODE, headers=about) as answer:
         with pytest.raises(aiohttp.ClientPayloadError):
             async for piece in answer.content.iter_any():
                 received += piece
                 seen.set()
-    lines = [json.loads(line) for line in received.splitlines() if line]
-    assert [line.get("event", line.get("kind")) for line in lines] == ["queued", "timed_out"]
+    items = [json.loads(line.removeprefix(b"data: ")) for line in received.splitlines() if b"{" in line]
+    assert [item.get("event", item.get("kind")) for item in items] == ["queued", "timed_out"]
+    assert about is NDJSON or b"event: problem\n" in received
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
@@ -191,9 +193,6 @@ class FakeChannels:
     def __init__(self) -> None:
         self.too_much = asyncio.Event()
         self.closed = 0
-
-    def send(self, message: Message) -> None:
-        raise NotImplementedError
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         yield make("status", {"execution_state": "idle"}, "kernel", "iopub")

@@ -6,16 +6,16 @@ import asyncio
 import re
 import resource
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from jsonschema_rs import meta
 
-from api.api_rig import STDERR, Output, Rig, until
+from api.api_rig import Rig, output, until
 from supervisord_py.api import daemon as checks
 from supervisord_py.api.daemon import FAIL, OK, WARN
 from supervisord_py.api.status import KERNEL_MEANINGS, MEANINGS, meaning_of
+from supervisord_py.keeper.protocol import STDERR, STDOUT
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -48,13 +48,12 @@ async def test_status_has_kernels_and_remembered_ones_only_by_name_which_they_gi
 async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     rig.add_tool("x")
     ledger, publish = rig.context.ledger, rig.context.events.publish
-    output = Output(Path(rig.placement.log_dir), "tool:x")
-    output.write(b"of an earlier life\n", STDERR)
-    began = output.position
-    output.write(b"fine\n")
-    output.write(b"boom \xff\n", STDERR)
+    with output(rig, "tool:x") as written:
+        began = written.append(0.0, STDERR, 1, b"of an earlier life\n")
+        written.append(1.0, STDOUT, 2, b"fine\n")
+        written.append(1.0, STDERR, 2, b"boom \xff\n")
     await ledger.write(INSTANCES.insert(InstanceRow("i.1", "tool:x", 1.0, pid=7, log_position=began)))
-    await ledger.write(instances.ended("i.1", 2.0, "exit", code=3, log_end=output.position))
+    await ledger.write(instances.ended("i.1", 2.0, "exit", code=3, log_end=written.position))
     first = publish("starting", "tool:x", instance="i.1")
     second = publish("spawned", "tool:x", instance="i.1", cause=first)
     third = publish("died", "tool:x", Reason.EXIT, instance="i.1", cause=second, code=3)

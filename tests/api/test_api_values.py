@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from api.api_rig import DEADLINE, STDERR, STDOUT, Output, Rig, api_rig
+from api.api_rig import DEADLINE, Rig, api_rig, output
 from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import Execute, New, StartKernel, moment_of, read_body, read_query
 from supervisord_py.api.streams import json_bytes
 from supervisord_py.api.units import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
+from supervisord_py.keeper.protocol import STDERR, STDOUT
 
 NOW = 1_800_000_000.0
 
@@ -130,12 +131,12 @@ async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
 
 async def test_every_byte_is_told_as_text_or_base64_with_its_place_and_what_is_lost(rig: Rig) -> None:
     rig.add_tool("x")
-    output = Output(Path(rig.placement.log_dir), "tool:x")
     euro = "€".encode()
     pieces = [euro[:2], b"!", euro[2:] + b"ab", euro]
-    for piece in pieces:
-        output.write(piece, STDERR if piece == b"!" else STDOUT)
-    output.gap(5)
+    with output(rig, "tool:x") as written:
+        for piece in pieces:
+            written.append(1.0, STDERR if piece == b"!" else STDOUT, 1, piece)
+        written.gap(1.0, 5)
     *items, gap = lines((await rig.get("/api/units/x/logs", Accept="application/x-ndjson"))[1])
     told = [it["text"].encode() if "text" in it else base64.b64decode(it["base64"]) for it in items]
     assert (told, [it["next_position"] for it in items]) == (pieces, [2, 3, 6, 9])
@@ -144,7 +145,8 @@ async def test_every_byte_is_told_as_text_or_base64_with_its_place_and_what_is_l
 
 
 async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig: Rig) -> None:
-    Output(Path(rig.placement.log_dir), "kernel:gateway").write(b"serving\n")
+    with output(rig, "kernel:gateway") as written:
+        written.append(1.0, STDOUT, 1, b"serving\n")
     assert (await rig.get("/api/units/kernel:gateway/logs"))[:2] == (200, b"serving\n")
     for wrong in ("gateway", "kernel:", "kernel:other", "kernel:..%2f..%2fstate", "kernel:.."):
         status, problem, _ = await rig.get(f"/api/units/{wrong}/logs")
