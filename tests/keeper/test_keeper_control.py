@@ -22,11 +22,14 @@ HANG = 0.5
 
 @one_rung
 def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> None:
-    """S3: the child exits 7 while there is no control plane."""
+    """S3: the child exits 7 while there is no control plane. Before that, SIGUSR1 shows it on both sides."""
     link = rung.links[0]
     gate = rung.dir / "gate"
     os.mkfifo(gate)
     spec = rung.spawn(["/bin/sh", "-c", f"read x < {gate}; exit 7"])
+    state = rung.dump()
+    link.event("dump")
+    assert (state["control_pid"], spec["key"] in state["children"][0]) == (link.pid, True)
     link.end(1)
     gate.write_text("go\n")
     link = rung.greet()
@@ -219,13 +222,3 @@ def test_the_watchdog_is_fed_only_while_the_control_plane_answers(rigs: Callable
         until(lambda: not alive(link.pid), "the end of the silent control plane")
         rig.connect()  # says no hello: no progress, no food
         assert manager.falls_silent(), "it is fed although nobody answers"
-
-
-@one_rung
-def test_usr1_dumps_the_state_on_both_sides(rung: Rig) -> None:
-    link = rung.links[0]
-    spec = rung.spawn(SLEEPS)
-    state = rung.dump()
-    link.event("dump")
-    assert state["control_pid"] == link.pid
-    assert spec["key"] in state["children"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, records
+from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, probe, records
 from rounds import mostly_deep
 from supervisord_py.keeper.protocol import close_fds
 
@@ -25,13 +26,6 @@ while not os.path.exists("enough"):
     number += 1
 os.write(1, b"all %d\\n" % number)
 os._exit(7)
-"""
-EATS = """
-import os, time
-while not os.path.exists("eat"):
-    time.sleep(0.01)
-held = bytearray(os.urandom(1) * (256 << 20))
-time.sleep(600)
 """
 DIES = """
 import os, sys
@@ -63,7 +57,8 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     link = rig.up()
     talker = rig.spawn([*PYTHON, "-c", COUNTS], unit="tool:talker")
     spec, people = family(rig, 3, "child", "daemon", unit="tool:family")
-    eater = rig.spawn([*PYTHON, "-c", EATS], unit="tool:eater", max_rss_bytes=64 << 20)
+    eats = f"until [ -e eat ]; do sleep 0.01; done; exec {shlex.join(probe('eater', 1e9, 256 << 20))}"
+    eater = rig.spawn(["/bin/sh", "-c", eats], unit="tool:eater", max_rss_bytes=64 << 20)
     dies = rig.spawn(SLEEPS, unit="tool:dies", tag="note")
     read, write = os.pipe()
     link.call("put_fd", (write,), name="kept")

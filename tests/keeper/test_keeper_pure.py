@@ -50,15 +50,12 @@ STAT = (
 )
 
 
-def test_a_stat_line_is_read_whatever_the_name_is() -> None:
+def test_a_stat_line_is_read_whatever_the_name_is_and_a_zombie_is_dead_unless_its_threads_live() -> None:
     row = procfs.parse_stat(STAT)
     assert (row.pid, row.ppid, row.pgid, row.start_time) == (4242, 7, 4242, 987654)
     assert row.name == "a) b (c)"
     assert row.ticks == 50 + 60 + 7 + 8
     assert row.alive
-
-
-def test_a_zombie_is_dead_unless_its_threads_live() -> None:
     assert procfs.parse_stat(STAT.replace(b") S ", b") Z ")).alive  # three threads
     assert not procfs.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
     with pytest.raises(ValueError, match="stat"):
