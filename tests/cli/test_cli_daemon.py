@@ -47,7 +47,8 @@ def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_wai
     ],
 )
 def test_a_daemon_that_does_not_come_up_says_why(house: House, how: str, code: int, words: list[str]) -> None:
-    ended = house("daemon", "start", "--timeout", "1", FAKE_PXD=how)
+    seconds = {"silent": "1", "exit8": "5"}.get(how, "60")  # of two it is waited for the end
+    ended = house("daemon", "start", "--timeout", seconds, FAKE_PXD=how)
     for pid in re.findall(r"pid (\d+)\)", ended.err):
         os.kill(int(pid), signal.SIGKILL)
     assert (ended.code, [word for word in words if word not in ended.err]) == (code, [])

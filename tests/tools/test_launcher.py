@@ -188,7 +188,10 @@ async def test_failed_runs_are_events_but_no_flood(house: ToolHouse, monkeypatch
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_a_tool_says_once_its_error_is_out_is_told(house: ToolHouse, late: bool) -> None:
+async def test_what_a_tool_says_once_its_error_is_out_is_told(
+    house: ToolHouse, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "TRACEBACK_SECONDS", 0.5)
     house.add("shapes")
     await house.ask("shapes")
     os.kill(house.rig.pid, signal.SIGSTOP if late else signal.SIGCONT)
