@@ -24,11 +24,7 @@ ERRORS = {
     "401": (401, "invalid_api_key", "Incorrect API key provided: mock****."),
     "404": (404, "model_not_found", "The model `404` does not exist or you do not have access to it."),
     "429": (429, "rate_limit_exceeded", "Rate limit reached for 429 on requests per min (RPM): Limit 3."),
-    "quota": (
-        429,
-        "insufficient_quota",
-        "You exceeded your current quota, please check your plan and billing details.",
-    ),
+    "quota": (429, "insufficient_quota", "You exceeded your current quota, please check your plan."),
     "500": (500, "server_error", "The server had an error while processing your request."),
 }
 

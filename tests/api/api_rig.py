@@ -27,6 +27,7 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
+from tool_folders import write_tool
 from waiting import eventually as until
 
 __all__ = ["until"]
@@ -61,11 +62,7 @@ class Rig:
 
     def add_tool(self, name: str) -> Path:
         """Write a plain tool into the tools directory."""
-        folder: Path = self.config.tools_dir / name
-        folder.mkdir()
-        (folder / "tool.json").write_text(json.dumps({"name": name, "version": "1", "description": "x"}))
-        (folder / "main.py").touch()
-        return folder
+        return write_tool(self.config.tools_dir, name)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a bare connection."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from unittest.mock import Mock
@@ -27,6 +27,8 @@ from supervisord_py.pipes.catalog import DiskError, PipeCatalog, write_pipe
 from supervisord_py.pipes.files import FetchError, fetch
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, usable
 
+ServerOf = Callable[[str], ssl.SSLContext]
+HERE = "DNS:localhost,IP:127.0.0.1"
 ADDED, CHANGED, REMOVED, BROKEN, MENDED = "added", "changed", "removed", "broken", "mended"
 
 
@@ -207,41 +209,25 @@ def test_a_removed_pipe_is_gone_but_for_what_a_link_leads_to(tmp_path: Path) -> 
 # -- https://…: whom it believes, and what it says of the others -------------------------------------------------------
 
 
-EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-
-
-def openssl(*words: object) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an authority that signs certificates for these tests."""
+@pytest.fixture
+def certified(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ServerOf:
+    """Make a server out of names, by a certificate that this machine trusts; nobody's proxy is asked."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl(1) to sign certificates")
     folder = tmp_path_factory.mktemp("tls")
-    openssl("req", "-x509", *EC, "-keyout", folder / "ca.key", "-out", folder / "ca.pem", "-subj", "/CN=ca", "-days", 2)
-    return folder
-
-
-def signed(folder: Path, names: str) -> ssl.SSLContext:
-    """Return what a server needs to be `names`, by that authority."""
-    key, asked, certificate, extensions = (folder / f"site.{kind}" for kind in ("key", "csr", "pem", "ext"))
-    extensions.write_text(f"subjectAltName={names}\n")
-    openssl("req", *EC, "-keyout", key, "-out", asked, "-subj", "/CN=site")
-    by = ("-CA", folder / "ca.pem", "-CAkey", folder / "ca.key", "-CAcreateserial", "-days", 1)
-    openssl("x509", "-req", "-in", asked, *by, "-extfile", extensions, "-out", certificate)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context
-
-
-@pytest.fixture
-def good(authority: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """Trust that authority, and nobody's proxy."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
+    key, certificate = folder / "site.key", folder / "site.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     monkeypatch.setenv("NO_PROXY", "*")
-    return signed(authority, "DNS:localhost,IP:127.0.0.1")
+
+    def certify(names: str) -> ssl.SSLContext:
+        words = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        words += ["-subj", "/CN=site", "-addext", f"subjectAltName={names}", "-keyout", str(key)]
+        subprocess.run([*words, "-out", certificate], check=True, capture_output=True, timeout=60)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        return context
+
+    return certify
 
 
 @asynccontextmanager
@@ -267,8 +253,8 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
         await server.close()
 
 
-async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, good: ssl.SSLContext) -> None:
-    async with site(good) as here:
+async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, certified: ServerOf) -> None:
+    async with site(certified(HERE)) as here:
         assert (await add(tmp_path, f"{here}/digest/pipe.md")).name == "digest"
         other = f"{here}/digest/pipe.md".replace("localhost", "127.0.0.1")
         assert await fetch(f"{here}/moved/pipe.md?to={other}") == pipe_text("schedule: every 5m").encode()
@@ -283,16 +269,16 @@ async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, good
     ],
 )
 async def test_what_is_no_pipe_adds_nothing(
-    tmp_path: Path, good: ssl.SSLContext, path: str, error: type[Exception], words: str
+    tmp_path: Path, certified: ServerOf, path: str, error: type[Exception], words: str
 ) -> None:
-    async with site(good) as here, site(None) as plain:
+    async with site(certified(HERE)) as here, site(None) as plain:
         with pytest.raises(error, match=words):
             await add(tmp_path, f"{here}/{path.format(plain=plain.replace('https', 'http'))}")
     assert left_in(tmp_path) == []
 
 
-async def test_a_site_that_proves_to_be_another_is_refused(authority: Path, good: ssl.SSLContext) -> None:
-    async with site(signed(authority, "DNS:example.org")) as here:
+async def test_a_site_that_proves_to_be_another_is_refused(certified: ServerOf) -> None:
+    async with site(certified("DNS:example.org")) as here:
         with pytest.raises(FetchError, match=r"cannot read .*localhost"):
             await fetch(f"{here}/digest/pipe.md")
 

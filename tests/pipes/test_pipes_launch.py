@@ -271,9 +271,7 @@ def test_the_five_facts_stand_first_then_the_presets_words() -> None:
     assert told == f'{head}Trigger: {{"data": {{"b": "1\\n2"}}, "event": "ü"}}\n\nx'
     assert api(None) == "unix socket /run/pxd.sock"
     assert api(api_host="::1").startswith("http://[::1]:7860 (")
-
-
-def test_date_and_offset_are_those_of_the_zone_at_that_moment() -> None:
+    # Date and offset are those of the zone at that moment.
     for zone, date, offset in (("Asia/Kolkata", "2026-11-22", "+05:30"), ("America/St_Johns", "2026-11-21", "-03:30")):
         assert rendered("", zone=zone).splitlines()[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
 

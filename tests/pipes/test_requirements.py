@@ -271,8 +271,7 @@ async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pyt
     await eventually(lambda: own_rig.room.health()["ledger"] is None, "the recovery")
     assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
     assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
-    while not await own_rig.ledger.flush():
-        await asyncio.sleep(0.005)
+    await eventually(own_rig.ledger.flush, "the rows are written")
     row = await own_rig.room.execution(bad.id, blobs=True)
     assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
