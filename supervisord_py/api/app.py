@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
 import secrets
 import select
@@ -27,7 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
 from supervisord_py import errors
-from supervisord_py.api.auth import admit_bearer, peer_of
+from supervisord_py.api.auth import admit_bearer, foreigner
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
@@ -42,6 +41,7 @@ BACKLOG = 1024  # while the control plane restarts, clients wait here; the kerne
 JUPYTER = "/jupyter"
 MAX_BODY = "tools.max_body_bytes"
 _REQUEST_ID: web.RequestKey[str] = web.RequestKey("px.request_id", str)
+_ROUTE: web.RequestKey[str] = web.RequestKey("px.route", str)
 _ANSWER: web.RequestKey[web.StreamResponse] = web.RequestKey("px.answer", web.StreamResponse)
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CLIENT_GONE = 499
@@ -61,7 +61,7 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
     Requests under way then have the `drain_seconds` of the context. A client that goes away cancels its request.
     """
     live, config = Live(), context.config
-    app = web.Application(middlewares=[_answer_every_failure(config, live)], client_max_size=config.max_body_bytes)
+    app = web.Application(client_max_size=config.max_body_bytes)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
@@ -76,7 +76,7 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
     app.on_response_prepare.append(_stamp)
     app.on_shutdown.append(end_streams)
     app.on_cleanup.append(finish)
-    runner = _Runner(app, shutdown_timeout=config.drain_seconds)
+    runner = _Runner(app, config, live)
     await runner.setup()
     for listener in listeners:
         if listener is not None:  # serving calls listen(2) again, which sets the backlog anew
@@ -85,8 +85,13 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
 
 
 class _Runner(web.AppRunner):
+    def __init__(self, app: web.Application, config: ApiConfig, live: Live) -> None:
+        super().__init__(app, shutdown_timeout=config.drain_seconds)
+        self._config, self._live = config, live
+
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
+        answer: Any = _answer_every_failure(made.request_handler, self._config, self._live)
 
         def routed(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> web.BaseRequest:
             protocol.has_asked = True
@@ -95,7 +100,7 @@ class _Runner(web.AppRunner):
                 message = message._replace(path=path, url=URL(path, encoded=True))
             return made.request_factory(message, payload, protocol, *rest)
 
-        return _Server(made.request_handler, request_factory=routed, handler_cancellation=True)  # type: ignore[arg-type] # its protocol
+        return _Server(answer, request_factory=routed, handler_cancellation=True)  # type: ignore[arg-type] # its protocol
 
 
 class _Server(web.Server):
@@ -107,10 +112,14 @@ class _Connection(RequestHandler):
     """One connection. Of the loopback listener there are so many, and none that asks nothing for long."""
 
     is_tcp = has_asked = False
+    refusal: PxError | None = None  # of all requests: who is at the other end of the Unix socket may not ask
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.is_tcp = transport.get_extra_info("socket").family != socket.AF_UNIX
+        connection = transport.get_extra_info("socket")
+        self.is_tcp = connection.family != socket.AF_UNIX
+        if not self.is_tcp:
+            self.refusal = foreigner(connection)
         server: Any = self._manager
         if self.is_tcp and sum(each.is_tcp for each in server.connections) > TCP_CONNECTIONS:
             self.force_close()
@@ -146,23 +155,17 @@ def routed_path(path: str, *, is_tcp: bool) -> str:
     return bare + question + query
 
 
-def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
-    @web.middleware
-    async def answer(request: web.Request, handler: Any) -> web.StreamResponse:
+def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
+    async def answer(request: web.Request) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id")
         request[_REQUEST_ID] = given if given and _ACCEPTABLE_ID.fullmatch(given) else secrets.token_hex(8)
         status = _CLIENT_GONE
         try:
             try:
-                connection = request.get_extra_info("socket")
-                if connection is None:
-                    raise errors.ForbiddenError("The peer is gone.")
-                if connection.family == socket.AF_UNIX:
-                    _, uid = peer_of(connection)
-                    if uid not in {own := os.geteuid(), 0}:
-                        detail = f"This daemon belongs to uid {own}; uid {uid} may not use it."
-                        raise errors.ForbiddenError(detail, hint="start a daemon of your own: pxctl daemon start")
-                else:
+                asker: Any = request.protocol
+                if asker.refusal is not None:
+                    raise asker.refusal
+                if asker.is_tcp:
                     token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
                     admit_bearer(request.headers, config.tcp, token)
                 if (request.content_length or 0) > config.max_body_bytes:
@@ -173,16 +176,14 @@ def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
             status = response.status
             return response
         finally:
-            resource = request.match_info.route.resource
-            name = "unmatched" if resource is None else f"{request.method} {resource.canonical}"
-            live.requests[name, status] += 1
+            live.requests[request.get(_ROUTE, "unmatched"), status] += 1
 
     return answer
 
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
     usual, schema = route.answers()[0]
-    rules, method = set(route.rules.split()), route.method
+    rules, method, name = set(route.rules.split()), route.method, f"{route.method} {route.path}"
     begins = "begins" in rules or (method != "GET" and "always" not in rules)
 
     def respond(found: Answer) -> web.StreamResponse:
@@ -194,6 +195,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         return json_answer(document, status=status)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
+        request[_ROUTE] = name
         if begins and context.control.stopping:
             raise errors.ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
         call, headers, handler = ApiCall(request, context, live), request.headers, handler_of(route.handler)

@@ -54,6 +54,18 @@ def peer_of(connection: socket.socket) -> tuple[int | None, int]:
     return pid, uid
 
 
+def foreigner(connection: socket.socket) -> ForbiddenError | None:
+    """Return why nobody at the other end of a Unix socket may ask anything; None for its owner and for root."""
+    try:
+        _, uid = peer_of(connection)
+    except ForbiddenError as error:
+        return error
+    if uid in {own := os.geteuid(), 0}:
+        return None
+    said = f"This daemon belongs to uid {own}; uid {uid} may not use it."
+    return ForbiddenError(said, hint="start a daemon of your own: pxctl daemon start")
+
+
 def instance_of_peer(connection: socket.socket | None) -> str | None:
     """Return the instance of ours whose process is at the other end of a Unix socket, by the mark that it bears."""
     import psutil  # a megabyte that an idle daemon does not need
