@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    Step = tuple[str, Callable[..., object], tuple[Any, ...]]  # its stage, and a call
+
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec", "zygote")
 RLIMITS = {
     name: getattr(resource, f"RLIMIT_{name.upper()}") for name in ("nofile", "nproc", "as", "cpu", "core", "fsize")
@@ -42,6 +44,9 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 """The interpreter's lock is kept during a call: a child that is born in it must have it."""
 if sys.platform == "linux":
     _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]  # None is SIG_DFL
+_libc.sigprocmask.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p]
+_NO_SIGNALS = bytes(128)  # a sigset_t that is empty
 
 
 class RefusedError(Exception):
@@ -70,7 +75,7 @@ class SpawnPlan:
         self.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
         limits = message.get("rlimits") or ()
         self.rlimits = [(RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS]
-        self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
+        self.cgroup = -1  # descriptor of the directory of its group
         self.parks = -1  # of the one in which the zygote's next fork waits
         self.guarded = False  # die with the keeper (PDEATHSIG)
         self.listen_pid = message.get("set_listen_pid") is True  # put the child's pid into LISTEN_PID
@@ -86,24 +91,61 @@ def _word(text: str, stage: str = "exec") -> bytes:
 def launch(plan: SpawnPlan) -> tuple[int, int]:
     """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
     report, report_in = pipe()
-    keeper = os.getpid()
+    ours, stage = [report_in], "fds"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
+        steps = _steps(plan, ours)
+        stage = "fork"
         try:
-            pid, is_in_group = _clone(plan.cgroup), True
+            pid = _clone(plan.cgroup)
         except OSError:  # no clone3, or it does not know groups: the child moves itself
-            pid, is_in_group = os.fork(), False
+            if plan.cgroup >= 0:
+                steps.insert(1, ("cgroup", _join, (plan.cgroup,)))
+            pid = os.fork()
         if pid == 0:
-            plan.cgroup = -1 if is_in_group else plan.cgroup
-            _become(plan, report_in, keeper)
+            _become(steps, ours[-1])
     except OSError as error:
         os.close(report)
-        raise SpawnError("fork", error.errno) from None
+        raise SpawnError(stage, error.errno) from None
     finally:
-        os.close(report_in)
+        for fd in ours:
+            os.close(fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.set_blocking(report, False)
     return pid, report
+
+
+def _steps(plan: SpawnPlan, ours: list[int]) -> list[Step]:
+    """Return what a fork of the keeper does to become what the plan says: setsid first, exec last.
+
+    As calls of C with their arguments made, wherever that is possible: every page that Python touches in the child is
+    copied for it, which was a fifth of a start. Stdio and grants go to their numbers, and everything else closes at
+    exec; a source where another one is to go is first copied above all of them, into `ours`, and so is the report's
+    end, the last of `ours`: who calls closes those.
+    """
+    targets = [*enumerate(plan.stdio), *plan.grants]
+    top = max(number for number, _ in targets) + 1
+    report, moves = ours[0], []
+    for number, fd in targets:
+        if fd < top:
+            ours.append(fd := fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top))
+        moves.append(("fds", os.dup2, (fd, number)))
+    ours.append(fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top))
+    # Address space last: under a small one Python itself could not go on.
+    limits = sorted(plan.rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS)
+    find = os.execve if b"/" in plan.argv[0] else os.execvpe
+    return [
+        ("setsid", os.setsid, ()),
+        *moves,
+        *([("pdeathsig", _die_with, (os.getpid(),))] if plan.guarded else []),
+        *([("chdir", os.chdir, (plan.cwd,))] if plan.cwd is not None else []),
+        *(("rlimit", resource.setrlimit, (number, (soft, hard))) for number, soft, hard in limits),
+        ("exec", signal.set_wakeup_fd, (-1,)),
+        *(("exec", _libc.signal, (number, None)) for number in (*CAUGHT, *_IGNORED)),
+        ("exec", _libc.sigprocmask, (signal.SIG_SETMASK, _NO_SIGNALS, None)),
+        *([("exec", _tell_pid, (plan.env,))] if plan.listen_pid else []),
+        ("exec", find, (plan.argv[0], plan.argv, plan.env)),
+    ]
 
 
 def pipe() -> tuple[int, int]:
@@ -188,23 +230,12 @@ def _raise_errno() -> int:
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def _become(plan: SpawnPlan, report: int, keeper: int) -> None:
-    """Become what the plan says, or report why not. Never returns."""
-    top = max([2, *(number for number, _ in plan.grants)]) + 1
-    stage, number = STAGES.index("fds"), errno.EINVAL
+def _become(steps: list[Step], report: int) -> None:
+    """Take all steps, or report which one failed and why. Never returns."""
+    stage, number = STAGES[0], errno.EINVAL
     try:
-        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top)  # out of the grants' way
-        steps: list[Callable[[], object]] = [
-            os.setsid,
-            lambda: _join(plan.cgroup),
-            lambda: _place_fds(plan, top),
-            lambda: _die_with(keeper) if plan.guarded else None,
-            lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
-            lambda: _limit(plan.rlimits),
-            lambda: _exec(plan),
-        ]
-        for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
-            step()
+        for stage, call, arguments in steps:  # noqa: B007  read below, when a step fails
+            call(*arguments)
     except OSError as error:
         number = error.errno or errno.EINVAL
     except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
@@ -212,24 +243,12 @@ def _become(plan: SpawnPlan, report: int, keeper: int) -> None:
     except MemoryError:
         number = errno.ENOMEM
     finally:
-        os.write(report, b"%d %d" % (stage, number))
+        os.write(report, b"%d %d" % (STAGES.index(stage), number))
         os._exit(127)
 
 
 def _join(group: int) -> None:
-    if group >= 0:
-        os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
-
-
-def _place_fds(plan: SpawnPlan, top: int) -> None:
-    """Put stdio and grants at their numbers; everything else closes at exec.
-
-    All sources are first copied above every target: a grant may sit where another one is to go.
-    """
-    targets = [*enumerate(plan.stdio), *plan.grants]
-    copies = [(number, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top)) for number, fd in targets]
-    for number, copy in copies:
-        os.dup2(copy, number, inheritable=True)
+    os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
 
 
 def _die_with(parent: int) -> None:
@@ -239,18 +258,5 @@ def _die_with(parent: int) -> None:
         os._exit(127)
 
 
-def _limit(rlimits: list[tuple[int, int, int]]) -> None:
-    # Address space last: under a small one Python itself could not go on.
-    for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
-        resource.setrlimit(number, (soft, hard))
-
-
-def _exec(plan: SpawnPlan) -> None:
-    """Default signal dispositions, nothing blocked, then the program, looked for as by execvp(3)."""
-    signal.set_wakeup_fd(-1)
-    for number in (*CAUGHT, *_IGNORED):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if plan.listen_pid:
-        plan.env[b"LISTEN_PID"] = b"%d" % os.getpid()
-    os.execvpe(plan.argv[0], plan.argv, plan.env)  # noqa: S606  exec is the point
+def _tell_pid(env: dict[bytes, bytes]) -> None:
+    env[b"LISTEN_PID"] = b"%d" % os.getpid()
