@@ -46,23 +46,22 @@ def test_the_token_is_enough_with_a_loopback_name_and_everything_else_is_refused
 
 
 async def test_another_user_gets_a_403_problem_even_for_unknown_routes(
-    short_tmp: Path, require: Callable[[bool, str], None]
+    rig: Rig, require: Callable[[bool, str], None]
 ) -> None:
     require(os.geteuid() == 0, "only root can become somebody else")
-    async with api_rig(short_tmp) as rig:
-        for path in (short_tmp.parent, short_tmp):
-            path.chmod(0o711)
-        rig.socket.chmod(0o666)
-        argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "curl", "-s", "-m", "60"]
-        argv += ["--unix-socket", str(rig.socket), "http://px/api/nothing"]
-        asked = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
-        problem = json.loads((await asked.communicate())[0])
+    for path in rig.socket.parents[:2]:
+        path.chmod(0o711)
+    rig.socket.chmod(0o666)
+    argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "curl", "-s", "-m", "60"]
+    argv += ["--unix-socket", str(rig.socket), "http://px/api/nothing"]
+    asked = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+    problem = json.loads((await asked.communicate())[0])
     assert (problem["status"], problem["kind"], "uid 65534" in problem["detail"]) == (403, "forbidden", True)
 
 
-async def test_a_client_that_has_said_all_and_reads_on_is_answered(short_tmp: Path) -> None:
+async def test_a_client_that_has_said_all_and_reads_on_is_answered(rig: Rig) -> None:
     """As `nc -N` does; also where the answer takes a while. One that is gone is not waited for."""
-    async with api_rig(short_tmp) as rig, asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(DEADLINE):
         for request in (b"GET /api/doctor", b"GET /api/events?follow=true"):
             reader, writer = await rig.connect()
             writer.write(request + b" HTTP/1.1\r\nHost: px\r\n\r\n")

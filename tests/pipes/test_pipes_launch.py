@@ -1,4 +1,4 @@
-"""From an execution to everything that a spawn needs: its prompt, key, environment, program and files."""
+"""From an execution to everything that a spawn needs: its prompt, key, environment, program with version, files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
-from supervisord_py.ledger.pipes import Execution, Plan, Preset
+from supervisord_py.ledger.pipes import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
 from supervisord_py.pipes.context import machine_zone, render_prompt
@@ -179,6 +179,43 @@ async def test_a_command_prints_the_key_or_the_reason_is_told(
 ) -> None:
     house.answers = {"pass": answer}
     assert words in await key(house, "cmd:pass show 'a b'")
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Completed(0, None, "", "2.1.3\n"), None),
+        (TimeoutError(), "the version of claude could not be found: it did not answer within 30 s"),
+        (StartFailedError("exec failed"), "the version of claude could not be found: exec failed"),
+        (Completed(0, None, "who knows\n"), "the version of claude could not be found: who knows"),
+        (Completed(0), "the version of claude could not be found: it printed nothing"),
+    ],
+)
+async def test_an_odd_version_is_a_warning(house: House, answer: Completed | Exception, words: str | None) -> None:
+    house.answers = {"sh": answer}
+    _version, found = await house.shelf.version(BUILTIN.get("claude"), "/bin/sh", house.folder, {})
+    assert found == (() if words is None else (words,))
+
+
+async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(house: House) -> None:
+    trouble = "x" * 60_000 + "\nTypeError: webidl.util.markAsUncloneable is not a function\nNode.js v20.20.2\n"
+    house.answers = {"sh": Completed(1, None, "", trouble)}
+    with pytest.raises(CannotRunError, match=r"under what is there to run it: Node.js v20.20.2") as caught:
+        await house.shelf.version(BUILTIN.get("pi"), "/bin/sh", house.folder, {})
+    assert (caught.value.error_type, "node" in str(caught.value.hint)) == (ErrorType.AGENT_INCOMPATIBLE, True)
+
+
+async def test_versions_are_asked_once_for_each_file(house: House) -> None:
+    house.program("claude")
+    program = house.root / "bin" / "claude"
+    for said, version in (("2.1.3", (2, 1, 3)), ("2.9.9", (2, 1, 3)), ("2.9.9", (2, 9, 9))):
+        house.answers = {"claude": Completed(0, None, said)}
+        assert await house.shelf.version(BUILTIN.get("claude"), str(program), house.folder, {}) == (version, ())
+        if said == "2.9.9":
+            os.utime(program, ns=(1, 1))
 
 
 # -- what adapters are filled with -------------------------------------------------------------------------------------
