@@ -17,8 +17,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.house import BROKEN_OFF, ESCAPES, QUICK, House, a_moment, alive, house, marked, server, until, written_pid
+from e2e.house import BROKEN_OFF, ESCAPES, QUICK, House, Later, a_moment, house, marked, server, until, written_pid
 from rounds import rounds
+from waiting import alive
 
 COUNTER = server("""
     global N
@@ -39,34 +40,26 @@ threading.Thread(target=tick, daemon=True).start()
 """
 
 
-class Load(threading.Thread):
-    """Requests one after the other; every answer is either a success or an error that says that it may be repeated."""
+@contextlib.contextmanager
+def load(home: House) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Ask again and again meanwhile; yields what the successes count, and errors, which say that one may ask again."""
+    counted, broken, ended = list[int](), list[bytes](), threading.Event()
 
-    def __init__(self, home: House) -> None:
-        super().__init__()
-        self.home, self.ended = home, threading.Event()
-        self.answers: list[int] = []
-        self.broken: list[bytes] = []
+    def ask() -> None:
+        while not ended.wait(0.001):
+            with contextlib.suppress(*BROKEN_OFF):  # the client knows at once, and may ask again
+                answer = home.run("counter", {}, seconds=30)
+                if answer.status == 200:
+                    counted.append(answer.json()["n"])
+                else:
+                    broken.append(answer.body)
 
-    def run(self) -> None:
-        while not self.ended.is_set():
-            try:
-                answer = self.home.run("counter", {}, seconds=30)
-            except BROKEN_OFF:  # the client knows at once, and may ask again
-                self.ended.wait(0.01)
-                continue
-            if answer.status == 200:
-                self.answers.append(answer.json()["n"])
-            else:
-                self.broken.append(answer.body)
-
-    def __enter__(self) -> Load:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.join(60)
+    asking = Later(ask)
+    try:
+        yield counted, broken
+    finally:
+        ended.set()
+        asking.result()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +95,7 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(seed)
     assert [home.run("counter").status, home.run("ticker").status] == [200, 200]
     before, (keeper, control) = places(home), home.pids()
-    with Load(home) as load:
+    with load(home) as (counted, broken):
         a_moment(dice, 0.08)
         os.kill(control, signal.SIGKILL)
         if meanwhile := dice.random() < 0.3:  # a tool ends of which no brain hears
@@ -121,8 +114,8 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
         assert before["counter"][0] in exits, "an exit while the brain was dead keeps its code"
     else:
         assert after == before
-        assert load.answers == sorted(load.answers)
-    for problem in map(json.loads, load.broken):
+        assert counted == sorted(counted)
+    for problem in map(json.loads, broken):
         assert (problem["status"] in {409, 502, 503}, bool(problem["hint"])) == (True, True), problem
 
 
@@ -167,7 +160,7 @@ def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(fall
     written.unlink(missing_ok=True)
     assert home.run("escape").status == 200
     grandchild = written_pid(written)
-    with Load(home):
+    with load(home):
         a_moment(dice, 0.3)
         order = ["keeper", "brain"] if dice.random() < 0.25 else ["keeper"]
         home.strike(order, dice)

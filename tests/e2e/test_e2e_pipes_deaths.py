@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import BROKEN_OFF, Later, a_moment, server, small_disk, until
+from e2e.house import BROKEN_OFF, Later, a_moment, alive, server, small_disk, until
 from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house
 from rounds import rounds
 
@@ -106,7 +104,7 @@ class Siege:
         if (told := self._post(f"/api/pipes/{kind}/run", {"queue": True})) is not None:
             self.accepted[told["id"]] = kind
 
-    def knock_until_heard(self, key: str) -> threading.Thread:
+    def knock_until_heard(self, key: str) -> Later:
         """Tell an event beside the test until somebody has heard, and then once more, as webhooks do."""
 
         def knock() -> bool:
@@ -117,9 +115,7 @@ class Siege:
             self.keys.add(key)
             knock()
 
-        thread = threading.Thread(target=go_on, daemon=True)
-        thread.start()
-        return thread
+        return Later(go_on)
 
     def strike(self, dice: random.Random, order: Sequence[str]) -> None:
         """Kill in that order after a look at each running execution's output, and wait for the next brain."""
@@ -135,17 +131,9 @@ class Siege:
 
     def _agents(self) -> dict[int, int]:
         """Return the pids of agents that the journal says are at work, and their executions."""
-        at_work: dict[int, int] = {}
-        for word, _, number, _ in self.lines():
-            at_work[number] = at_work.get(number, 0) + (1 if word == "begin" else -1)
-        mark = {f"PX_EXECUTION_ID={number}".encode(): number for number, count in at_work.items() if count == 1}
-        found = {}
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                if f"PX_SOCKET={self.home.socket}".encode() in words:
-                    found.update({int(entry): mark[word] for word in words if word in mark})
-        return found
+        begun, ended = ({line[2] for line in self.lines() if line[0] == word} for word in ("begin", "end"))
+        rows = map(self.home.row, begun - ended)
+        return {row.pid: row.id for row in rows if row.status == "running" and alive(row.pid or 0)}
 
     # -- the reckoning -------------------------------------------------------------------------------------------------
 
@@ -242,7 +230,7 @@ def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) ->
         knocking = siege.knock_until_heard(f"key{seed}")
         a_moment(dice, 0.3)
         siege.strike(dice, order)
-        knocking.join(60)
+        knocking.result()
 
 
 @pytest.mark.deep

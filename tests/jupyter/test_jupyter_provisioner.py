@@ -121,10 +121,10 @@ async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_wi
 
 @pytest.mark.deep
 async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is_gone_is(own_front: Front) -> None:
-    own_front.house.settings = {**own_front.house.settings, "PX_KERNELS__IDLE_SECONDS": "3"}
+    own_front.house.settings = {**own_front.house.settings, "PX_KERNELS__IDLE_SECONDS": "5"}
     own_front.house.start()
     async with kernel() as (km, _):
-        for _ in range(100):  # a front end asks every few seconds, never without a pause
+        for _ in range(150):  # a front end asks every few seconds, never without a pause
             assert await km.is_alive(), "it was evicted though its front end asked for it"
             await asyncio.sleep(0.05)
         pid = own_front.session_of(km)["pid"] or 0
@@ -151,11 +151,6 @@ def notebook(*cells: str) -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
 
 
-def client(book: nbformat.NotebookNode, front: Front, kernel: str = "pxd", **options: Any) -> NotebookClient:
-    options |= {"resources": {"metadata": {"path": str(front.folder)}}, "iopub_timeout": int(PATIENCE)}
-    return NotebookClient(book, kernel_name=kernel, timeout=PATIENCE, **options)
-
-
 def streams(cell: nbformat.NotebookNode) -> str:
     return "".join(output["text"] for output in cell.outputs if output.output_type == "stream")
 
@@ -163,7 +158,9 @@ def streams(cell: nbformat.NotebookNode) -> str:
 def test_nbclient_executes_a_notebook_and_leaves_nothing(front: Front) -> None:
     html = "from IPython.display import HTML\nHTML('<b>bold</b>')"
     book = notebook("x = 20", "print('printed', x)\nx + 1", html, "%pwd")
-    client(book, front).execute()
+    times: dict[str, Any] = {"timeout": PATIENCE, "iopub_timeout": int(PATIENCE)}
+    place = {"metadata": {"path": str(front.folder)}}
+    NotebookClient(book, kernel_name="pxd", resources=place, **times).execute()
     assert [cell.execution_count for cell in book.cells] == [1, 2, 3, 4]
     assert streams(book.cells[1]) == "printed 20\n"
     assert book.cells[1].outputs[-1].data["text/plain"] == "21"
