@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ BIN = Path(sys.executable).parent
 DEADLINE = PATIENCE
 QUICK = {"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05", "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1"}
 """Settings with which a killed brain is back at once, also after many deaths."""
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 BROKEN_OFF = (OSError, http.client.HTTPException)
 

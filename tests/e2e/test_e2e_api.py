@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from beside import free_port
-from e2e.house import SSE, Answer, House, house, server, until
+from e2e.house import PROBLEM, RFC3339, SSE, Answer, House, house, server, until
 from e2e.pipe_house import PipeHouse
 
-RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
 EVENT = {"id", "time", "unit", "event", "reason", "instance", "cause"}
 ROUTES = """
     GET health status events metrics launcher/state tools tools/{} tools/{}/lease units/{}/logs openapi.json

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from cli.px import Px
-from e2e.house import DEADLINE, House, gone, house, server, until
+from e2e.house import DEADLINE, PROBLEM, RFC3339, House, gone, house, server, until
 from e2e.pipe_house import PipeHouse
 from rounds import mostly_deep
 
-RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
 PROPERTIES = {"n": {"type": "integer"}, "word": {"type": "string"}, "seconds": {"type": "number"}}
 TYPED = {"type": "object", "properties": PROPERTIES, "additionalProperties": False}
 ECHO = server("time.sleep(body.get('seconds', 0)); print('said', body.get('word'), flush=True); return body")

@@ -44,8 +44,6 @@ YIELDING = {
     "child": "import subprocess; begun(); subprocess.run(['sleep', '60'])",
     "child with a session": "import subprocess; begun(); subprocess.run(['sleep', '60'], start_new_session=True)",
     "await": "import asyncio; begun(); await asyncio.sleep(60)",
-    "gather": "import asyncio; begun(); await asyncio.gather(*(asyncio.sleep(60) for _ in '123'))",
-    "helper run": "begun(); run('sleep 60')",
 }
 DEAF = """
 import signal, time
