@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kernels.kernel_rig import PATIENCE, KernelRig, Running, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, Running, eventually, kernel_house
 from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.bash import BashBackend
@@ -20,17 +20,14 @@ from supervisord_py.kernels.session import CellError, CellStatus
 from waiting import alive
 
 
-def shell_of(rig: KernelRig) -> Running:
-    async def make() -> BashBackend:
-        return BashBackend(await rig.supervise())
-
-    return Running(rig, rig.launch("sh-000000", interpreter=None), make)
-
-
 @pytest.fixture
 async def shell(short_tmp: Path) -> AsyncIterator[Running]:
     async with kernel_house(short_tmp) as rig:
-        made = shell_of(rig)
+
+        async def make() -> BashBackend:
+            return BashBackend(await rig.supervise())
+
+        made = Running(rig, rig.launch("sh-000000", interpreter=None), make)
         await made.start()
         yield made
 

@@ -40,16 +40,6 @@ def kinds(log: CellLog) -> list[str]:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_swept_away_after_the_end_stays_away(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    finish(writer)
-    for path in tmp_path.iterdir():
-        path.unlink()
-    writer.write("stderr", b"late")
-    writer.display({"x": 1})
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, cap=10)
     writer.write("stdout", b"0123456")
@@ -170,7 +160,7 @@ def test_any_history_is_told_as_it_was_from_any_place_and_read_in_pages(
         assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
 
 
-def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(
+def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_of_the_cell(
     tmp_path: Path,
 ) -> None:
     writer = writer_of(tmp_path)
@@ -186,6 +176,11 @@ def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_o
     items = everything(log)
     assert merged(items) == [("stdout", b"0123")]
     assert items[-1].kind == "end"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    writer.write("stderr", b"late")
+    writer.display({"x": 1})
+    assert not list(tmp_path.iterdir()), "what was swept away stays away"
 
 
 # -- shown -----------------------------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours
 from supervisord_py.kernels.inside import prelude
-from waiting import until
+from waiting import alive, until
 
 
 @pytest.fixture(scope="module")
@@ -201,14 +200,6 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
         assert rig.run(f"output({none!r})").reply["ename"] == "FileNotFoundError"
 
 
-def is_over(pid: int) -> bool:
-    """Say whether a process has ended; whoever inherited it may not have looked yet."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
     done = prelude.run("echo out; echo err >&2; exit 3")
     assert (done, bool(done), repr(done)) == ((3, "out\n", "err\n"), False, "out\nerr\n[exit code 3]")
@@ -227,7 +218,7 @@ def test_run_ends_what_is_late_with_all_of_its_group(
         prelude.run(command, timeout=2.0)
     stubborn, asked = str(late.value.stdout).split()
     assert asked == "asked"
-    until(lambda: is_over(int(stubborn)), "the end of the stubborn child")
+    until(lambda: not alive(int(stubborn)), "the end of the stubborn child")
     assert (events[0]["timed_out"], events[0]["returncode"]) == (True, -signal.SIGKILL)
 
 

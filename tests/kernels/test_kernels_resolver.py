@@ -300,7 +300,7 @@ IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 def install(house: ResolverHouse, name: str, argv: list[str], **more: Any) -> Path:
     folder = house.folder / "share" / "jupyter" / "kernels" / name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     spec = {"argv": argv, "display_name": name.title(), "language": "python", **more}
     (folder / "kernel.json").write_text(json.dumps(spec))
     return folder / "kernel.json"
@@ -325,14 +325,11 @@ async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHo
 
 async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
     python = fake_python(house.proj / ".venv" / "bin" / "python")
-    for more in ({}, {"env": {"FROM_SPEC": "${HOME}/x"}}, provisioned("supervisord-py")):
+    for more in (None, {}, {"env": {"FROM_SPEC": "${HOME}/x"}}, provisioned("supervisord-py")):
+        if more is not None:
+            install(house, "python3", ["python3", "-Xfrozen_modules=off", *IPYKERNEL], **more)
         choice = await house.choose(kernelspec="python3")
         assert (choice.key, choice.interpreter, choice.kernelspec) == (str(python), str(python), "python3")
-        if not more:
-            install(house, "python3", ["python", "-Xfrozen_modules=off", *IPYKERNEL])
-        else:
-            spec = house.folder / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
-            spec.write_text(json.dumps({"argv": ["python3", *IPYKERNEL], "language": "python", **more}))
     assert (await house.choose(kernelspec="PYTHON3")).interpreter == str(python)
     named = await house.choose(kernelspec="python3", interpreter=str(python))
     assert named.attempts[0].source.value == "request"
@@ -351,7 +348,9 @@ async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(hou
         await house.choose(kernelspec="mine", interpreter="/x/python")
 
 
-async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ResolverHouse) -> None:
+async def test_a_kernelspec_of_another_language_runs_from_its_argv_unless_it_is_for_somewhere_else(
+    house: ResolverHouse,
+) -> None:
     program = script(house.bin / "xkernel", "")
     file = install(
         house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
@@ -364,10 +363,6 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     assert choice.env["K"] == "2"
     assert "OPENAI_API_KEY" not in choice.env
     assert house.spawned == []
-
-
-async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
-    script(house.bin / "xkernel", "")
     install(house, "far", ["xkernel"], language="x", **provisioned("kubernetes-provisioner"))
     with pytest.raises(ConfigError, match="kubernetes-provisioner"):
         await house.choose(kernelspec="far")

@@ -24,7 +24,7 @@ from supervisord_py.kernels import cell_store
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.live_session import CUT_OFF
-from supervisord_py.kernels.session import CellError, CellStatus, Owner, SessionState, StartRequest
+from supervisord_py.kernels.session import CellStatus, Owner, SessionState, StartRequest
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.process.instance import End
@@ -84,16 +84,20 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(ho
     assert await house.room.interrupt(view.id) == (None, ())
 
 
-async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse) -> None:
+async def test_each_start_names_the_end_that_it_was_caused_by_and_tells_the_next_call_once(house: RoomHouse) -> None:
     session = (await house.run("1")).session_id
     await came_back(house, session, kill(house, session))
     await house.run("1")
     for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
         await house.room.stop(session, reason)
-        await house.run("1", name=session)
+        notices = (await house.run("1")).notices
     told = {name: [it for it in await house.said() if it.event == name] for name in ("died", "stopped", "starting")}
     (died,), evicted = told["died"], told["stopped"][0]
     assert [row.cause for row in told["starting"]] == [None, died.id, evicted.id, None]
+    assert "it was stopped on request; its variables are gone" in notices[-1]
+    assert not (await house.run("1")).notices, "once"
+    await house.room.stop(await start(house, "unused", Owner.SESSION))
+    assert not (await house.run("1", name="unused")).notices, "there were none"
 
 
 async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody_may_look_at_is_not(
@@ -115,16 +119,6 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
     assert [is_stopped(house, session) for session in (used, own, crashed)] == [True] * 3
     with pytest.raises(UnknownUnitError):
         house.room.find(ended)
-
-
-async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse) -> None:
-    session = (await house.run("1")).session_id
-    await house.room.stop(session)
-    assert "it was stopped on request; its variables are gone" in (await house.run("1")).notices[-1]
-    assert not (await house.run("1")).notices, "once"
-    unused = await start(house, "unused", Owner.SESSION)
-    await house.room.stop(unused)
-    assert not (await house.run("1", name="unused")).notices, "there were none"
 
 
 async def test_a_row_that_cannot_be_written_holds_no_cell_up(house: RoomHouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +272,11 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
     held = {"sealed": "k1", "followed": "k1", "dead": "k1", "found": "k2", "unknown": None, "away": "k2"}
     for name, instance in held.items():
         await sent(name, instance)
-    log_of(cells / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 3.0)
+    sealed = log_of(cells / "s-1", "sealed")
+    with sealed.records_path.open("ab") as file:
+        file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
+    for error in ({"name": "E", "value": "no", "traceback": ["line"]}, None):  # the first end stands
+        sealed.seal(error, 3.0)
     await sent("shell", "life", "sh-1")
     (cells / "s-1/away.jsonl").unlink()
     await ledger.flush()
@@ -299,6 +297,8 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
     told, dead = rows["told"], rows["dead"]
     assert (told.execution_count, told.total_bytes, told.duration_seconds) == (4, 5, 0.5)
     assert rows["sealed"].error == {"name": "E", "value": "no", "traceback": ["line"]}
+    assert (rows["sealed"].duration_seconds, sealed.page(0).complete) == (3.0, True)
+    assert not log_of(cells / "s-1", "away").exists(), "where nothing is kept nothing is written"
     assert "SIGSEGV" in (dead.error or {})["value"]
     assert (dead.ended_at, dead.duration_seconds, dead.total_bytes) == (104.0, 4.0, 5)
     (shell,) = await kernel_rows.of_session(ledger, "sh-1")
@@ -336,18 +336,3 @@ def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_
         os.umask(before)
     assert [it.stat().st_mode & 0o777 for it in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
     assert folder_of_cells(tmp_path / "state" / "cells", "a-1") == folder
-
-
-def test_an_end_is_written_once_after_the_last_whole_line(tmp_path: Path) -> None:
-    writer_of(tmp_path).close()
-    log = log_of(tmp_path)
-    with log.records_path.open("ab") as file:
-        file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
-    log.seal({"name": "KernelDied", "value": "gone", "traceback": []}, 5.0)
-    log.seal(None, 6.0)
-    end = log.ended()
-    assert end is not None
-    assert (end.status, end.duration, end.error) == (CellStatus.ERROR, 5.0, CellError("KernelDied", "gone"))
-    assert log.page(0).complete
-    log_of(tmp_path, "none").seal(None, 1.0)
-    assert not log_of(tmp_path, "none").exists(), "where nothing is kept nothing is written"

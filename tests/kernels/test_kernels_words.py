@@ -83,18 +83,12 @@ def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_begin
     assert "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0" in judged.error.value
 
 
-def settings(**environ: str) -> dict[str, str | bool]:
-    return {key: value for key, (value, _) in legacy_settings(environ)[0].items()}
-
-
-def test_our_names_win() -> None:
-    assert settings(PX_PY="py", PI_PY="bash") == {"kernels.expose": "python"}
-    assert settings(PX_KERNELS__EXPOSE="both", PX_PY="py", PI_PY="bash") == {}
-    url = {"PI_PYTHON_GATEWAY_URL": "http://h"}
-    assert settings(PX_KERNELS__BACKEND="direct", **url) == {"kernels.gateway_url": "http://h"}
-
-
-def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
+def test_our_names_win_and_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
+    bash, url = {"PI_PY": "bash"}, {"PI_PYTHON_GATEWAY_URL": "http://h"}
+    assert legacy_settings({"PX_PY": "py", **bash}) == ({"kernels.expose": ("python", "PX_PY")}, ())
+    assert legacy_settings({"PX_KERNELS__EXPOSE": "both", "PX_PY": "py", **bash}) == ({}, ())
+    told = legacy_settings({"PX_KERNELS__BACKEND": "direct", **url})
+    assert told == ({"kernels.gateway_url": ("http://h", "PI_PYTHON_GATEWAY_URL")}, ())
     environ = {"PX_PY": "snake", "PI_PY": "mix", "PI_DEBUG_STARTUP": "", "PI_PYTHON_GATEWAY_TOKEN": " "}
     warning = "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both"
     assert legacy_settings(environ) == ({"kernels.expose": ("both", "PI_PY")}, (warning,))
