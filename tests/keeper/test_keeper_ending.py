@@ -170,9 +170,8 @@ def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
         f"  os.execve(sys.executable, {probe('family', book, 'deaf')!r}, {{}})\n os._exit(0)\n"
         "os.wait()\nimport signal\nsignal.pause()\n"
     )
-    for name in ("one", "two"):
-        argv = [*PYTHON, "-c", code] if name == "one" else SLEEPS
-        linux_rung.spawn(argv, unit=f"tool:{name}")
+    linux_rung.spawn([*PYTHON, "-c", code], unit="tool:one")
+    linux_rung.spawn(SLEEPS, unit="tool:two")
     pid = int(until(lambda: book.read_text() if book.exists() else "", "the lone orphan"))
     link.call("shutdown")
     link.end()

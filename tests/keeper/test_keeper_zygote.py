@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, Rig, alive, deafen, marked, one_linux_rung, probe, until
+from keeper.keeper_rig import PYTHON, Rig, alive, deafen, family, marked, one_linux_rung, probe, until
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -95,17 +95,13 @@ def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
 def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     """A double-forked process is found by the mark that it has inherited, which /proc must show."""
     rig, link = linux_rung, linux_rung.links[0]
-    zygote, book = begun(rig), linux_rung.dir / "family"
-    family = rig.spec(probe("family", book, "daemon", "deaf"), zygote=zygote["key"])
-    other = rig.spec(script(rig, SLEEP), zygote=zygote["key"])
-    for spec in (family, other):
-        link.call("spawn", **spec)
-    pids = until(lambda: (words := book.read_text().split() if book.exists() else []) and len(words) == 2 and words)
-    report = link.stop(family["key"], 0)
-    assert report["survivors"] == []
-    assert not any(alive(int(pid)) for pid in pids)
+    zygote = begun(rig)
+    spec, pids = family(rig, 2, "daemon", "deaf", zygote=zygote["key"])
+    other = rig.spawn(script(rig, SLEEP), zygote=zygote["key"])
+    assert link.stop(spec["key"], 0)["survivors"] == []
+    assert not any(alive(pid) for pid in pids)
     ended = {child["key"]: child["exit"] is not None for child in link.call("list", prefix="")["children"]}
-    assert ended == {zygote["key"]: False, family["key"]: True, other["key"]: False}
+    assert ended == {zygote["key"]: False, spec["key"]: True, other["key"]: False}
 
 
 @pytest.mark.parametrize("linux_rung", ["cgroup"], indirect=True)

@@ -285,35 +285,34 @@ get_ipython().payload_manager.write_payload({'source': 'page', 'data': {'text/pl
 
 
 async def test_a_front_end_that_stalls_gets_a_gap_and_all_that_matters_and_one_that_is_gone_is_given_up(
-    short_tmp: Path,
+    rig: KernelRig,
 ) -> None:
     """What is left out is told; status and replies come all, so one that never reads must end."""
     limit = 256 * 1024
-    async with kernel_house(short_tmp) as rig:
-        handle = await rig.start(DirectBackend(rig.placement, rig.config), rig.launch())
-        joined = await open_channels(handle.connection_file, limit_bytes=limit)
+    handle = await rig.start(DirectBackend(rig.placement, rig.config), rig.launch())
+    joined = await open_channels(handle.connection_file, limit_bytes=limit)
 
-        def run(code: str) -> str:
-            message = wire.make("execute_request", {**wire.EXECUTE, "code": code}, "front")
-            joined.send(message)
-            return message.id
+    def run(code: str) -> str:
+        message = wire.make("execute_request", {**wire.EXECUTE, "code": code}, "front")
+        joined.send(message)
+        return message.id
 
-        with pytest.raises(InvalidInputError):
-            joined.send(wire.make("status", {}, "front", "iopub"))
-        asked = run(FLOOD)
-        await eventually(lambda: any(it.parent_id == asked and it.state == "idle" for it in joined.waiting), "the end")
-        await eventually(lambda: any(it.type == "execute_reply" for it in joined.waiting), "the reply")
-        assert 0 < joined.waiting_bytes < 2 * limit
-        gaps, messages = [it for it in joined.waiting if GAP in str(it.content.get("text"))], len(joined.waiting)
-        assert [it.content["name"] for it in gaps] == ["stderr"]
+    with pytest.raises(InvalidInputError):
+        joined.send(wire.make("status", {}, "front", "iopub"))
+    asked = run(FLOOD)
+    await eventually(lambda: any(it.parent_id == asked and it.state == "idle" for it in joined.waiting), "the end")
+    await eventually(lambda: any(it.type == "execute_reply" for it in joined.waiting), "the reply")
+    assert 0 < joined.waiting_bytes < 2 * limit
+    gaps, messages = [it for it in joined.waiting if GAP in str(it.content.get("text"))], len(joined.waiting)
+    assert [it.content["name"] for it in gaps] == ["stderr"]
+    async for _ in joined:
+        messages -= 1
+        if not messages:
+            break
+    for _ in range(40):
+        run(PAYLOAD)
+    await eventually(lambda: joined.waiting_bytes > OVERRUN * limit, "more than anybody leaves")
+    with pytest.raises(OverloadedError):
         async for _ in joined:
-            messages -= 1
-            if not messages:
-                break
-        for _ in range(40):
-            run(PAYLOAD)
-        await eventually(lambda: joined.waiting_bytes > OVERRUN * limit, "more than anybody leaves")
-        with pytest.raises(OverloadedError):
-            async for _ in joined:
-                pass
-        await joined.close()
+            pass
+    await joined.close()

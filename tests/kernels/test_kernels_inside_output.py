@@ -132,13 +132,6 @@ PATHS = (
 )
 
 
-@pytest.fixture(scope="session")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
-    return str(folder / "bin" / "python")
-
-
 def value(rig: InsideRig, expression: str) -> str:
     return str(rig.records(rig.good(expression).id, "result")[0]["data"]["text/plain"])
 
@@ -160,7 +153,9 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users() -> None:
         assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
 
 
-def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(bare_python: str) -> None:
+def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=60)
+    bare_python = str(tmp_path / "bin" / "python")
     told = refused(ours(bare_python))
     assert "No module named 'ipykernel'" in told["detail"]
     assert told["hint"] == f"run `{bare_python} -m pip install ipykernel`"
