@@ -30,8 +30,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
 def test_what_waits_for_an_answer_ends(px: Px, daemon: FakeDaemon, arguments: str) -> None:
     daemon.default = silent
     process = px.popen(*arguments.split())
-    with daemon.changed:
-        assert daemon.changed.wait_for(lambda: daemon.seen, DEADLINE)
+    until(lambda: daemon.seen, "it is asked")
     assert interrupted(process) == (WAITING[arguments], False)
 
 

@@ -20,6 +20,7 @@ from cli.fake_daemon import FakeDaemon, document, problem
 from cli.px import DEADLINE, Px
 from pxctl import output
 from pxctl.output import Column, clean, table, wants_colour, width_of
+from waiting import until
 
 UNIT = {
     "unit": "tool:lorenz", "kind": "tool", "name": "lorenz", "state": "ready", "reason": None, "pid": 4711,
@@ -99,12 +100,13 @@ def test_a_reader_that_goes_away_ends_it_without_a_word_and_a_full_disk_is_an_er
 def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(ROUTE, document(STATUS))
     process = px.popen("status", "--watch")
-    daemon.await_request(ROUTE)
+    until(lambda: daemon.seen, "it is asked")
     daemon.stop()
     assert process.stderr is not None
     assert b"pxd is away" in process.stderr.readline()
+    seen = len(daemon.seen)
     daemon.start()
-    daemon.await_request(ROUTE, len(daemon.seen) + 1)
+    until(lambda: len(daemon.seen) > seen, "it is asked again")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 0
