@@ -239,9 +239,10 @@ async def test_a_kernel_that_its_server_has_culled_is_noticed_at_an_interrupt_an
 @pytest.mark.parametrize("state", ["dead", "idle"])
 async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(state: str, short_tmp: Path) -> None:
     """Its websocket never opens: the server is asked whether it died, else the start ends at its deadline."""
+    words, seconds = ("before it was ready", PATIENCE) if state == "dead" else ("not reachable", 2.0)
     async with talking(short_tmp, is_mute=True, state=state) as (house, server):
-        with pytest.raises(StartFailedError, match="before it was ready" if state == "dead" else "not reachable"):
-            await house.backend.start(house.rig.launch(), None, deadline=asyncio.get_running_loop().time() + 2.0)
+        with pytest.raises(StartFailedError, match=words):
+            await house.backend.start(house.rig.launch(), None, deadline=asyncio.get_running_loop().time() + seconds)
         await eventually(lambda: server.state is None, "its end")
         await eventually(lambda: not house.backend._notes, "the end of its note")
 

@@ -209,10 +209,7 @@ def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, An
     os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)  # in the background: not waited for
 
 
-def test_run_ends_what_is_late_with_all_of_its_group(
-    here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prelude, "GRACE", 0.5)
+def test_run_ends_what_is_late_with_all_of_its_group(here: Path, events: list[dict[str, Any]]) -> None:
     command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
     with pytest.raises(subprocess.TimeoutExpired) as late:
         prelude.run(command, timeout=2.0)
