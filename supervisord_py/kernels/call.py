@@ -103,7 +103,7 @@ class KernelCall:
                 self._notices.append(messages.RECYCLED)
                 self._variables = Variables.LOST
         finally:
-            session.last_used = time.time()
+            pool.register.use(session)
             pool.give_back(waiter, kernel, over_memory=recycled)
         return CallResult(
             session_id=session.id,

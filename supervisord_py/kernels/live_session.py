@@ -339,6 +339,12 @@ class SessionRegister:
         session.written_use = session.last_used
         kernel_rows.remember(self._ledger, session.view())
 
+    def use(self, session: LiveSession) -> None:
+        """Note a use, and write the first after a while at once: to whoever adopts the kernel it may not look old."""
+        before, session.last_used = session.last_used or 0.0, time.time()
+        if session.last_used - before > 1.0:
+            self.write(session)
+
     def write_used(self) -> None:
         for session in self.sessions.values():
             if session.kernel is not None and session.last_used != session.written_use:

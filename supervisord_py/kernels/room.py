@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,8 @@ class Kernels:
 
     def touch(self, session_id: str) -> None:
         session = self.register.known(session_id)
-        session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
+        self.register.use(session)
+        session.used_at, session.is_fresh = clock.now(), False
 
     async def export(self, session_id: str) -> dict[str, Any]:
         return await self.cell_store.export(self.register.known(session_id))

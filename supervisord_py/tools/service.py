@@ -346,8 +346,7 @@ class Tools:
     def release(self, granted: Granted) -> None:
         """Give an instance back; its age begins to count."""
         name, timer, loop = granted.instance.spec.name, self._timer, asyncio.get_running_loop()
-        self.states.of(name).last_used = time.time()
-        self.states.used.add(name)
+        self.states.use(name)
         actions = self.pool.end(name, granted.ticket, clock.now())
         if actions or timer is None or timer.when() > loop.time() + granted.keep_seconds:
             self._perform(actions)  # at least this tool is the next one to become too old

@@ -58,6 +58,15 @@ class LastStates:
         known = (state.state, time.time(), state.last_used, state.restarts, msgspec.to_builtins(state))
         self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
 
+    def use(self, tool: str) -> None:
+        """Note a use, and write the first after a while at once: to whoever adopts the tool it may not look old."""
+        state, now = self.of(tool), time.time()
+        before, state.last_used = state.last_used or 0.0, now
+        if now - before > 1.0:
+            self.remember(tool)
+        else:
+            self.used.add(tool)
+
     def write_used(self) -> None:
         for tool in tuple(self.used):
             self.remember(tool)

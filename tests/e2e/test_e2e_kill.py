@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -196,3 +197,24 @@ def test_forked_tools_outlive_zygote_and_brain_and_nothing_outlives_the_keeper()
         assert home.json("why", "one")["instance"]["start_method"] == "zygote"
         os.kill(keeper, signal.SIGKILL)
         home.wait_gone()
+
+
+def test_who_was_used_a_moment_ago_does_not_look_old_to_the_next_brain() -> None:
+    keep = 6.0
+    with house(QUICK | {"PX_KERNELS__IDLE_SECONDS": str(keep)}, start=True) as home:
+        home.tool("brief", server("return {'pid': os.getpid()}"), warm_keep_seconds=keep)
+
+        def use(code: str) -> tuple[int, str]:
+            body = {"code": code, "cwd": str(home.home), "environ": {}}
+            answer = home.request("POST", "/api/kernels/default/execute", body)
+            return home.run("brief").json()["pid"], answer.json()["cells"][0]["text"]
+
+        pid, _ = use("v = 1")
+        then = time.monotonic()
+        until(lambda: time.monotonic() - then > keep - 2, "both are nearly too old")
+        assert use("v = 2; v") == (pid, "2\n")
+        then = time.monotonic()
+        until(lambda: time.monotonic() - then > 0.3, "the ledger has it")
+        home.kill_brain()
+        until(lambda: time.monotonic() - then > 2.1, "they would be too old by the first use")
+        assert use("v") == (pid, "2\n")
