@@ -218,7 +218,7 @@ class KernelInstance(Instance):
         )
 
     def facts(self) -> dict[str, Any]:
-        return {"start_method": self.start_method} if self.is_ours else {}
+        return {"start_method": self.start_method} if self.is_ours and self.child is not None else {}
 
     def own_note(self) -> dict[str, Any]:
         method: Any = self.start_method

@@ -139,9 +139,7 @@ class Plan(msgspec.Struct, frozen=True):
     cpu_percent: int | None = None  # of one processor
 
 
-class Execution(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}
-):
+class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}):
     """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None."""
 
     id: int  # grows; never given twice
@@ -176,13 +174,6 @@ class Execution(
     error_message: str | None = None
     retry_of: int | None = None
     retry_count: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    total_tokens: int = 0
-    cost: float = 0.0
-    turns: int = 0
     output_dir: str | None = None  # where the agent was told to write
     session_path: str | None = None  # where it left its session, if it keeps one
     agent_version: str | None = None

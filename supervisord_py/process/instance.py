@@ -89,6 +89,7 @@ class Instance:
         self.start_method = "spawn"
         self.port = 0  # where it listens on 127.0.0.1, 0 for nowhere
         self.is_ours = True  # one that another server runs has no row, and ends as its driver says
+        self.words_since: float | None = None  # of what it is blamed for; what it wrote to stderr before says nothing
         self.event: int | None = None  # id of the newest event about it: the cause of the next one
         self.child: Child | None = None
         self.wanted: Reason | None = None  # why it is to end; None while it is to live

@@ -336,7 +336,7 @@ class Supervisor:
                 await self.placement.stop(instance.key, grace_seconds=instance.stop_seconds, reason="exit")
         except TimeoutError:
             pass  # leftovers of its tree take their time; the stop goes on at the keeper
-        return await self.tail(instance)
+        return await self.tail(instance, instance.words_since)
 
 
 def decode_tail(raw: bytes, limit: int) -> str:

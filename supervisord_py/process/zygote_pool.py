@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import socket
+import zlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
 FORKS_MAX = 1000  # after which it is made anew
 MAX_RSS_BYTES = 1 << 30
 _log = structlog.get_logger(__name__)
-_TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
+_TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError, zlib.error)
 """What may go wrong with another process that may say anything."""
 
 
@@ -59,7 +60,9 @@ class Zygote:
         self, placement: KeeperClient, units: str, recipe: Recipe, modules: Collection[str], env: Mapping[str, str]
     ) -> None:
         self.recipe = recipe
-        self.modules = modules
+        self.modules, self.env = modules, env
+        self.sound: Collection[str] = ()  # what one of this recipe was forked with
+        self.unsound: list[set[str]] = []  # with what one refused
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
@@ -89,7 +92,8 @@ class Zygote:
             finally:
                 await self._placement.ask("drop_fd", name=their_name)
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
-            told: dict[str, Any] = json.loads(text) if text else {"refused": "it ended while it imported: see its log"}
+            ended = {"refused": "it ended while it imported: see its log"}
+            told: dict[str, Any] = json.loads(zlib.decompress(text)) if text else ended
             self.refused = told.get("refused")
             if self.refused is None:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
@@ -122,12 +126,16 @@ class ZygotePool:
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
             return
-        zygote = self._zygotes.pop(recipe, None)
-        named = dict.fromkeys((*(zygote.modules if zygote is not None else ()), *modules))
-        if zygote is None or len(named) > len(zygote.modules):
-            if zygote is not None:
-                self._end(zygote, Reason.REPLACED)
+        old = zygote = self._zygotes.pop(recipe, None)
+        known = () if old is None else old.sound if old.refused else old.modules
+        named = dict.fromkeys((*known, *modules))
+        if old is not None and any(each <= named.keys() for each in old.unsound):
+            named = dict.fromkeys(known)  # what makes it refuse is left to whoever needs it
+        if zygote is None or len(named) > len(known) or (zygote.refused and known):
             zygote = Zygote(self._placement, self._units, recipe, named, env)
+            if old is not None:
+                zygote.sound, zygote.unsound = old.sound, old.unsound
+                self._end(old, Reason.REPLACED)
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()
@@ -204,7 +212,11 @@ class ZygotePool:
                 await zygote.start()
             if zygote.refused is not None:
                 _log.warning("zygote_refuses", why=zygote.refused, **where)
+                zygote.unsound.append(set(zygote.modules))
+                if zygote.sound:
+                    self.want(zygote.recipe, **zygote.env)
                 return  # it is remembered, so that the next start does not try again
+            zygote.sound = zygote.modules
             _log.info("zygote_ready", pid=zygote.pid, **where)
             ended = asyncio.ensure_future(self._placement.wait(zygote.key))
             try:

@@ -255,7 +255,7 @@ class ToolInstance(Instance):
         return {**own, **self.facts()}
 
     def facts(self) -> dict[str, Any]:
-        return {"start_method": self.start_method}
+        return {"start_method": self.start_method} if self.child is not None else {}
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
         child = await self.fork(spec) if self.fork is not None else None

@@ -155,6 +155,8 @@ class ToolRun:
             check_input(self.spec, self._value)
             granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
+            if not self.instance.breaks:
+                self.instance.words_since = self._begun_at
             self.instance.breaks.add(self.break_off)
             if (seconds := self.instance.spec.max_runtime_seconds) > 0:
                 timers.append(self._loop.call_later(seconds, lambda: tools.supervisor.task(self.exceed_runtime())))

@@ -8,9 +8,9 @@ takes two starts for equal by; then they are spawned, which is always right. Who
 process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
 theirs are the keeper's, and go on.
 
-FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}, "seconds":
-{PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is
-nothing. To here, from the keeper:
+FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by zlib, as it names each file that was
+imported: {"made_from": {PATH: STAMP}, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is
+[device, inode, ctime in ns], null where there is nothing. To here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
 "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a descriptor for
 each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its group: moving a
@@ -33,6 +33,7 @@ import socket
 import struct
 import sys
 import time
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,16 +58,16 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     owner = socket.socket(fileno=number)
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
-    told: dict[str, Any] = {"made_from": stamped([*own, *(each for each in sys.path if os.path.isdir(each))])}
     seconds = load()  # that each package took, or nothing
-    told["seconds"] = seconds if isinstance(seconds, dict) else {}
+    made_from = stamped([*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()])
+    told: dict[str, Any] = {"made_from": made_from, "seconds": seconds if isinstance(seconds, dict) else {}}
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     if first == 0:
         os._exit(0)
     os.waitpid(first, 0)
     why = hazard(number)
     try:
-        owner.send(json.dumps(told if why is None else {"refused": why}).encode())
+        owner.send(zlib.compress(json.dumps(told if why is None else {"refused": why}).encode()))
     except OSError:
         why = "its owner has gone"
     if why is not None:
@@ -112,6 +113,13 @@ def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
         except (OSError, ValueError):  # ValueError: no file can have that name
             found[path] = None
     return found
+
+
+def _installed() -> list[str]:
+    """Return the files of all modules here that did not come with Python itself."""
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    library = os.path.dirname(os.__file__)
+    return [file for file in files if file and ("-packages" + os.sep in file or not file.startswith(library))]
 
 
 def hazard(own: int) -> str | None:

@@ -192,11 +192,19 @@ def test_a_bad_answer_is_a_clear_error_and_one_that_breaks_off_is_never_said_to_
 
 
 def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(shared: House) -> None:
-    code = "open('requests', 'a').write(body['word'] + ' '); body['word'] == 'die' and os._exit(3); return {}"
+    code = """
+        open('requests', 'a').write(body['word'] + ' ')
+        if body['word'] == 'die': os._exit(3)
+        print('said', body['word'], file=sys.stderr, flush=True)
+        return {}
+    """
     folder = shared.tool("fragile", server(code))
     answers = {word: shared.run("fragile", {"word": word}) for word in ("one", "two", "die", "three")}
     assert [answer.status < 300 for answer in answers.values()] == [True, True, False, True]
-    assert "3" in answers["die"].json()["detail"]
+    problem = answers["die"].json()
+    assert ("3" in problem["detail"], problem["stderr_tail"]) == (True, ""), "what an earlier run said is no evidence"
+    starting, spawned = shared.events("tool:fragile", "starting")[0], shared.events("tool:fragile", "spawned")[0]
+    assert ("start_method" in starting, spawned["start_method"]) == (False, "spawn"), "it is told once it is known"
     assert (folder / "requests").read_text().split() == list(answers)
 
 

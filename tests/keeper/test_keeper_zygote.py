@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def begun(rig: Rig) -> dict[str, Any]:
         child: dict[str, Any] = link.call("spawn", **spec)["child"]
         link.call("drop_fd", name="theirs")
         theirs.close()
-        assert "made_from" in json.loads(ours.recv(1 << 20))
+        assert "made_from" in json.loads(zlib.decompress(ours.recv(1 << 20)))
         link.call("put_fd", (ours.fileno(),), name=f"zygote:{child['key']}")
     return child
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,14 +95,20 @@ async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHous
     assert (await again(house, "packages", method="zygote"))["file"] == "", "it was started afresh, in its own place"
 
 
-async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(house: ToolHouse) -> None:
-    library = house.rig.dir / "site-packages"
-    library.mkdir()
+def library(house: ToolHouse) -> Path:
+    """Make a folder of packages, one of which leaves a thread where it is imported."""
+    made = house.rig.dir / "site-packages"
+    made.mkdir()
     thread = "threading.Thread(target=threading.Event().wait, daemon=True)"
-    (library / "restless.py").write_text(f"import threading\n{thread}.start()\n")
+    (made / "restless.py").write_text(f"import threading\n{thread}.start()\n")
+    (made / "sound.py").write_text("")
+    return made
+
+
+async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(house: ToolHouse) -> None:
     add(house, "never", preload=False)
     add(house, "named", preload=["plistlib"], env={"A": "1"})
-    add(house, "refused", preload=["restless"], env={"PYTHONPATH": str(library)})
+    add(house, "refused", preload=["restless"], env={"PYTHONPATH": str(library(house))})
     for name in ("never", "named", "refused"):
         await house.ask(name)
     assert [*(await forks(house, "plistlib")).modules] == ["plistlib"]
@@ -109,6 +116,33 @@ async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(h
     await eventually(lambda: said in house.state("refused").warnings, "the warning")
     for name, method in (("never", "spawn"), ("named", "zygote"), ("refused", "spawn")):
         await again(house, name, method=method)
+
+
+@pytest.mark.parametrize("first", ["sound", "restless"])
+async def test_one_that_may_not_be_forked_leaves_the_zygote_to_others(house: ToolHouse, first: str) -> None:
+    held, env = house.launcher.zygotes._zygotes, {"PYTHONPATH": str(library(house))}
+    names = sorted(("sound", "restless"), key=lambda name: name != first)
+    for name in names:
+        add(house, name, env=env, preload=[name])
+        await house.ask(name)
+        if name == "sound":
+            await forks(house, "sound")
+        else:
+            await eventually(lambda: any(each.unsound for each in held.values()), "the refusal")
+    zygote = await forks(house, "sound")
+    for name in names:
+        await again(house, name, method="zygote")
+    assert (await forks(house, "sound"), [*zygote.modules]) == (zygote, ["sound"])
+
+
+async def test_a_package_that_is_edited_in_place_is_imported_anew(house: ToolHouse) -> None:
+    place = library(house)
+    add(house, preload=["sound"], env={"PYTHONPATH": str(place)})
+    await house.ask("packages")
+    await forks(house, "sound")
+    await again(house, "packages", method="zygote")
+    (place / "sound.py").write_text("edited = 1\n")
+    await again(house, "packages", method="spawn")
 
 
 async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself(house: ToolHouse) -> None:
