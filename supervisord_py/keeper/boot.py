@@ -43,7 +43,7 @@ class Boot:
     watchdog_seconds = 10.0  # between two questions for a sign of life of the control plane; 0: half the manager's
     control_hang_seconds = 30.0  # of silence after which it is replaced
     backoff_initial_seconds = 0.2
-    backoff_max_seconds = 30.0
+    backoff_max_seconds = 20.0
     cgroup = "auto"
     platform = "auto"
     handover: dict[str, Any] | None = None  # of an earlier version (handover.py)
