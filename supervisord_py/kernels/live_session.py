@@ -30,10 +30,12 @@ from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.process import clock
 from supervisord_py.process.instance import Instance, Note, Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
 
+HOLD_SECONDS = 60.0  # after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
@@ -74,6 +76,7 @@ class LiveSession(KernelSlot):
         self.language = language
         self.created_at = created_at
         self.owner = owner
+        self.held_until = clock.now() + HOLD_SECONDS if owner in {Owner.JUPYTER, Owner.JUPYTER_API} else 0.0
         self.kernelspec: str | None = None
         self.interrupt_mode = "signal"
         self.last_used: float | None = None  # Unix seconds, as it is shown; `used_at` decides

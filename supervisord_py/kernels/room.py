@@ -14,7 +14,7 @@ from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
-from supervisord_py.kernels.live_session import KernelWaiter, LiveSession, SessionView
+from supervisord_py.kernels.live_session import HOLD_SECONDS, KernelWaiter, LiveSession, SessionView
 from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.ledger.store import Ledger
@@ -143,6 +143,7 @@ class Kernels:
         session = self.register.known(session_id)
         self.register.use(session)
         session.used_at, session.is_fresh = clock.now(), False
+        session.held_until = session.used_at + HOLD_SECONDS
 
     async def export(self, session_id: str) -> dict[str, Any]:
         return await self.cell_store.export(self.register.known(session_id))

@@ -10,6 +10,7 @@ Laws, each checked by the state machine of the tests:
   head came first.
 - Starting and ready kernels count against `max_sessions`; stopping ones apart (at most as many again), so that a start
   begins while its victim is still on the way out.
+- What a living front end of Jupyter holds takes none of these places, and goes for no other one.
 - Evicted is only what is idle: nothing runs, nobody waits, no Jupyter client has work on it. A starting one that nobody
   waits for any more is as good as idle. The victim is the least recently used; if there is none, one waits.
 - A kernel that crashed comes back once by itself, at nobody's cost; a second crash without a cell that succeeded in
@@ -73,6 +74,7 @@ class KernelSlot:
         self.running: Waiter | None = None  # the call that has the kernel
         self.line: list[Waiter] = []  # in order of arrival
         self.used_at = 0.0  # the last use, as `now`; its owner may put it forward
+        self.held_until = 0.0  # a front end of Jupyter holds it so long, as `now`; set by its owner
         self.foreign_busy = False  # a Jupyter client has work on the kernel; set by its owner
         self.is_fresh = False  # nothing has run on the present kernel; its owner clears it when a Jupyter client did
         self.comes_back = False  # it is started once it is gone, also where nobody waits
@@ -197,7 +199,7 @@ class SessionSet:
         if slot.phase is Phase.STARTING:
             self._refuse_all(slot, WhyRefused.START_FAILED)
             self._stop(slot, None)
-            for victim in self.victims()[:no_descriptors]:
+            for victim in self.victims(now)[:no_descriptors]:
                 self._stop(victim, Reason.EVICTED_LRU)
         return self.settle(now)
 
@@ -244,17 +246,17 @@ class SessionSet:
             elif slot.phase is Phase.READY and slot.is_idle and slot.used_at + self.limits.idle_seconds <= now:
                 self._stop(slot, Reason.EVICTED_TTL)
         cold = [slot for slot in self.active if slot.line and slot.phase is Phase.COLD]
-        cold.sort(key=lambda it: it.line[0].number)
-        while cold and self._make_place():
+        cold.sort(key=lambda it: (it.held_until <= now, it.line[0].number))
+        while cold and (cold[0].held_until > now or self._make_place(now)):
             self._start(cold.pop(0), now)
         for slot in self.active:
             if slot.comes_back and slot.phase is Phase.COLD and not slot.line:
                 slot.comes_back = False  # where there is no place the next call starts it
-                if self.count(*LIVE) < self.limits.max_sessions and not slot.per_call:
+                if self.taken(now) < self.limits.max_sessions and not slot.per_call:
                     self._start(slot, now)
-        for victim in self.victims()[: max(0, self.count(*LIVE) - self.limits.max_sessions)]:
+        for victim in self.victims(now)[: max(0, self.taken(now) - self.limits.max_sessions)]:
             self._stop(victim, Reason.EVICTED_LRU)
-        self._is_crowded = bool(cold) or self.count(*LIVE) > self.limits.max_sessions
+        self._is_crowded = bool(cold) or self.taken(now) > self.limits.max_sessions
         for slot in tuple(self.active):
             if slot.phase is Phase.COLD and not slot.line:
                 del self.active[slot]
@@ -275,10 +277,10 @@ class SessionSet:
             waiter.is_served = True
         self._out += served
 
-    def _make_place(self) -> bool:
-        missing = max(0, self.count(*LIVE) + 1 - self.limits.max_sessions)
-        victims = self.victims()[:missing]
-        if len(victims) < missing or self.count(Phase.STOPPING) + missing > self.limits.max_sessions:
+    def _make_place(self, now: float) -> bool:
+        missing = max(0, self.taken(now) + 1 - self.limits.max_sessions)
+        victims, stopping = self.victims(now)[:missing], sum(slot.phase is Phase.STOPPING for slot in self.active)
+        if len(victims) < missing or stopping + missing > self.limits.max_sessions:
             return False
         for victim in victims:
             self._stop(victim, Reason.EVICTED_LRU)
@@ -307,12 +309,13 @@ class SessionSet:
                     waiter.position, waiter.waits_for = place
                     self._out.append(waiter)
 
-    def count(self, *phases: Phase) -> int:
-        return sum(slot.phase in phases for slot in self.active)
+    def taken(self, now: float) -> int:
+        return sum(slot.phase in LIVE and slot.held_until <= now for slot in self.active)
 
-    def victims(self) -> list[KernelSlot]:
-        """Return what may be evicted, the least recently used first."""
-        return sorted((slot for slot in self.active if slot.is_idle), key=lambda it: it.used_at)
+    def victims(self, now: float) -> list[KernelSlot]:
+        """Return what may be evicted for another one, the least recently used first."""
+        free = (slot for slot in self.active if slot.is_idle and slot.held_until <= now)
+        return sorted(free, key=lambda slot: slot.used_at)
 
 
 def _refuse(waiter: Waiter, why: WhyRefused) -> Waiter:

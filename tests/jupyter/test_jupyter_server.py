@@ -66,6 +66,15 @@ async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(
         await http.ws_connect(f"{path}/channels")
 
 
+async def test_the_fifth_notebook_takes_no_kernel_from_anybody(front: Front, http: aiohttp.ClientSession) -> None:
+    """By default there are four places; what open front ends hold needs none, and a session of the user's keeps its."""
+    asked = {"code": "1", "cwd": str(front.folder), "environ": {}}
+    assert front.house.request("POST", "/api/kernels/default/execute", asked).status == 200
+    paths = await asyncio.gather(*(begin(http, front) for _ in range(5)))
+    assert len(front.living()) == 6
+    assert {(await ask(http, "GET", path))["execution_state"] for path in paths} == {"idle"}
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [

@@ -57,7 +57,7 @@ class SessionSetMachine(RuleBasedStateMachine):
                     self.coming.discard(slot)
                     self.used.discard(slot)
                     self.world[slot] = Phase.STARTING
-                    assert len(self.live()) <= self.cap, "a start over the cap"
+                    assert self.holds(slot) or len(self.in_places()) <= self.cap, "a start over the cap"
                 case KernelStop(slot, reason):
                     assert self.world[slot] in LIVE
                     if reason in {*EVICTED, Reason.MEMORY_LIMIT}:
@@ -65,7 +65,8 @@ class SessionSetMachine(RuleBasedStateMachine):
                         assert not slot.foreign_busy, "a kernel at work for others was taken away"
                     assert reason not in EVICTED or not self.line(slot), "evicted under a call"
                     if reason is Reason.EVICTED_LRU:
-                        assert slot.used_at <= min([it.used_at for it in self.set.victims()], default=slot.used_at)
+                        assert not self.holds(slot), "a kernel of an open front end went for another"
+                        assert slot.used_at <= min([it.used_at for it in self.victims()], default=slot.used_at)
                     assert reason is not Reason.EVICTED_TTL or slot.used_at + IDLE_SECONDS <= self.now
                     self.world[slot] = Phase.STOPPING
                     self.running.pop(slot, None)
@@ -88,6 +89,15 @@ class SessionSetMachine(RuleBasedStateMachine):
 
     def live(self) -> list[KernelSlot]:
         return [slot for slot, phase in self.world.items() if phase in LIVE]
+
+    def holds(self, slot: KernelSlot) -> bool:
+        return slot.held_until > self.now
+
+    def in_places(self) -> list[KernelSlot]:
+        return [slot for slot in self.live() if not self.holds(slot)]
+
+    def victims(self) -> list[KernelSlot]:
+        return self.set.victims(self.now)
 
     def line(self, slot: KernelSlot) -> list[Waiter]:
         return [it for it in self.waiting if it.session is slot]
@@ -188,7 +198,7 @@ class SessionSetMachine(RuleBasedStateMachine):
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=randoms, no_descriptors=st.booleans())
     def fail_start(self, choice: Random, no_descriptors: bool) -> None:
-        slot, idle = self.pick(choice, Phase.STARTING), len(self.set.victims())
+        slot, idle = self.pick(choice, Phase.STARTING), len(self.victims())
         waited = self.line(slot)
         actions = self.perform(self.set.start_failed(slot, self.now, no_descriptors=no_descriptors))
         assert self.world[slot] is Phase.STOPPING
@@ -221,6 +231,11 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.used.add(slot)
         self.perform(self.set.settle(self.now))
 
+    @rule(number=numbers)
+    def a_front_end_holds_it(self, number: int) -> None:
+        self.slots[number].held_until = self.now + 30.0
+        self.perform(self.set.settle(self.now))
+
     @rule(seconds=st.sampled_from([0.01, 1.0, 1.0, 40.0, 500.0]))
     def jump(self, seconds: float) -> None:
         self.now += seconds
@@ -250,10 +265,12 @@ class SessionSetMachine(RuleBasedStateMachine):
 
     @invariant()
     def places_are_given_and_bounded(self) -> None:
-        assert len(self.live()) <= self.cap or not self.set.victims(), "over the cap with a victim at hand"
-        missing = max(0, len(self.live()) + 1 - self.cap)
-        has_room = missing <= len(self.set.victims()) and self.set.count(Phase.STOPPING) + missing <= self.cap
-        assert not has_room or not [it for it in self.waiting if it.session not in self.world], "a free place"
+        assert len(self.in_places()) <= self.cap or not self.victims(), "over the cap with a victim at hand"
+        missing, stopping = max(0, len(self.in_places()) + 1 - self.cap), [*self.world.values()].count(Phase.STOPPING)
+        has_room = missing <= len(self.victims()) and stopping + missing <= self.cap
+        wait = [it.session for it in self.waiting if it.session not in self.world]
+        assert not has_room or not wait, "a free place"
+        assert not any(map(self.holds, wait)), "a front end waits for a place"
         for slot in self.set.active:
             assert slot.running or slot.phase is not Phase.READY or not slot.line
             assert len([it for it in slot.line if it.want is Want.CALL]) <= QUEUE_MAX
