@@ -16,10 +16,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels import connection_file
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.session import BackendName, CellError, CellStatus
-from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
+from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
 from supervisord_py.process.supervisor import Supervisor
 
 _MODULES = {
@@ -53,6 +52,10 @@ class Launch(Struct, frozen=True):
     @property
     def unit(self) -> str:
         return f"kernel:{self.session_id}"
+
+    def spec(self, argv: tuple[str, ...], **changes: Any) -> ChildSpec:
+        same = ("unit", "cwd", "env", "limits", "max_rss_bytes", "memory_grace_seconds")
+        return ChildSpec(argv=argv, **{name: getattr(self, name) for name in same} | changes)
 
 
 class ExecuteRequest(Struct, frozen=True):
@@ -133,7 +136,9 @@ class Backends:
     async def get(self, name: BackendName) -> Any:
         async with self._making:  # whoever comes while it is made waits for the same one
             if name not in self.made:
-                self.made[name] = await self._make(name)
+                file, kind = _MODULES[name]
+                module = await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}")
+                self.made[name] = getattr(module, kind)(self._supervisor, self._config)
             return self.made[name]
 
     def reconfigure(self, config: KernelsConfig) -> None:
@@ -145,15 +150,3 @@ class Backends:
     async def close(self, *, stop: bool) -> None:
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
         self.made.clear()
-
-    async def _make(self, name: BackendName) -> Any:
-        file, kind = _MODULES[name]
-        make: Any = getattr(await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}"), kind)
-        if name is BackendName.BASH:
-            return make(self._supervisor)
-        if name is not BackendName.DIRECT:
-            return make(self._supervisor, self._config)
-        placement = self._supervisor.placement
-        alive = {child.unit.partition(":")[2] for child in await placement.list("kernel:")}
-        await asyncio.to_thread(connection_file.sweep, self._config.run_dir, alive)
-        return make(placement, self._config)

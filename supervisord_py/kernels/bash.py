@@ -19,6 +19,7 @@ from pathlib import Path
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, UnknownUnitError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.session import CellError, CellStatus
 from supervisord_py.process.instance import Instance, Note, Phase, signal_name
@@ -53,7 +54,7 @@ class ShellInstance(Instance):
 class BashBackend(Driver[ShellInstance]):
     kind = "kernel"
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, _: KernelsConfig) -> None:
         self.supervisor = supervisor
         self._sessions: dict[str, BashHandle] = {}
 
@@ -81,17 +82,10 @@ class BashBackend(Driver[ShellInstance]):
 
     async def prepare(self, instance: ShellInstance) -> ChildSpec:
         launch = instance.session.launch
-        return ChildSpec(
-            instance.unit,
-            (launch.interpreter or "bash", "--noprofile", "--norc", "-c", WRAPPER, "bash", str(instance.code_file)),
-            launch.cwd,
-            {name: value for name, value in launch.env.items() if name not in _BEFORE_THE_CODE},
-            limits=launch.limits,
-            max_rss_bytes=launch.max_rss_bytes,
-            memory_grace_seconds=launch.memory_grace_seconds,
-            stdout_fd=instance.out,
-            stderr_fd=instance.out,
-        )
+        bash = (launch.interpreter or "bash", "--noprofile", "--norc")
+        env = {name: value for name, value in launch.env.items() if name not in _BEFORE_THE_CODE}
+        argv = (*bash, "-c", WRAPPER, "bash", str(instance.code_file))
+        return launch.spec(argv, env=env, stdout_fd=instance.out, stderr_fd=instance.out)
 
     async def adopt(self, instance: ShellInstance, note: Note) -> bool:
         raise NotImplementedError  # the room adopts sessions, and `execute` their cells

@@ -22,8 +22,8 @@ from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernelspecs import LAUNCHER, command
 from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel, PendingRequest
 from supervisord_py.kernels.wire import Message
-from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
+from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 
 HELLO_SECONDS = 1.0  # for an attached kernel to say something; a running cell may keep it from that
@@ -56,10 +56,10 @@ def recipe_of(launch: Launch) -> Recipe | None:
 
 
 class DirectBackend:
-    def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
-        self.placement = placement
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+        self.placement = supervisor.placement
         self.config = config
-        self.zygotes = ZygotePool(placement, "kernel", lambda: self.config.zygotes)
+        self.zygotes = ZygotePool(self.placement, "kernel", lambda: self.config.zygotes)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         self.config = config
@@ -76,15 +76,7 @@ class DirectBackend:
     async def spec(self, launch: Launch) -> ChildSpec:
         """Return what is to be spawned; makes the folder with the connection file. Raises OSError, ConfigError."""
         place = await asyncio.to_thread(connection_file.make, self.config.run_dir, launch.session_id)
-        return ChildSpec(
-            unit=launch.unit,
-            argv=command(launch, str(place.file)),
-            cwd=launch.cwd,
-            env=launch.env,
-            limits=launch.limits,
-            max_rss_bytes=launch.max_rss_bytes,
-            memory_grace_seconds=launch.memory_grace_seconds,
-        )
+        return launch.spec(command(launch, str(place.file)))
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
         return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
@@ -245,8 +237,7 @@ class DirectKernel(MessagingKernel):
         await self.let_go()
 
     async def _signal(self, signum: int) -> bool:
-        try:
+        with suppress(ConflictError, UnknownUnitError):
             await self._placement.signal_group(self._key, signum)
-        except (ConflictError, UnknownUnitError):
-            return False
-        return True
+            return True
+        return False

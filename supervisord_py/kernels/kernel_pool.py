@@ -298,6 +298,8 @@ class KernelPool(Driver[KernelInstance]):
         for instance in await self.supervisor.adopt(self):
             await self._go_on(instance)
         held = await self.placement.list("kernel:")
+        alive = {child.unit.partition(":")[2] for child in held}
+        await asyncio.to_thread(connection_file.sweep, self.config.run_dir, alive)
         for child in sorted(held, key=lambda it: it.started_at, reverse=True):
             await self._adopt_shell(child)
         notes = self.config.gateway_dir / "held"

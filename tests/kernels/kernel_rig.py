@@ -145,7 +145,7 @@ class Running:
         self.handle: Any = None
 
     async def direct(self) -> DirectBackend:
-        return DirectBackend(self.rig.placement, self.rig.config)
+        return DirectBackend(await self.rig.supervise(), self.rig.config)
 
     async def start(self, **changes: Any) -> Any:
         self.launch = replace(self.launch, **changes)

@@ -60,7 +60,7 @@ RANDOM = "import json, random, tempfile; print(json.dumps([random.random(), next
 
 @asynccontextmanager
 async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBackend]:
-    backend = DirectBackend(rig.placement, replace(rig.config, **{"zygotes": 1, **changes}))
+    backend = DirectBackend(await rig.supervise(), replace(rig.config, **{"zygotes": 1, **changes}))
     try:
         yield backend
     finally:
