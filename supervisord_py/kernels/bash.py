@@ -22,7 +22,7 @@ from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.session import CellError, CellStatus
-from supervisord_py.process.instance import Instance, Note, Phase, signal_name
+from supervisord_py.process.instance import Instance, Phase, signal_name
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 
@@ -86,9 +86,6 @@ class BashBackend(Driver[ShellInstance]):
         env = {name: value for name, value in launch.env.items() if name not in _BEFORE_THE_CODE}
         argv = (*bash, "-c", WRAPPER, "bash", str(instance.code_file))
         return launch.spec(argv, env=env, stdout_fd=instance.out, stderr_fd=instance.out)
-
-    async def adopt(self, instance: ShellInstance, note: Note) -> bool:
-        raise NotImplementedError  # the room adopts sessions, and `execute` their cells
 
 
 class BashHandle:

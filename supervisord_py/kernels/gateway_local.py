@@ -31,7 +31,7 @@ from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
 from supervisord_py.kernels.gateway_kernel import OUR_LOG, GatewayClient, GatewayKernel, RemoteKernel
 from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, command
 from supervisord_py.kernels.messages import early_exit, how_it_ended
-from supervisord_py.process.instance import End, Instance, Note, Phase, read_note
+from supervisord_py.process.instance import End, Instance, Phase, read_note
 from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 
@@ -244,9 +244,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     def _late(self, unit: str, **facts: str) -> ReadinessTimeoutError:
         detail, reason = "The shared gateway did not answer in time.", Reason.READINESS_TIMEOUT.value
         return ReadinessTimeoutError(detail, hint=OUR_LOG, unit=unit, reason=reason, **facts)
-
-    async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
-        raise NotImplementedError  # it is looked for when somebody asks for it
 
     async def release(self, instance: GatewayInstance) -> None:
         await instance.client.close()

@@ -26,15 +26,7 @@ from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
-from supervisord_py.kernels.session_set import (
-    Action,
-    KernelSlot,
-    KernelStart,
-    KernelStop,
-    SessionSet,
-    Waiter,
-    WhyRefused,
-)
+from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, SessionSet, Waiter, WhyRefused
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
@@ -152,8 +144,9 @@ class KernelPool(Driver[KernelInstance]):
             return
         cause: int | None = None
         for action in actions:  # starts come first: they are what others are evicted for
-            if isinstance(action, KernelStart):
-                cause = self._start(action.session)
+            match action:
+                case KernelStart(LiveSession() as session):
+                    cause = self._start(session)
         for action in actions:
             match action:
                 case KernelStop(LiveSession(kernel=KernelInstance() as kernel), reason):
@@ -180,8 +173,7 @@ class KernelPool(Driver[KernelInstance]):
             return messages.hard_failure(session.deaths, session.failure, session.unit)
         return messages.refusal(why, session.unit, self.config)
 
-    def _start(self, session: KernelSlot) -> int:
-        assert isinstance(session, LiveSession)
+    def _start(self, session: LiveSession) -> int:
         self.register.sessions[session.id] = session  # at rest, it may have been forgotten meanwhile
         session.kernel = kernel = KernelInstance(self.placement.new_key(), session)
         self.kernels[kernel] = None

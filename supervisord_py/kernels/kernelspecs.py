@@ -6,7 +6,6 @@ thread: that takes longer than a cell.
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import re
 import shutil
@@ -72,17 +71,13 @@ class Kernelspec(msgspec.Struct, frozen=True):
 _NATIVE = Kernelspec(("python3", *_LAUNCHED), "python", "Python 3", name=NATIVE)
 
 
-async def documents() -> dict[str, dict[str, Any]]:
-    """Return the members of each kernelspec, by name. A broken one is left out; the native one is always there."""
-
-    def read() -> dict[str, dict[str, Any]]:
-        found = {NATIVE: _NATIVE}
-        for name, folder in sorted(_folders().items()):
-            with suppress(ConfigError):
-                found[name] = _read(name, folder)
-        return {each.pop("name"): each for each in map(msgspec.structs.asdict, found.values())}
-
-    return await asyncio.to_thread(read)
+def documents() -> dict[str, dict[str, Any]]:
+    """Return the members of each kernelspec, by name. A broken one is left out; the native one stays. Blocking."""
+    found = {NATIVE: _NATIVE}
+    for name, folder in sorted(_folders().items()):
+        with suppress(ConfigError):
+            found[name] = _read(name, folder)
+    return {each.pop("name"): each for each in map(msgspec.structs.asdict, found.values())}
 
 
 def find_kernelspec(name: str, path: str) -> Kernelspec:

@@ -17,15 +17,7 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelHandle, Launch
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.session import (
-    SPEC_PREFIX,
-    BackendName,
-    Choice,
-    Owner,
-    SessionKey,
-    SessionState,
-    StartRequest,
-)
+from supervisord_py.kernels.session import BackendName, Choice, Owner, SessionKey, SessionState, StartRequest
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
@@ -114,12 +106,11 @@ class LiveSession(KernelSlot):
             raise InvalidInputError.at("/cwd", message, hint, unit=self.unit)
 
     def request(self) -> StartRequest:
-        key, is_bash = self.key, not self.keeps_variables
-        has_spec = key.interpreter.startswith(SPEC_PREFIX)
+        key = self.key
         return StartRequest(
             cwd=key.cwd,
-            interpreter=None if has_spec or is_bash else key.interpreter,
-            kernelspec=key.interpreter.removeprefix(SPEC_PREFIX) if has_spec else None,
+            interpreter=key.interpreter if self.keeps_variables and key.kernelspec is None else None,
+            kernelspec=key.kernelspec,
             backend=key.backend,
             env=self.extra,
             environ=self.environ,
@@ -201,7 +192,7 @@ class KernelInstance(Instance):
 
     def plan(self, config: KernelsConfig) -> Launch:
         session, choice, key = self.session, self.session.choice, self.session.key
-        python = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
+        python = key.interpreter if key.kernelspec is None else None
         chosen: dict[str, Any] = {"interpreter": python, "env": {}, "kernelspec": session.kernelspec}
         if choice is not None:
             names = ("interpreter", "env", "kernelspec", "kernelspec_argv", "overlay", "modules")
@@ -291,10 +282,18 @@ class SessionRegister:
             kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
 
     def ensure(self, key: SessionKey, language: str, owner: Owner) -> LiveSession:
-        if key.id not in self.sessions:
-            self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
-            self._shrink()
-        return self.sessions[key.id]
+        if key.id in self.sessions:
+            return self.sessions[key.id]
+        made = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
+        for session in [it for it in self.sessions.values() if it.is_at_rest and it is not made]:
+            # What a front end has ended and nobody has run a cell of ours in is over for good.
+            is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
+            if is_over and not session.has_cells:
+                del self.sessions[session.id]
+                kernel_rows.forget(self._ledger, session.id)
+            elif len(self.sessions) > REMEMBERED_MAX:
+                del self.sessions[session.id]
+        return made
 
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
         if row.id in self.sessions:
@@ -358,13 +357,3 @@ class SessionRegister:
         if session.owner is Owner.PER_CALL and session.is_at_rest:
             self.sessions.pop(session.id, None)
         self.write(session)
-
-    def _shrink(self) -> None:
-        """Forget what a front end has ended and nobody has run a cell of ours in; and what is too many to be shown."""
-        for session in [it for it in self.sessions.values() if it.is_at_rest]:
-            is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
-            if is_over and not session.has_cells:
-                del self.sessions[session.id]
-                kernel_rows.forget(self._ledger, session.id)
-            elif len(self.sessions) > REMEMBERED_MAX:
-                del self.sessions[session.id]

@@ -154,7 +154,7 @@ class Kernels:
             return dict(await gateway.specs())
         from supervisord_py.kernels import kernelspecs
 
-        return await kernelspecs.documents()
+        return await asyncio.to_thread(kernelspecs.documents)
 
     async def capabilities(self, cwd: str | None = None) -> dict[str, Any]:
         return await self.resolver.capabilities(self.config, self.specs, cwd)
@@ -234,8 +234,7 @@ class Kernels:
         Raises PxError: the call never ran a cell.
         """
         session = await self._session_to_call(request, tell)
-        if self._ending is not None:
-            raise self._ending.fresh()
+        self._refuse_at_the_end()
         call = KernelCall(self.pool, session, request, tell)
         self._calls.add(call.task)
         call.task.add_done_callback(self._calls.discard)

@@ -82,6 +82,10 @@ class SessionKey(Struct, frozen=True):
     backend: BackendName
 
     @property
+    def kernelspec(self) -> str | None:
+        return self.interpreter.removeprefix(SPEC_PREFIX) if self.interpreter.startswith(SPEC_PREFIX) else None
+
+    @property
     def id(self) -> str:
         """The `{k}` of the routes and the name of the unit: the name and six hex digits of the whole key."""
         return f"{self.name}-{hashlib.sha256(self._whole.encode()).hexdigest()[:6]}"

@@ -65,6 +65,7 @@ class Driver(Protocol[Kind_contra]):
 
     async def adopt(self, instance: Kind_contra, note: Note) -> bool:
         """Say whether to go on with a living child: its unit still exists, and is reachable."""
+        return False
 
     def fail_waiters(self, instance: Kind_contra) -> None:
         """Tell whoever works on it that it ended (`instance.end`), or that it is about to (`instance.wanted`)."""
