@@ -186,8 +186,7 @@ class Invocation:
         if not yes and not click.confirm(f"Remove {unit} and its folder?", err=True):
             raise click.exceptions.Exit(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
-        if not self.print_result(answer, [unit.partition(":")[2]]):
-            self.print(f"{unit} removed")
+        self.show(answer, [unit.partition(":")[2]], f"{unit} removed")
 
 
 # -- one command line -------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def problem(status: int, members: Document) -> Failure:
 # -- one exchange -----------------------------------------------------------------------------------------------------
 
 
-class Exchange:
+class Exchange(AbstractContextManager["Exchange"]):
     """A connection with a request and its answer at a time. To close it before its end means a wish to cancel."""
 
     def __init__(self, path: str) -> None:
@@ -101,9 +101,6 @@ class Exchange:
         self._answer = self._socket.makefile("rb")
         self.status, self.fields = 0, dict[str, str]()  # of the answer; names of fields in lower case
         self.is_kept = False  # the daemon leaves the connection open for one more request
-
-    def __enter__(self) -> Exchange:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         if not self.is_kept:

@@ -79,12 +79,15 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise usage(f"{name} cannot be set: {'.'.join(path[: at + 1])} is not an object")
+        wanted: Any = root
+        for part in path:
+            wanted = _properties(wanted, root).get(part)
         if key != name:
             target[path[-1]] = read_json(text, f"the value of {name}")
         elif text.startswith("@"):
-            target[path[-1]] = _file(name, text[1:], _schema_at(root, path), root)
+            target[path[-1]] = _file(name, text[1:], wanted, root)
         else:
-            target[path[-1]] = coerce(text, _schema_at(root, path), root)
+            target[path[-1]] = coerce(text, wanted, root)
     return result
 
 
@@ -170,10 +173,3 @@ def _properties(schema: Any, root: Schema) -> dict[str, Any]:
     for variant in _variants(schema, root):
         found = {**variant.get("properties", {}), **found}
     return found
-
-
-def _schema_at(root: Schema, path: tuple[str, ...]) -> Any:
-    schema: Any = root
-    for name in path:
-        schema = _properties(schema, root).get(name)
-    return schema

@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pxctl import output
@@ -230,7 +231,7 @@ class Outlet:
             self._ends_line, self._is_painted = True, False
 
 
-class Screen:
+class Screen(AbstractContextManager["Screen"]):
     """Both streams of what runs elsewhere, what is said about it, and a spinner; as a context manager it ends lines."""
 
     def __init__(self, invocation: Invocation, unit: str) -> None:
@@ -238,9 +239,6 @@ class Screen:
         self.out, self.err = (Outlet(invocation, stream) for stream in STREAMS)
         self._spinner = invocation.spinner(unit, lambda: self.phase)
         self._said: set[str] = set()
-
-    def __enter__(self) -> Screen:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close_lines()

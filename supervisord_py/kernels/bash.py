@@ -40,7 +40,7 @@ class ShellInstance(Instance):
     died = property(lambda _: False, doc="Its end is the cell's, and no surprise.")
 
     def __init__(self, key: str, session: BashHandle) -> None:
-        super().__init__(key, session.unit, stop_seconds=BACKGROUND_GRACE_SECONDS)
+        super().__init__(key, session.launch.unit, stop_seconds=BACKGROUND_GRACE_SECONDS)
         self.start_method = "bash"
         self.session = session
         self.code_file: Path
@@ -94,7 +94,6 @@ class BashHandle:
     foreign_used_at: float | None = None
 
     def __init__(self, backend: BashBackend, launch: Launch, child: Child | None) -> None:
-        self.unit = launch.unit
         self.tag = launch.tag
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         """Done (None) when the session was shut down; the end of a cell is no death."""

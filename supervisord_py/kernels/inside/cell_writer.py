@@ -112,7 +112,8 @@ class CellWriter:
 
     def message(self, kind: str, content: Mapping[str, Any]) -> None:
         """Record what a Jupyter message about the cell says, whatever it holds, if that is output."""
-        data, metadata, transient = (_map(content.get(name)) for name in ("data", "metadata", "transient"))
+        found = (content.get(name) for name in ("data", "metadata", "transient"))
+        data, metadata, transient = (each if isinstance(each, dict) else {} for each in found)
         if kind == "stream":
             text = str(content.get("text") or "").encode("utf-8", "surrogatepass")
             self.write("stderr" if content.get("name") == "stderr" else "stdout", text)
@@ -195,10 +196,6 @@ class CellWriter:
             if ending != RECORDS:
                 self._failed.add(ending)
         return done
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _error(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ipykernel import ipkernel, kernelapp, zmqshell
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
-from traitlets import default
+from traitlets import Type, default
 from traitlets.config import Config
 
 from .prelude import offered, run_to_end  # noqa: TID252
@@ -188,9 +188,7 @@ def _is_user_code(frame: FrameType | None) -> bool:
 class IPythonKernel(ipkernel.IPythonKernel):
     """Runs cells of ours with their files as descriptors, and every other request as ipykernel does."""
 
-    @default("shell_class")
-    def _shell_class_default(self) -> type[ZMQInteractiveShell]:
-        return ZMQInteractiveShell
+    shell_class = Type(ZMQInteractiveShell)
 
     def pre_handler_hook(self) -> None:
         """Before a request is handled: SIGINT is let in, for cells of ours only into their code."""

@@ -27,7 +27,7 @@ import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 EX_CONFIG = 78
 PACKAGE = "px_inside"
@@ -38,12 +38,6 @@ LATER = (
     "tornado.platform.asyncio",
 )
 """What a kernel imports between its start and the end of its first cell; a zygote has that ready."""
-
-
-def refuse(detail: str, hint: str) -> NoReturn:
-    sys.stderr.write("px-launch: " + json.dumps({"detail": detail, "hint": hint}) + "\n")
-    sys.stderr.flush()
-    raise SystemExit(EX_CONFIG)
 
 
 def read_options() -> Any:
@@ -79,7 +73,9 @@ def import_ipykernel(overlay: str | None) -> Any:
         hint = "run `" + sys.executable + " -m pip install ipykernel`"
         if overlay is not None:
             hint += ", or remove " + overlay + " to have it built anew"
-        refuse(who + " cannot import ipykernel: " + type(error).__name__ + ": " + str(error), hint)
+        detail = who + " cannot import ipykernel: " + type(error).__name__ + ": " + str(error)
+        print("px-launch: " + json.dumps({"detail": detail, "hint": hint}), file=sys.stderr, flush=True)
+        raise SystemExit(EX_CONFIG) from error
     finally:
         if blocked:
             del sys.modules["debugpy"]  # user code may import it

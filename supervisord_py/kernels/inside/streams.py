@@ -137,7 +137,10 @@ class OutStream(Stock):
         cell = self.cell()
         if cell is None or not isinstance(string, str):
             return super().write(string)
-        data = _encoded(string)
+        try:
+            data = string.encode(errors="surrogateescape")  # a file name that is no UTF-8 comes out as its bytes
+        except UnicodeEncodeError:
+            data = string.encode(errors="backslashreplace")
         cell.writer.write(self.name, data)
         if cell.left > 0 and os.getpid() == CELLS.pid:
             piece = data[: cell.left]
@@ -174,14 +177,6 @@ class OutStream(Stock):
 
 # Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
 OutStream.__module__ = Stock.__module__
-
-
-def _encoded(text: str) -> bytes:
-    """Return the bytes of `text`: file names with bytes that are no UTF-8 come out as those bytes (PEP 383)."""
-    try:
-        return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace")
 
 
 def _c_stdout() -> Any:
