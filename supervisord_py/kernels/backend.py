@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,7 +128,7 @@ class Backends:
     - `close(stop=)`: let go of everything; with `stop`, end what it runs for itself.
     """
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig]) -> None:
         self.made: dict[BackendName, Any] = {}
         self._supervisor, self._config = supervisor, config
         self._making = asyncio.Lock()
@@ -140,12 +140,6 @@ class Backends:
                 module = await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}")
                 self.made[name] = getattr(module, kind)(self._supervisor, self._config)
             return self.made[name]
-
-    def reconfigure(self, config: KernelsConfig) -> None:
-        self._config = config
-        for backend in self.made.values():
-            if (take := getattr(backend, "reconfigure", None)) is not None:
-                take(config)
 
     async def close(self, *, stop: bool) -> None:
         await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)

@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, UnknownUnitError
@@ -54,7 +55,7 @@ class ShellInstance(Instance):
 class BashBackend(Driver[ShellInstance]):
     kind = "kernel"
 
-    def __init__(self, supervisor: Supervisor, _: KernelsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, _: Callable[[], KernelsConfig]) -> None:
         self.supervisor = supervisor
         self._sessions: dict[str, BashHandle] = {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -56,14 +57,10 @@ def recipe_of(launch: Launch) -> Recipe | None:
 
 
 class DirectBackend:
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig]) -> None:
         self.placement = supervisor.placement
         self.config = config
-        self.zygotes = ZygotePool(self.placement, "kernel", lambda: self.config.zygotes)
-
-    def reconfigure(self, config: KernelsConfig) -> None:
-        self.config = config
-        self.zygotes.trim()
+        self.zygotes = ZygotePool(self.placement, "kernel", lambda: self.config().zygotes)
 
     def expect(self, launch: Launch) -> None:
         self.zygotes.want(recipe_of(launch), PATH=launch.env.get("PATH", ""))
@@ -75,7 +72,7 @@ class DirectBackend:
 
     async def spec(self, launch: Launch) -> ChildSpec:
         """Return what is to be spawned; makes the folder with the connection file. Raises OSError, ConfigError."""
-        place = await asyncio.to_thread(connection_file.make, self.config.run_dir, launch.session_id)
+        place = await asyncio.to_thread(connection_file.make, self.config().run_dir, launch.session_id)
         return launch.spec(command(launch, str(place.file)))
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
@@ -122,7 +119,7 @@ class DirectBackend:
         return kernel if is_taken else None
 
     def _connection(self, launch: Launch) -> connection_file.Connection:
-        folder = connection_file.folder_of(self.config.run_dir, launch.session_id)
+        folder = connection_file.folder_of(self.config().run_dir, launch.session_id)
         return connection_file.read(folder / connection_file.FILE)
 
     async def close(self, *, stop: bool) -> None:
@@ -135,14 +132,14 @@ class DirectKernel(MessagingKernel):
     ) -> None:
         from supervisord_py.kernels.channels import KernelSockets
 
-        name = f"px-{launch.instance}"
-        super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=backend.config.trace)
+        name, config = f"px-{launch.instance}", backend.config()
+        super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=config.trace)
         self.child = child
         self.connection_file = connection.file
         self._placement = backend.placement
         self._key = launch.instance
         self._by_message = launch.interrupt_mode == "message"
-        self._next_rung_seconds = backend.config.ladder_again_seconds
+        self._next_rung_seconds = config.ladder_again_seconds
         self._sockets = KernelSockets(connection, name, ("iopub", "shell", "control"), self.hear)
         self._watch = asyncio.create_task(self._watch_process())
 

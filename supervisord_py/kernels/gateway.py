@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,18 +46,15 @@ class RemoteKernels:
 
     writes_files = False  # its Python kernels write the files of their cells by themselves
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig, backend: str) -> None:
+    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig], backend: str) -> None:
         self.config = config
         self.supervisor = supervisor
-        self._file = config.gateway_dir / "held" / f"{backend}.json"
+        self._file = config().gateway_dir / "held" / f"{backend}.json"
         self._notes: dict[str, RemoteKernel] = {}  # by instance, as in the file
         with suppress(OSError, msgspec.MsgspecError):
             self._notes = msgspec.json.decode(self._file.read_bytes(), type=dict[str, RemoteKernel])
         self._open: dict[str, GatewayKernel] = {}
         self._writing = asyncio.Lock()
-
-    def reconfigure(self, config: KernelsConfig) -> None:
-        self.config = config
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the server of a kernel that is written down; None where it is out of our reach."""
@@ -98,7 +95,7 @@ class RemoteKernels:
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
         writes = self.writes_files and launch.interpreter is not None
-        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config.trace, forget=self.forget)
+        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config().trace, forget=self.forget)
         self._open[held.instance] = kernel
         return kernel
 
@@ -183,7 +180,7 @@ class GatewayExternal(RemoteKernels):
     What it cannot promise, whole output above all, is said with the result.
     """
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig]) -> None:
         super().__init__(supervisor, config, "external")
         self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
@@ -224,7 +221,7 @@ class GatewayExternal(RemoteKernels):
             await self._clients.popitem()[1].close()
 
     def _client(self) -> GatewayClient:
-        config = self.config
+        config = self.config()
         if config.gateway_url is None:
             detail, hint = "The backend gateway-external needs kernels.gateway_url.", "Set it to http://host:port."
             raise ConfigError(detail, hint=hint)

@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -89,11 +90,11 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     kind = "kernel"
     writes_files = True
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig]) -> None:
         super().__init__(supervisor, config, "local")
         self.gateway: GatewayInstance | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._home = config.gateway_dir
+        self._home = config().gateway_dir
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         getting = asyncio.ensure_future(self._gateway_for(launch))  # goes on for those who come later
@@ -154,7 +155,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
                 continue
             note = read_note(child.tag)
             own = note.own if note is not None else {}
-            instance = GatewayInstance(child.key, self.config, own.get("port", 0), own.get("token", ""))
+            instance = GatewayInstance(child.key, self.config(), own.get("port", 0), own.get("token", ""))
             instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
             instance.started_at = instance.ready_at = child.started_at
             if child.exit is None and await instance.answers():
@@ -167,7 +168,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         key, token = self.supervisor.placement.new_key(), secrets.token_urlsafe(32)
-        instance = GatewayInstance(key, self.config, port, token, launch)
+        instance = GatewayInstance(key, self.config(), port, token, launch)
         try:
             await self.supervisor.start(self, instance)
         except BaseException:
@@ -199,7 +200,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         another one is just being started. What nobody uses is culled.
         """
         assert instance.launch is not None
-        runtime = self.config.run_dir / "gw"
+        runtime = self.config().run_dir / "gw"
 
         def make_places() -> None:
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -224,7 +225,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         assert instance.launch is not None
         ended = asyncio.create_task(self.supervisor.wait(instance))
         try:
-            async with asyncio.timeout_at(instance.asked_at + self.config.gateway_start_seconds):
+            async with asyncio.timeout_at(instance.asked_at + self.config().gateway_start_seconds):
                 while not ended.done():
                     if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
                         return

@@ -76,7 +76,8 @@ class KernelPool(Driver[KernelInstance]):
 
     def reconfigure(self, config: KernelsConfig) -> None:
         self.config = config
-        self.backends.reconfigure(config)
+        if (direct := self.backends.made.get(BackendName.DIRECT)) is not None:
+            direct.zygotes.trim()
         self.set.limits = config
         self.perform(self.set.settle(clock.now()))
 

@@ -52,7 +52,7 @@ class Kernels:
         self._placement, self._environ, self._own = placement, environ, own
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
-        backends = Backends(self.supervisor, config)
+        backends = Backends(self.supervisor, lambda: self.config)
         self.pool = KernelPool(Supervisor(placement, ledger, events), ledger, backends, config, lambda: self.resolver)
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: set[asyncio.Task[CallResult]] = set()  # those that run

@@ -115,9 +115,9 @@ class House(Running):
         async def make() -> Any:
             supervisor = await rig.supervise()
             if kind == "local":
-                return GatewayLocal(supervisor, rig.config)
-            changed = {"gateway_url": url, "gateway_token": TOKEN, **config}
-            return GatewayExternal(supervisor, replace(rig.config, **changed))
+                return GatewayLocal(supervisor, lambda: rig.config)
+            changed = replace(rig.config, **{"gateway_url": url, "gateway_token": TOKEN, **config})
+            return GatewayExternal(supervisor, lambda: changed)
 
         super().__init__(rig, rig.launch(), None if kind == "direct" else make)
         self.peer = peer

@@ -84,7 +84,7 @@ class KernelRig:
         """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
 
         supervisor, nobody = await self.supervise(), cast("Any", None)
-        backends = Backends(supervisor, self.config)
+        backends = Backends(supervisor, lambda: self.config)
         backends.made = dict.fromkeys(BackendName, backend)
         pool = KernelPool(supervisor, cast("Ledger", self.ledger), backends, self.config, nobody)
         session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
@@ -145,7 +145,7 @@ class Running:
         self.handle: Any = None
 
     async def direct(self) -> DirectBackend:
-        return DirectBackend(await self.rig.supervise(), self.rig.config)
+        return DirectBackend(await self.rig.supervise(), lambda: self.rig.config)
 
     async def start(self, **changes: Any) -> Any:
         self.launch = replace(self.launch, **changes)

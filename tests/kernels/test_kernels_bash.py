@@ -25,7 +25,7 @@ async def shell(short_tmp: Path) -> AsyncIterator[Running]:
     async with kernel_house(short_tmp) as rig:
 
         async def make() -> BashBackend:
-            return BashBackend(await rig.supervise(), rig.config)
+            return BashBackend(await rig.supervise(), lambda: rig.config)
 
         made = Running(rig, rig.launch("sh-000000", interpreter=None), make)
         await made.start()

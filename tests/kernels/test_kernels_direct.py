@@ -225,7 +225,7 @@ async def test_what_has_lost_its_files_is_not_attached(rig: KernelRig) -> None:
     child = await rig.placement.attach(ours.launch.instance)
     folder = place.folder_of(rig.config.run_dir, ours.launch.session_id)
     (folder / place.FILE).write_text("{}")
-    assert await DirectBackend(await rig.supervise(), rig.config).attach(ours.launch, child) is None
+    assert await DirectBackend(await rig.supervise(), lambda: rig.config).attach(ours.launch, child) is None
 
 
 OBJECTS = st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text(), max_size=3)
@@ -289,7 +289,7 @@ async def test_a_front_end_that_stalls_gets_a_gap_and_all_that_matters_and_one_t
 ) -> None:
     """What is left out is told; status and replies come all, so one that never reads must end."""
     limit = 256 * 1024
-    handle = await rig.start(DirectBackend(await rig.supervise(), rig.config), rig.launch())
+    handle = await rig.start(DirectBackend(await rig.supervise(), lambda: rig.config), rig.launch())
     joined = await open_channels(handle.connection_file, limit_bytes=limit)
 
     def run(code: str) -> str:

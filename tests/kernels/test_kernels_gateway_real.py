@@ -275,7 +275,7 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
     async with kernel_house(short_tmp) as rig:
         seconds = 0.3 if "sleep" in code else 30.0
         config = replace(rig.config, gateway_start_seconds=seconds)
-        backend = GatewayLocal(await rig.supervise(), config)
+        backend = GatewayLocal(await rig.supervise(), lambda: config)
         with pytest.raises(kind, match=words) as caught:
             await rig.start(backend, rig.launch())
         if "No module" in code:

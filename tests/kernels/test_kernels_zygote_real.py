@@ -60,7 +60,8 @@ RANDOM = "import json, random, tempfile; print(json.dumps([random.random(), next
 
 @asynccontextmanager
 async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBackend]:
-    backend = DirectBackend(await rig.supervise(), replace(rig.config, **{"zygotes": 1, **changes}))
+    config = replace(rig.config, **{"zygotes": 1, **changes})
+    backend = DirectBackend(await rig.supervise(), lambda: config)
     try:
         yield backend
     finally:
@@ -156,9 +157,7 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(short_tmp: Path) -> N
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
 
 
-async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_forks_nothing_is_ended(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         with monkeypatch.context() as patch:
             patch.setattr(zygote_pool, "IDLE_SECONDS", 0.01)
@@ -166,11 +165,16 @@ async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
             pid = (await eventually(lambda: [it.pid for it in backend.zygotes.views() if it.pid], "a zygote"))[0]
             await eventually(lambda: not backend.zygotes.views(), "its end")
             await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
-        await zygote_of(backend, rig.launch())
-        backend.reconfigure(replace(rig.config, zygotes=0))
-        await eventually(lambda: not backend.zygotes.views(), "its end")
-        backend.expect(rig.launch())
-        assert backend.zygotes.views() == ()
+
+
+async def test_settings_end_them_and_keep_others_from_being_made(short_tmp: Path) -> None:
+    async with room_house(short_tmp, zygotes=1) as house:
+        await house.run("1")
+        await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "a zygote")
+        house.room.reconfigure(replace(house.config, zygotes=0))
+        await eventually(lambda: not house.room.zygotes(), "its end")
+        await house.run("1", name="other")
+        assert house.room.zygotes() == ()
 
 
 async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(short_tmp: Path) -> None:
