@@ -36,8 +36,13 @@ def tool_name(call: ApiCall) -> str:
     except UnknownUnitError:
         if is_example(plain):  # that error says how to get it
             raise
-    tools = [unit for unit in all_units(call.context) if unit.startswith("tool:")]
-    return resolve_one(call.request.match_info["t"], tools).removeprefix("tool:")
+    units = all_units(call.context)
+    try:
+        return resolve_one(plain, [unit for unit in units if unit.startswith("tool:")]).removeprefix("tool:")
+    except UnknownUnitError as error:
+        if f"pipe:{plain}" in units:
+            error.hint = f"pipe:{plain} is a pipe: pxctl pipe run {plain}"
+        raise
 
 
 async def list_tools(call: ApiCall) -> dict[str, Any]:

@@ -141,6 +141,8 @@ def test_names_globs_and_quiet(shared: House) -> None:
     codes = {words: px(*words.split()).returncode for words in ("status twin-*", "stop twin-*", "status twin-b")}
     assert list(codes.values()) == [0, 0, 3]
     assert px("stop", "twin-b").returncode == 0, "stopping what does not run is fine"
+    assert px("pipe", "new", "daily").returncode == 0
+    assert "hint: pipe:daily is a pipe: pxctl pipe run daily" in px("run", "daily").stderr
 
 
 # -- terminals, signals -----------------------------------------------------------------------------------------------
