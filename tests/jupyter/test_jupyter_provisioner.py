@@ -134,17 +134,14 @@ async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is
 
 
 @pytest.mark.deep
-async def test_without_a_place_the_front_end_is_told_so(own_front: Front) -> None:
+async def test_a_front_end_needs_none_of_the_places_that_sessions_share(own_front: Front) -> None:
+    own_front.house.settings |= {"PX_KERNELS__MAX_SESSIONS": "1"}
     own_front.house.start()
-    async with kernel() as (km, kc):
-        await run(kc, "x = 1")
-        (own_front.house.home / "pxd.toml").write_text("[kernels]\nmax_sessions = 1\nstart_seconds = 1\n")
-        assert own_front.house.pxctl("daemon", "reload").returncode == 0
-        kc.execute("import time; time.sleep(600)")
-        until(lambda: own_front.session_of(km)["state"] == "busy", "it works")
-        with pytest.raises(DaemonError, match=r"All 1 places for kernels were taken .*kernels.max_sessions"):
-            async with kernel():
-                pass
+    own_front.house.post("/api/kernels/default/execute", {"code": "x = 'kept'", "cwd": str(own_front.folder)})
+    async with kernel() as (_, one), kernel() as (_, other):
+        assert [await value(one, "1 + 1"), await value(other, "1 + 1")] == [2, 2]
+    again = own_front.house.request("POST", "/api/kernels/default/execute", {"code": "x", "cwd": str(own_front.folder)})
+    assert "kept" in again.json()["cells"][0]["text"]
 
 
 def notebook(*cells: str) -> nbformat.NotebookNode:
