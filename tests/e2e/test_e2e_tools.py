@@ -206,7 +206,7 @@ def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(shared:
     problem = answers["die"].json()
     assert ("3" in problem["detail"], problem["stderr_tail"]) == (True, ""), "what an earlier run said is no evidence"
     starting, spawned = shared.events("tool:fragile", "starting")[0], shared.events("tool:fragile", "spawned")[0]
-    assert ("start_method" in starting, spawned["start_method"]) == (False, "spawn"), "it is told once it is known"
+    assert ("start_method" in starting, "start_method" in spawned) == (False, True), "it is told once it is known"
     assert (folder / "requests").read_text().split() == list(answers)
 
 
