@@ -30,6 +30,7 @@ SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done it
 START_SECONDS = 60.0  # for importing everything
 IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
 FORKS_MAX = 1000  # after which it is made anew
+LOOK_SECONDS = 0.1  # between two looks at all that it imported, some milliseconds each: many starts at once share one
 MAX_RSS_BYTES = 1 << 30
 _log = structlog.get_logger(__name__)
 _TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError, zlib.error)
@@ -65,7 +66,8 @@ class Zygote:
         self.unsound: list[set[str]] = []  # with what one refused
         self.key = placement.new_key()
         self.pid: int | None = None
-        self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
+        self.made_from: list[str] | None = None  # paths, once it is ready
+        self.stamp, self.looked_at = 0, 0.0  # of what was there then; when it was last compared with what is there
         self.import_seconds: dict[str, float] = {}  # by package
         self.refused: str | None = None
         self.forks = 0
@@ -97,7 +99,8 @@ class Zygote:
             self.refused = told.get("refused")
             if self.refused is None:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
-                self.made_from, self.import_seconds = told["made_from"], dict(told["seconds"])
+                self.made_from, self.stamp = told["made_from"], told["stamp"]
+                self.import_seconds = dict(told["seconds"])
 
 
 class ZygotePool:
@@ -146,17 +149,22 @@ class ZygotePool:
 
     async def fork(self, recipe: Recipe | None, key: str, spec: ChildSpec) -> Child | None:
         """Return a child forked by the order of a spawn; None where a plain spawn is needed. Raises as a spawn does."""
-        from supervisord_py.zygote.main import stamped  # with what only a zygote needs
+        from supervisord_py.zygote.main import stamp  # with what only a zygote needs
 
         zygote = self.get(recipe)
         if zygote is None or zygote.made_from is None:
             return None
-        if await asyncio.to_thread(stamped, zygote.made_from) != zygote.made_from or zygote.forks >= FORKS_MAX:
+        now, is_old = asyncio.get_running_loop().time(), zygote.forks >= FORKS_MAX
+        if now - zygote.looked_at > LOOK_SECONDS:
+            zygote.looked_at = now
+            is_old |= await asyncio.to_thread(stamp, zygote.made_from) != zygote.stamp
+        if is_old:
             self._end(zygote, Reason.REPLACED)
+        if self._zygotes.get(zygote.recipe) is not zygote:  # it may have been given up meanwhile as well
             return None
         self._zygotes[zygote.recipe] = self._zygotes.pop(zygote.recipe)
         zygote.forks += 1
-        zygote.used_at = asyncio.get_running_loop().time()
+        zygote.used_at = now
         try:
             return await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
         except StartFailedError as error:

@@ -9,8 +9,8 @@ process: when it closes, this process ends, and so does the one fork that waits 
 theirs are the keeper's, and go on.
 
 FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by zlib, as it names each file that was
-imported: {"made_from": {PATH: STAMP}, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is
-[device, inode, ctime in ns], null where there is nothing. To here, from the keeper:
+imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. To
+here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
 "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a descriptor for
 each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its group: moving a
@@ -59,8 +59,8 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
     seconds = load()  # that each package took, or nothing
-    made_from = stamped([*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()])
-    told: dict[str, Any] = {"made_from": made_from, "seconds": seconds if isinstance(seconds, dict) else {}}
+    told: dict[str, Any] = {"made_from": [*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()]}
+    told.update(stamp=stamp(told["made_from"]), seconds=seconds if isinstance(seconds, dict) else {})
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     if first == 0:
         os._exit(0)
@@ -112,6 +112,18 @@ def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
             found[path] = [status.st_dev, status.st_ino, status.st_ctime_ns]
         except (OSError, ValueError):  # ValueError: no file can have that name
             found[path] = None
+    return found
+
+
+def stamp(paths: Iterable[str]) -> int:
+    """Return the same in a number, for hundreds of paths: what lies at each, and when it was changed."""
+    found = 0
+    for path in paths:
+        try:
+            status = os.stat(path)
+            found = zlib.crc32(b"%d %d %d" % (status.st_dev, status.st_ino, status.st_ctime_ns), found)
+        except (OSError, ValueError):
+            found = zlib.crc32(b"-", found)
     return found
 
 

@@ -17,6 +17,7 @@ from tools.tool_house import ToolHouse, alive, eventually
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_pool, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(zygote_pool, "LOOK_SECONDS", 0.0)
 
 
 def add(house: ToolHouse, name: str = "packages", *, env: dict[str, str] | None = None, **keys: Any) -> None:
