@@ -143,6 +143,7 @@ def test_names_globs_and_quiet(shared: House) -> None:
     assert px("stop", "twin-b").returncode == 0, "stopping what does not run is fine"
     assert px("pipe", "new", "daily").returncode == 0
     assert "hint: pipe:daily is a pipe: pxctl pipe run daily" in px("run", "daily").stderr
+    assert px("pipe", "remove", "daily", "--yes").returncode == 0, "its agent may not be here, which doctor would tell"
 
 
 # -- terminals, signals -----------------------------------------------------------------------------------------------
