@@ -23,6 +23,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 import _thread
 import io
+import itertools
 import os
 import socket
 import time
@@ -35,7 +36,7 @@ if MYPY:  # typing is not imported in a tool's process
 _PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
 _MESSAGE_BYTES = 100_000
-_known: set[str] = set()  # names of modules that were told, or come from a zygote
+_known = [0]  # how many modules were told, or come from a zygote: to touch those would copy their pages
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -67,13 +68,8 @@ def _substitute(fd: int, port: int) -> None:
         if not handed_over:
             real_listen(self, *backlog)
 
-    told = 0
-
     def accept(self: socket.socket) -> Any:
-        nonlocal told
-        if len(sys.modules) != told:  # also what a handler has imported, by the next connection
-            told = len(sys.modules)
-            _tell_modules()
+        _tell_modules()  # also what a handler has imported, by the next connection
         return real_accept(self)
 
     for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
@@ -91,14 +87,16 @@ def _tell_later() -> None:
 
 def _tell_modules() -> None:
     """Tell the daemon what the tool has imported of installed packages; the next start can then be forked."""
+    count = len(sys.modules)
+    newest = list(itertools.islice(reversed(sys.modules.items()), max(0, count - _known[0])))  # others may import
+    _known[0] = count
     installed = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
     library, names = os.path.dirname(os.__file__) + os.sep, []
-    for name, module in list(sys.modules.items()):  # at one stroke: other threads may import
+    for name, module in reversed(newest):
         spec = getattr(module, "__dict__", {}).get("__spec__")
         origin = str(getattr(spec, "origin", None))
-        if name not in _known and (origin.startswith(library) or any(each in origin for each in installed)):
+        if origin.startswith(library) or any(each in origin for each in installed):
             names.append(name)
-    _known.update(names)
     if not names:
         return
     message = ("X_PX_MODULES=" + ",".join(names)).encode()[:_MESSAGE_BYTES]
@@ -141,10 +139,10 @@ def _serve(number: str) -> None:
     spec.loader.exec_module(zygote)
     argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
     sys.argv = argv[1:]
-    _known.update(sys.modules)
+    _known[0] = len(sys.modules)
     folder = os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))
-    own = {entry.partition(".")[0] for entry in os.listdir(folder)}
-    if own.intersection(name for name in sys.modules if "." not in name) - {"__main__", "__pycache__"}:
+    own = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__", "__pycache__"}
+    if any(name in sys.modules for name in own):
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
 
 

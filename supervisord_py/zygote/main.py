@@ -47,6 +47,7 @@ STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "ex
 PR_SET_PDEATHSIG = 1
 MARKS = ("PX_INSTANCE", "PX_UNIT")
 ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
+_libc = ctypes.CDLL(None, use_errno=True)
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
 _THREAD_SECONDS = 0.5
@@ -72,6 +73,9 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
         why = "its owner has gone"
     if why is not None:
         raise SystemExit(0)
+    told.clear()  # what a fork lets go of, it touches: each of those pages would be copied
+    for name, value in os.environ.items():
+        os.environ[name] = value  # C's goes from the memory that a fork writes over
     gc.collect()
     gc.freeze()
     alive, life = os.pipe()  # at its end when this process is
@@ -264,7 +268,7 @@ def _place_fds(targets: dict[int, int], others: list[int]) -> None:
 
 def _die_with(keeper: int) -> None:
     zero = ctypes.c_ulong(0)
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero):
+    if _libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero):
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != keeper:
         os._exit(127)
@@ -280,21 +284,19 @@ def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) ->
     env = {**env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
     if "LC_CTYPE" in os.environ:
         env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])  # Python's start adds it where there is no locale (PEP 538)
-    os.environ.clear()  # of C's, too: nothing refers to the memory of the old one any more
-    os.environ.update(env)
+    for name in set(os.environ).difference(env):
+        del os.environ[name]
+    os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})
     time.tzset()
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = argv
     marks = {name: env[name] for name in MARKS if name in env}  # first: it may be that not all find room
     words = [f"{name}={value}" for name, value in {**marks, **env}.items()]
-    try:
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            arg_start, arg_end, env_start, env_end = (int(each) for each in fields[ARG_START - 3 : ARG_START + 1])
-            for start, end, texts in ((arg_start, arg_end, argv), (env_start, env_end, words)):
-                block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
-                memory.seek(start)
-                memory.write(block.ljust(end - start, b"\0"))
-    except (OSError, ValueError):
-        return  # what may not be told, where memory may not be written: it is found by descent then
+    stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
+    fields = os.read(stat, 4096).rpartition(b")")[2].split()
+    os.close(stat)
+    arg_start, arg_end, env_start, env_end = (int(each) for each in fields[ARG_START - 3 : ARG_START + 1])
+    for start, end, texts in ((arg_start, arg_end, argv), (env_start, env_end, words)):
+        block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+        if start:  # 0: it may not be known
+            ctypes.memmove(start, block.ljust(end - start, b"\0"), end - start)
