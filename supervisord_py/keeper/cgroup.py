@@ -150,9 +150,9 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove it with all below; False while something is in it."""
-        for paths in ([self.path], walk(self.path)[::-1]):  # most often nothing is below
+        for below in (False, True):  # most often nothing is
             try:
-                for path in paths:
+                for path in walk(self.path)[::-1] if below else [self.path]:
                     os.rmdir(path)
                 return True
             except FileNotFoundError:

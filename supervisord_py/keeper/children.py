@@ -9,7 +9,6 @@ parents are gone, as every orphan does: whenever one has ended, such trees are c
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -103,20 +102,22 @@ class Children:
         log = self._logs.log(child.unit)
         ends: list[list[int]] = []
         try:
-            with contextlib.ExitStack() as ours, contextlib.ExitStack() as failed:
-                for name in (name for name in STREAMS if name not in given):
-                    reader, given[name] = spawn.pipe()
-                    failed.callback(os.close, reader)
-                    ours.callback(os.close, given[name])
-                    ends.append([reader, STREAMS[name], 0])
-                plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
-                failed.callback(self._drop_group, child)
-                self._launch(child, plan, message, stored)
-                failed.pop_all()
+            for name in (name for name in STREAMS if name not in given):
+                reader, given[name] = spawn.pipe()
+                ends.append([reader, given[name], STREAMS[name]])
+            plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
+            self._launch(child, plan, message, stored)
             if ends:
-                child.pipes = self._logs.read_from(log, ends)
+                child.pipes = self._logs.read_from(log, [[reader, stream, 0] for reader, _, stream in ends])
                 child.log, child.log_position = log, log.position
+        except BaseException:
+            for reader, _, _ in ends:
+                os.close(reader)
+            self._drop_group(child)
+            raise
         finally:
+            for _, writer, _ in ends:
+                os.close(writer)
             self._logs.tidy(log)
         self.held[child.key] = self._by_pid[child.pid] = child
         self._loop.watch(child.report, partial(self._confirm, child))

@@ -47,6 +47,7 @@ if sys.platform == "linux":
 _libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]  # None is SIG_DFL
 _libc.sigprocmask.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p]
 _NO_SIGNALS = bytes(128)  # a sigset_t that is empty
+_CAUGHT_SET = sum(1 << number - 1 for number in CAUGHT).to_bytes(128, "little")
 
 
 class RefusedError(Exception):
@@ -92,7 +93,7 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
     """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
     report, report_in = pipe()
     ours, stage = [report_in], "fds"
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    _libc.sigprocmask(signal.SIG_BLOCK, _CAUGHT_SET, None)  # that of Python makes an enum of each signal of a mask
     try:
         steps = _steps(plan, ours)
         stage = "fork"
@@ -110,7 +111,7 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
     finally:
         for fd in ours:
             os.close(fd)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _libc.sigprocmask(signal.SIG_UNBLOCK, _CAUGHT_SET, None)
     os.set_blocking(report, False)
     return pid, report
 
