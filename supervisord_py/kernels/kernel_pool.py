@@ -86,7 +86,7 @@ class KernelPool(Driver[KernelInstance]):
             self._has_kernels.clear()
             if not self.kernels:
                 await self._has_kernels.wait()
-            await asyncio.sleep(PERIOD_SECONDS)
+            await clock.tick(PERIOD_SECONDS)
             self.look_at_foreign_use()
             self.register.write_used()
             self.perform(self.set.settle(clock.now()))

@@ -407,7 +407,7 @@ class Tools:
     async def _keep_up(self) -> None:
         """Look around every few seconds while something is warm; measure it where a memory budget is set."""
         while True:
-            await asyncio.sleep(PERIOD_SECONDS)
+            await clock.tick(PERIOD_SECONDS)
             self.states.write_used()
             if self._instances:
                 await self.refresh()
