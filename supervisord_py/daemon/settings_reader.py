@@ -90,31 +90,39 @@ class _Layered(BaseSettings):
 _Merged: Any = create_model("_Merged", __base__=_Layered, **_sections())
 
 _REMOVED = {
-    "daemon": "watchdog_seconds control_hang_seconds backoff_reset_seconds stop_seconds platform cgroup",
-    "logs": "spill_bytes",
-    "api": "token_file stream_buffer_bytes stream_resume_seconds idempotency_body_bytes idempotency_seconds",
-    "ledger": "keep_days events_keep runs_keep cells_keep sessions_keep",
-    "tools": """
-        start_timeout_seconds stop_timeout_seconds concurrency queue_timeout_seconds answer_buffer_bytes
-        listen_backlog stderr_tail_bytes validate_timeout_seconds sync_timeout_seconds
-    """,
-    "kernels": """
-        debug_startup prelude modules_dir stop_seconds spares spare_idle_seconds restarts start_failures
-        start_failure_seconds env_allow_prefixes ladder_nudge_seconds ladder_again_seconds
-        output_preview_bytes output_head_bytes
-        output_inline_bytes output_session_bytes output_total_bytes output_keep_days memory_grace_seconds
-        open_files cpu_seconds gateway_token_file gateway_kernel_name gateway_dir gateway_cull_idle_seconds
-        gateway_start_seconds gateway_lock_seconds gateway_ca_file gateway_cert_file gateway_key_file
-        gateway_silent_start_seconds gateway_silent_output_seconds shared_gateway
-    """,
-    "pipes": """
-        timeout_seconds preflight preflight_seconds retry_growth retry_max_seconds retry_jitter max_turns
-        max_tokens max_cost max_memory_mb daily_tokens file_bytes_max output_row_bytes output_page_bytes
-        keep_executions keep_bytes look_seconds catch_up_seconds wake_silence_seconds window_max_seconds
-        window_default_seconds claim_days loop_seconds hook_seconds
-    """,
+    "daemon": """watchdog_seconds: 10 s; control_hang_seconds: 30 s; backoff_reset_seconds: 60 s; stop_seconds: 10 s;
+        platform cgroup: the best that the system has, see `pxctl doctor`""",
+    "logs": "spill_bytes: 1 MiB",
+    "api": """token_file: `api.token` beside the ledger; stream_buffer_bytes: 1 MiB; stream_resume_seconds: 5 s;
+        idempotency_seconds: 24 h; idempotency_body_bytes: 256 KiB of a run's answer""",
+    "ledger": """keep_days: 90 days; events_keep runs_keep: 100,000 events, runs among them; cells_keep: 20,000;
+        sessions_keep: 1,000""",
+    "tools": """start_timeout_seconds stop_timeout_seconds concurrency: the key of that name in `tool.json`;
+        queue_timeout_seconds: the `--timeout` of a run, else 60 s; answer_buffer_bytes: 256 KiB; listen_backlog: 128;
+        stderr_tail_bytes: 64 KiB; validate_timeout_seconds: 30 s; sync_timeout_seconds: 30 min""",
+    "kernels": """debug_startup: `kernels.trace`; prelude: it is loaded, see `pxctl help px-prelude`; stop_seconds: 5 s;
+        modules_dir: the folder `modules` beside pxd.toml; spares: `daemon.zygotes`; spare_idle_seconds: 10 min;
+        restarts: 1; start_failures start_failure_seconds: each `pxctl exec` tries again; memory_grace_seconds: 2 s;
+        env_allow_prefixes: `kernels.env_allow` and `kernels.env_deny`, where a last `*` makes a prefix;
+        ladder_nudge_seconds: 0.02 s; ladder_again_seconds: a third of `kernels.ladder_terminate_seconds`;
+        output_preview_bytes: 64 KiB; output_head_bytes: 16 KiB; output_inline_bytes: 256 KiB; output_keep_days: 7 days;
+        output_session_bytes output_total_bytes: 16 GiB of all cells; shared_gateway: `kernels.backend`;
+        open_files cpu_seconds: `resource.setrlimit` in a cell; gateway_token_file: `kernels.gateway_token`;
+        gateway_kernel_name: `--kernelspec` of a session, else python3; gateway_dir: folder `gateway` beside the ledger;
+        gateway_cull_idle_seconds: 1 h; gateway_start_seconds: 30 s; gateway_silent_output_seconds: 5 s;
+        gateway_lock_seconds: no lock, each daemon has its own `kernel:gateway`;
+        gateway_ca_file: `SSL_CERT_FILE` in pxd's environment; gateway_silent_start_seconds: `kernels.start_seconds`;
+        gateway_cert_file gateway_key_file: a proxy that has them, as `kernels.gateway_url`""",
+    "pipes": """timeout_seconds: `timeout` in pipe.md; daily_tokens: `budget.daily_tokens` in pipe.md; retry_growth: 3;
+        retry_max_seconds: 600 s; retry_jitter: 0 to 20 %; preflight preflight_seconds: providers are asked, up to 5 s;
+        max_turns max_tokens max_cost max_memory_mb: `limits` (turns, tokens, cost, memory) in pipe.md;
+        file_bytes_max: 1 MiB; output_row_bytes: 256 KiB; output_page_bytes: the `limit` of a request, else 64 KiB;
+        keep_executions: 10,000 of a pipe; keep_bytes: 4 GiB; look_seconds: 1 s; wake_silence_seconds: 60 s;
+        catch_up_seconds: 12 h; window_max_seconds: 8 h; window_default_seconds: 1 h; claim_days: 7 days;
+        hook_seconds: no hooks, but pipes like `example:tell-failure`;
+        loop_seconds: no event comes back to a pipe of its `chain`""",
 }
-"""Settings of the first edition that are gone, by section. Each is one warning: an old file is still a good one."""
+"""Settings of 0.1 that are gone, by section, and what 0.2 has instead. An old file is good: each is one warning."""
 
 
 def _mistake(place: dict[str, Any], key: str, message: str, near: str | None = None) -> dict[str, Any]:
@@ -167,12 +175,11 @@ class _SettingsReading:
         self._take({"origin": origin}, section, name, None if text == "" else value)
 
     def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
-        if name in _REMOVED.get(section, "").split():
-            known = {"spares": "daemon.zygotes", "shared_gateway": "kernels.backend"}
-            instead = known.get(name, "a constant, or a key of the unit's own file,") + " took its place"
-            said = f"the setting {section}.{name} no longer exists and is ignored: {instead}"
-            self.warnings.append(f"{place['origin']}: {said}")
-            return
+        for names, _, instead in (entry.partition(":") for entry in _REMOVED.get(section, "").split(";")):
+            if name in names.split():
+                said = f"the setting {section}.{name} no longer exists and is ignored; 0.2 has instead:"
+                self.warnings.append(" ".join([f"{place['origin']}: {said}", *instead.split()]))
+                return
         if (section, name) == ("tools", "paths") and isinstance(value, list | tuple):
             value = self._folders = (*self._folders, *value)  # every source adds to these
         self.layers.append({section: {name: value}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import plistlib
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS
 from supervisord_py.daemon import settings
 from supervisord_py.daemon.service_files import carried, launchd_plist, systemd_socket, systemd_unit
 from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, recall_valid, restart_needed
-from supervisord_py.daemon.settings_reader import read_settings
+from supervisord_py.daemon.settings_reader import _REMOVED, read_settings
 from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.definition import USED
 
 Load = Callable[..., Loaded]
 
@@ -166,12 +168,18 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Loa
     assert load(file, PI_PY="bash", PX_KERNELS__EXPOSE="both").settings.kernels.expose == "both"
 
 
-def test_settings_that_are_gone_are_told_and_harm_nothing(load: Load) -> None:
-    text = "[kernels]\nspares = 3\n[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
-    loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")
-    told = [warning.partition(" no longer exists and is ignored: ")[0].split()[-1] for warning in loaded.warnings]
-    gone = ["kernels.spares", "pipes.retry_growth", "ledger.keep_days", "logs.spill_bytes", "tools.listen_backlog"]
-    assert (loaded.settings, told) == (DEFAULTS, gone)
+def test_settings_that_are_gone_are_told_with_what_there_is_instead_and_harm_nothing(load: Load) -> None:
+    entries = [(section, each.partition(":")[0]) for section, text in _REMOVED.items() for each in text.split(";")]
+    gone = [f"{section}.{name}" for section, names in entries for name in names.split()]
+    loaded = load("".join(f"{key} = 'x'\n" for key in gone), flags=("kernels.spares=3",), PX_LOGS__SPILL_BYTES="1")
+    words = [warning.split(" no longer exists and is ignored; 0.2 has instead: ") for warning in loaded.warnings]
+    told, known = [place.split()[-1] for place, _ in words], {".".join(key) for key in KEYS}
+    assert (loaded.settings, told) == (DEFAULTS, [*gone, "logs.spill_bytes", "kernels.spares"])
+    assert known.isdisjoint(gone)
+    for _, instead in words:
+        assert re.search(r"\d|`.+`", instead)  # a number or a name; names of settings are ones that exist
+        assert known.issuperset(re.findall(r"`((?:daemon|tools|kernels|pipes)\.\w+)`", instead))
+        assert set(USED).issuperset(re.findall(r"`(\w+).*` .*in pipe.md", instead))
 
 
 def test_settings_in_force_are_recalled_with_their_secrets(load: Load, tmp_path: Path) -> None:
