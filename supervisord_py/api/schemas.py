@@ -124,7 +124,7 @@ def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str
     if query is not None:
         return msgspec.structs.asdict(query)
     name = problems[0].pointer.split("/")[1][:_SHOWN]
-    message = f"Query parameter {name!r}: {problems[0].message}."
+    message = f"Query parameter {name!r}: {problems[0].message}"
     raise BadRequestError(message, hint="see: GET /api/openapi.json", parameter=name)
 
 

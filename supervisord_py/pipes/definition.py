@@ -31,10 +31,11 @@ _ROUTES = frozenset({"queue", "new"})  # `/api/pipes/queue` and its like are rou
 FILE_CHANGED = "file_changed"
 EVENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PUBLISHED = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
-_ELSEWHERE = (
-    "permissions", "allow-apps", "deny-apps", "time-range", "privacy_filter", "connections", "run_in", "subagent",
-    "lookback", "on_failure", "config",
+_RULES = (
+    "permissions", "allow-apps", "deny-apps", "allow-windows", "deny-windows", "allow-content-types",
+    "deny-content-types", "allow-raw-sql", "allow-frames", "days", "time-range", "privacy_filter",
 )  # fmt: skip
+_ELSEWHERE = (*_RULES, "connections", "run_in", "subagent", "lookback", "on_failure", "config")
 """Keys of other programs that promise something; what promises nothing is kept silently."""
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 _ASKS_NOTHING: tuple[Any, ...] = (None, "", "false", "no", "off", "admin", [], {})
@@ -229,8 +230,10 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     events = tuple(dict.fromkeys(_events(header, warnings)))
     for key, meant in value.items():
         if key in _ELSEWHERE:
-            if (meant.strip().lower() if isinstance(meant, str) else meant) not in _ASKS_NOTHING:
-                warnings.append(f"{key} is not enforced here: the agent may do what you may do")
+            word = meant.strip().lower() if isinstance(meant, str) else meant
+            if word not in _ASKS_NOTHING or (word == "false" and key.startswith("allow-")):
+                what = "is not enforced here: the agent may do what you may do"
+                warnings.append(f"{key} {what if key in _RULES else 'has no effect here'}")
         elif key not in USED and (near := nearest(key, USED, 0.8)) is not None:
             line, _ = header.place((key,))
             warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
@@ -296,7 +299,8 @@ def _events(header: Document, warnings: list[str]) -> Iterator[str]:
         for key in value.keys() - {"events"}:
             if key not in {"custom", "sources"}:
                 raise _mistake(header, ("trigger", key), "is not known", hint)
-            warnings.append(f"trigger.{key} has no effect here; events start this pipe")
+            if value[key] not in _ASKS_NOTHING:
+                warnings.append(f"trigger.{key} has no effect here; events start this pipe")
         value, path = value.get("events"), ("trigger", "events")
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):

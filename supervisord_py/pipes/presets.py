@@ -130,7 +130,7 @@ def _meant(word: str, presets: Presets) -> Sequence[str]:
         return tuple(presets.by_id)
     if name in presets.by_id:
         return (name,)
-    known = ", ".join(presets.by_id) or "none at all"
+    known = ", ".join(presets.by_id) or "none"
     if is_auto:
         hint = 'write default = true into one of them, or name one in pipe.md: preset: "NAME"'
         raise _missing(f"no preset of {presets.file} is the default one; there are: {known}", hint)

@@ -187,7 +187,7 @@ def checked_zone(name: str) -> str:
     with suppress(ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones, such as `Europe`
         if _ZONE.fullmatch(name):
             return ZoneInfo(name).key
-    near = nearest(name, available_timezones())
+    near = nearest(name, available_timezones()) if "/" in name else None  # of short ones it is another time
     hint = f"did you mean {near}?" if near else "use a name of the IANA list, for example Europe/Berlin or UTC"
     raise ConfigError(f"there is no time zone {shown(name)}", hint=hint)
 

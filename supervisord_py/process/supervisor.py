@@ -266,7 +266,6 @@ class Supervisor:
             instance.decide_end("")
             driver.fail_waiters(instance)
         if instance.is_ours:
-            instance.decide_end("")
             await self._ledger.write(await instance.ended())
         await driver.release(instance)
         if instance.is_ours:

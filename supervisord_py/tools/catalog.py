@@ -151,7 +151,7 @@ def add_tool(
     spec = load_tool(origin, settings)
     wanted = spec.name if name is None else name
     if trouble := name_trouble(wanted):
-        hint = "choose another: pxctl tools add PATH --name my-tool"
+        hint = "choose another (`pxctl tools new my-tool`, `pxctl tools add PATH --name my-tool`)"
         raise BadRequestError(f"{wanted[:80]!r} {trouble}", hint=hint)
     parent, unit = tools_dir.absolute(), f"tool:{wanted}"
     if parent.resolve().is_relative_to(origin.resolve()):

@@ -6,6 +6,7 @@ Ctrl-C ends the looking and the waiting, never what is looked at.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from typing import Any
 
@@ -73,7 +74,8 @@ def show_events(invocation: Invocation, **asked: Any) -> None:
 
 def _event_line(invocation: Invocation, event: Document) -> str:
     known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
-    facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
+    told = {key: value for key, value in event.items() if key not in known and value not in (None, [], {}, "")}
+    facts = [f"{key}={it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)}" for key, it in told.items()]
     reason = [f"({event['reason']})"] if event["reason"] else []
     words = [invocation.moment(event["time"]), event["unit"] or "pxd", event["event"], *reason, *facts]
     return output.clean("  ".join(words))

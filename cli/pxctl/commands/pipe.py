@@ -163,6 +163,8 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         if verb == "disable":
             return f"{unit} disabled"
         invocation.print_warnings(pipe)
+        if trouble := pipe.get("config_error"):
+            return f"{unit} enabled; it cannot run until this is mended: {trouble}"
         return f"{unit} enabled" + (f"; next run {ago(pipe['next_run'])}" if pipe.get("next_run") else "")
 
     return change_each(invocation, verb, units_of(client, "pipe", names), change, words)
@@ -344,7 +346,7 @@ def show_queue(invocation: Invocation) -> None:
 @declare(pipe, "runs", "list the executions")
 @click.argument("name", metavar="[PIPE]", required=False, shell_complete=app.pipe_names)
 @click.option("--pipe", metavar="P", shell_complete=app.pipe_names, help="The same as PIPE.")
-@click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Repeatable.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N.")
 @click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
