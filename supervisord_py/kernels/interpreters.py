@@ -31,7 +31,7 @@ from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, Candidat
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.zygote.main import stamped
+from supervisord_py.zygote.main import stamp
 
 MANAGED = "managed"  # the word by which a request asks for the managed environment
 PROBE_SECONDS = 10.0
@@ -186,7 +186,8 @@ class Interpreter(msgspec.Struct, frozen=True):
     pip: bool
     packages: tuple[str, ...]
     is_shim: bool = False  # the program that was found is only a way to another one (pyenv's)
-    stamps: dict[str, list[int] | None] = {}  # what differs when a file has changed that the answer depends on
+    files: tuple[str, ...] = ()  # that the answer depends on
+    stamp: int = 0  # of those, as they were
 
 
 async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:
@@ -211,7 +212,7 @@ async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str])
         executable, real = said.executable or path, os.path.realpath(path)
         files = path, real, str(Path(executable).parent.with_name("pyvenv.cfg")), *said.packages
         is_shim = real != os.path.realpath(executable)
-        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, stamps=stamped(files))
+        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, files=files, stamp=stamp(files))
 
     return await asyncio.to_thread(completed)
 

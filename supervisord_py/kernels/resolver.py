@@ -35,7 +35,7 @@ from supervisord_py.kernels.session import (
 )
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.zygote.main import stamped
+from supervisord_py.zygote.main import stamp
 
 _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
@@ -269,7 +269,7 @@ class Resolution:
     async def _ask(self, path: str) -> Interpreter | str:
         """Have an interpreter say what it is; that holds until its files change. A dead one is asked each time."""
         known = self._resolver.said.get(path)
-        if known is not None and await asyncio.to_thread(stamped, known.stamps) == known.stamps:
+        if known is not None and await asyncio.to_thread(stamp, known.files) == known.stamp:
             return known
         asked = await interpreters.ask(self._resolver.client, path, self._cwd, self._filtered(None, None).env)
         if isinstance(asked, Interpreter) and not asked.is_shim:  # where a shim leads depends on files nobody knows

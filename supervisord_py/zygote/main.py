@@ -107,26 +107,14 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
 # -- what two starts have in common ------------------------------------------------------------------------------------
 
 
-def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
-    """Return of each path what differs when something else lies there, or it was changed: whatever its mtime says."""
-    found: dict[str, list[int] | None] = {}
-    for path in paths:
-        try:
-            status = os.stat(path)
-            found[path] = [status.st_dev, status.st_ino, status.st_ctime_ns]
-        except (OSError, ValueError):  # ValueError: no file can have that name
-            found[path] = None
-    return found
-
-
 def stamp(paths: Iterable[str]) -> int:
-    """Return the same in a number, for hundreds of paths: what lies at each, and when it was changed."""
+    """Return a number that differs when something else lies at one of them, or was changed: whatever its mtime says."""
     found = 0
     for path in paths:
         try:
             status = os.stat(path)
             found = zlib.crc32(b"%d %d %d" % (status.st_dev, status.st_ino, status.st_ctime_ns), found)
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # ValueError: no file can have that name
             found = zlib.crc32(b"-", found)
     return found
 
