@@ -20,6 +20,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.process.instance import End, signal_name
 from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Refusal, Refuse
+from supervisord_py.tools.environment import needs_sync
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 
 _LIMIT_WORDS = {
@@ -48,6 +49,8 @@ def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
     """Return the next step that stderr suggests, or None."""
     for pattern, step in _HINTS:
         if match := pattern.search(stderr_tail):
+            if pattern is NO_MODULE and needs_sync(spec):
+                return f"Its environment is not built: run `pxctl tools sync {spec.name}`."
             or_listen = ', or set "listen": "port"' if spec.listen == "handover" else ""
             return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
     # Else, when the last words are a traceback, its innermost line that is the tool's own.

@@ -191,6 +191,8 @@ RAISED = f"started\nTraceback (most recent call last):\n{FRAMES}json.Odd: boom\n
 def test_stderr_suggests_the_next_step_or_names_the_line_to_be_mended(tmp_path: Path, stderr: str, words: str) -> None:
     spec, folder = plain(tmp_path), str(tmp_path / "tool")
     assert words.replace("{folder}", folder) in str(failures.hint_for(spec, stderr.replace("{folder}", folder)))
+    (tmp_path / "tool" / "requirements.txt").write_text("numpy\n")
+    assert bool(failures.NO_MODULE.search(stderr)) == ("not built: run" in str(failures.hint_for(spec, stderr)))
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))
