@@ -140,10 +140,19 @@ def _serve(number: str) -> None:
     argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
     sys.argv = argv[1:]
     _known[0] = len(sys.modules)
-    folder = os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))
-    own = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__", "__pycache__"}
-    if any(name in sys.modules for name in own):
+    if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
+
+
+def _has_own(folder: str) -> bool:
+    """Say whether a tool brings a module that is imported already, in its folder or in one below that is no package."""
+    for place in (folder, *(each.path for each in os.scandir(folder) if each.is_dir() and each.name[0] not in "._")):
+        entries = os.listdir(place) if os.access(place, os.R_OK) else []
+        if place == folder or "__init__.py" not in entries:
+            names = {each.partition(".")[0] for each in entries if "." not in each or each.endswith((".py", ".so"))}
+            if any(name in sys.modules for name in names - {"__main__", "__pycache__"}):
+                return True
+    return False
 
 
 def _preload(names: list[str]) -> dict[str, float]:

@@ -45,9 +45,13 @@ FDS = 32
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
 """As the keeper counts them, where a start can fail."""
 PR_SET_PDEATHSIG = 1
-MARKS = ("PX_INSTANCE", "PX_UNIT")
-ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+_LAYOUT = (26, 27, 45, 46, 47)  # start and end of code and of data, start of the heap: in /proc/PID/stat (proc(5))
+_STACK = 28
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.sbrk.restype = ctypes.c_void_p
+_shown: list[Any] = []  # memory in which the kernel finds what /proc/PID/cmdline and environ show
+_changed: dict[str, tuple[str | None, str | None]] = {}  # variables that imports have changed, from and to
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
 _THREAD_SECONDS = 0.5
@@ -59,7 +63,10 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     owner = socket.socket(fileno=number)
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
+    before = dict(os.environ)
     seconds = load()  # that each package took, or nothing
+    pairs = {name: (before.get(name), os.environ.get(name)) for name in {*before, *os.environ}}
+    _changed.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     told: dict[str, Any] = {"made_from": [*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()]}
     told.update(stamp=stamp(told["made_from"]), seconds=seconds if isinstance(seconds, dict) else {})
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
@@ -74,8 +81,6 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     if why is not None:
         raise SystemExit(0)
     told.clear()  # what a fork lets go of, it touches: each of those pages would be copied
-    for name, value in os.environ.items():
-        os.environ[name] = value  # C's goes from the memory that a fork writes over
     gc.collect()
     gc.freeze()
     alive, life = os.pipe()  # at its end when this process is
@@ -223,6 +228,7 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
         sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
     if "multiprocessing.process" in sys.modules:  # where workers by "spawn" begin, and look for the program
         vars(sys.modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     return argv
 
 
@@ -270,21 +276,28 @@ def _limit(rlimits: list[list[int]]) -> None:
 def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) -> None:
     """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ and cmdline)."""
     env = {**env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
+    _show(argv, [f"{name}={value}" for name, value in env.items()])
     if "LC_CTYPE" in os.environ:
         env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])  # Python's start adds it where there is no locale (PEP 538)
+    imported = {name: after for name, (before, after) in _changed.items() if env.get(name) == before}
+    env = {name: value for name, value in {**env, **imported}.items() if value is not None}
     for name in set(os.environ).difference(env):
         del os.environ[name]
     os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})
     time.tzset()
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = argv
-    marks = {name: env[name] for name in MARKS if name in env}  # first: it may be that not all find room
-    words = [f"{name}={value}" for name, value in {**marks, **env}.items()]
+
+
+def _show(argv: list[str], env: list[str]) -> None:
+    """Have the kernel show these words; one that was built without CONFIG_CHECKPOINT_RESTORE goes on with ours."""
+    arguments, variables = (b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (argv, env))
+    _shown.append(ctypes.create_string_buffer(arguments + variables))
+    begin = ctypes.addressof(_shown[0])
+    middle = begin + len(arguments)
     stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     fields = os.read(stat, 4096).rpartition(b")")[2].split()
     os.close(stat)
-    arg_start, arg_end, env_start, env_end = (int(each) for each in fields[ARG_START - 3 : ARG_START + 1])
-    for start, end, texts in ((arg_start, arg_end, argv), (env_start, env_end, words)):
-        block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
-        if start:  # 0: it may not be known
-            ctypes.memmove(start, block.ljust(end - start, b"\0"), end - start)
+    layout = [*(int(fields[each - 3]) for each in _LAYOUT), _libc.sbrk(0), int(fields[_STACK - 3])]
+    found = struct.pack("12QIi", *layout, begin, middle, middle, middle + len(variables), 0, 0, -1)
+    _libc.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), found, ctypes.c_ulong(len(found)), ctypes.c_ulong(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,16 @@ async def forks(house: ToolHouse, *modules: str) -> Any:
     return (await eventually(found, "a zygote"))[0]
 
 
+def shown(pid: int) -> tuple[bytes, set[bytes]]:
+    """Return the command line and the environment that a process shows, but for what each instance has of its own."""
+    argv, env = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+    return argv, {re.sub(rb"^(PX_INSTANCE|NOTIFY_SOCKET)=.+", rb"\1", each) for each in env.split(b"\0")}
+
+
 async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse) -> None:
     add(house)
     first = await house.ask("packages")
+    seen = shown(first["pid"])
     assert house.state("packages").start_method == "spawn"
     zygote = await forks(house, "numpy", "plistlib")
     add(house, "shapes", env={"FAULT": ""})
@@ -60,6 +68,7 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     assert first.keys() == second.keys()
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
     assert (second["workers_cwd"], second["pid"]) == (first["workers_cwd"], house.state("packages").pid)
+    assert (second["names"], shown(second["pid"])) == (first["names"], seen)
     third = await again(house, "packages", method="zygote")
     said = [set(map(str, each["random"])) for each in (first, second, third)]
     assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
@@ -88,11 +97,15 @@ async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first
     assert house.state("pinned").start_method == "zygote"
 
 
-async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHouse) -> None:
+@pytest.mark.parametrize("place", [".", "vendor"])
+async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHouse, place: str) -> None:
     add(house)
+    program = house.tools / "packages" / "main.py"
+    program.write_text(f'import sys\nsys.path.insert(0, "{place}")\n{program.read_text()}')
     await house.ask("packages")
     await forks(house, "numpy", "plistlib")
-    (house.tools / "packages" / "plistlib.py").write_text("__name__ = ''\n")
+    (program.parent / place).mkdir(exist_ok=True)
+    (program.parent / place / "plistlib.py").write_text("__name__ = ''\n")
     assert (await again(house, "packages", method="zygote"))["file"] == "", "it was started afresh, in its own place"
 
 
@@ -102,7 +115,7 @@ def library(house: ToolHouse) -> Path:
     made.mkdir()
     thread = "threading.Thread(target=threading.Event().wait, daemon=True)"
     (made / "restless.py").write_text(f"import threading\n{thread}.start()\n")
-    (made / "sound.py").write_text("")
+    (made / "sound.py").write_text("import os\nos.environ['BY_IMPORT'] = ''\n")
     return made
 
 
@@ -141,7 +154,7 @@ async def test_a_package_that_is_edited_in_place_is_imported_anew(house: ToolHou
     add(house, preload=["sound"], env={"PYTHONPATH": str(place)})
     await house.ask("packages")
     await forks(house, "sound")
-    await again(house, "packages", method="zygote")
+    assert "BY_IMPORT" in (await again(house, "packages", method="zygote"))["names"]
     (place / "sound.py").write_text("edited = 1\n")
     await again(house, "packages", method="spawn")
 
