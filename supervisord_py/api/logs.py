@@ -83,6 +83,8 @@ async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, N
         for item in items:
             if item.end > cursor:
                 yield item
+        if asked.follow and not items:  # where it goes on, should the answer break off before anything comes
+            yield Chunk(time.time(), only or Stream.STDOUT, end, b"", 0)
         cursor = max([end, *(item.end for item in items[-1:])])
     if asked.follow:
         async for item in reader.follow(cursor, only):

@@ -244,6 +244,8 @@ class LogReader:
             found.append(_part(item, at + 1))
             if not left:
                 break
+        if left > 0 and self.end() - self.start() > limit:  # the other stream, or long lines, had most of it
+            return self.tail_lines(count, stream, 4 * limit)
         return [item for item in reversed(found) if isinstance(item, Gap) or item.data]
 
     def tail_bytes(

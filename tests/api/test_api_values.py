@@ -151,6 +151,9 @@ async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig:
     for wrong in ("gateway", "kernel:", "kernel:other", "kernel:..%2f..%2fstate", "kernel:.."):
         status, problem, _ = await rig.get(f"/api/units/{wrong}/logs")
         assert (status, problem["kind"]) == (404, "unknown_unit"), wrong
+    path, accept = "/api/units/kernel:gateway/logs?follow=1&lines=0", {"Accept": "application/x-ndjson"}
+    async with rig.client.get(path, headers=accept) as answer:
+        assert (await next_line(answer))["next_position"] == 8, "who follows from the end on learns where that is"
 
 
 async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -170,6 +170,7 @@ def test_tail_counts_lines_across_chunks_and_segments(folder: Path, writer: Segm
     for count in (0, 1, 2, 4, 99):
         found = LogReader(folder).tail_lines(count)
         assert text(found) == b"".join(lines[-count:] if count else [])
+        assert LogReader(folder).tail_lines(count, limit=4) == found, "lines that have more bytes are looked for, too"
         positions = [it.position for it in found if isinstance(it, Chunk)]
         assert positions == sorted(positions)
 
