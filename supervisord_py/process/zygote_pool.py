@@ -94,8 +94,12 @@ class Zygote:
             finally:
                 await self._placement.ask("drop_fd", name=their_name)
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
-            ended = {"refused": "it ended while it imported: see its log"}
-            told: dict[str, Any] = json.loads(zlib.decompress(text)) if text else ended
+            if not text:
+                ended = await self._placement.wait(self.key)
+                how = ended.verdict.reason if ended.verdict else f"exit code {ended.code}, signal {ended.signal}"
+                self.refused = f"it ended while it imported: {how}"
+                return
+            told: dict[str, Any] = json.loads(zlib.decompress(text))
             self.refused = told.get("refused")
             if self.refused is None:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
@@ -144,8 +148,9 @@ class ZygotePool:
         self.trim()
 
     def trim(self) -> None:
-        while len(self._zygotes) > self._most():
-            self._end(next(iter(self._zygotes.values())), Reason.STOPPED)
+        alive = [each for each in self._zygotes.values() if each.refused is None]  # who refuses has no process
+        for zygote in alive[: max(0, len(alive) - self._most())]:
+            self._end(zygote, Reason.STOPPED)
 
     async def fork(self, recipe: Recipe | None, key: str, spec: ChildSpec) -> Child | None:
         """Return a child forked by the order of a spawn; None where a plain spawn is needed. Raises as a spawn does."""

@@ -197,7 +197,8 @@ class ToolRun:
             outcome = kind = Reason.CANCELLED.value
         unit, now, tools = self.spec.unit, self._loop.time(), self._tools
         facts: dict[str, Any] = {"run": self.id, "outcome": outcome, "status": status or None, "error_kind": kind}
-        facts |= {"cold_start_ms": self.cold_start_ms, "duration_seconds": round(now - self._begun, 6)}
+        facts |= {"cold_start_ms": self.cold_start_ms, "start_method": instance and instance.start_method}
+        facts["duration_seconds"] = round(now - self._begun, 6)
         tools.events.publish("run", unit, instance=instance.key if instance else None, **facts)
         blamed = error is not None and failures.is_the_tools(error)
         if blamed and instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:

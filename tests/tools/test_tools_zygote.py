@@ -48,9 +48,8 @@ async def forks(house: ToolHouse, *modules: str) -> Any:
 
 
 def shown(pid: int) -> tuple[bytes, set[bytes]]:
-    """Return the command line and the environment that a process shows, but for what each instance has of its own."""
     argv, env = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
-    return argv, {re.sub(rb"^(PX_INSTANCE|NOTIFY_SOCKET)=.+", rb"\1", each) for each in env.split(b"\0")}
+    return argv, {re.sub(rb"^(PX_INSTANCE|NOTIFY_SOCKET)=.+", b"of its own", each) for each in env.split(b"\0")}
 
 
 async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse) -> None:
@@ -67,8 +66,8 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
-    assert (second["workers_cwd"], second["pid"]) == (first["workers_cwd"], house.state("packages").pid)
-    assert (second["names"], shown(second["pid"])) == (first["names"], seen)
+    shows = shown(house.state("packages").pid)
+    assert (second["workers_cwd"], second["names"], shows) == (first["workers_cwd"], first["names"], seen)
     third = await again(house, "packages", method="zygote")
     said = [set(map(str, each["random"])) for each in (first, second, third)]
     assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
@@ -115,6 +114,7 @@ def library(house: ToolHouse) -> Path:
     made.mkdir()
     thread = "threading.Thread(target=threading.Event().wait, daemon=True)"
     (made / "restless.py").write_text(f"import threading\n{thread}.start()\n")
+    (made / "deadly.py").write_text("import os\nos._exit(3)\n")
     (made / "sound.py").write_text("import os\nos.environ['BY_IMPORT'] = ''\n")
     return made
 
@@ -122,12 +122,17 @@ def library(house: ToolHouse) -> Path:
 async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_said(house: ToolHouse) -> None:
     add(house, "never", preload=False)
     add(house, "named", preload=["plistlib"], env={"A": "1"})
-    add(house, "refused", preload=["restless"], env={"PYTHONPATH": str(library(house))})
-    for name in ("never", "named", "refused"):
+    env, house.launcher.zygotes._most = {"PYTHONPATH": str(library(house))}, lambda: 1
+    add(house, "refused", preload=["restless"], env=env)
+    add(house, "dead", preload=["deadly"], env={**env, "A": "2"})
+    said = {"refused": "importing left 1 threads running", "dead": "it ended while it imported: exit code 3"}
+    for name, why in said.items():
+        await house.ask(name)
+        await eventually(lambda name=name, why=why: why in "".join(house.state(name).warnings), "the warning")
+    for name in ("never", "named"):
         await house.ask(name)
     assert [*(await forks(house, "plistlib")).modules] == ["plistlib"]
-    said = "its starts are not forked: importing left 1 threads running"
-    await eventually(lambda: said in house.state("refused").warnings, "the warning")
+    assert all(house.state(name).warnings for name in said), "what refuses has no process, and takes no place"
     for name, method in (("never", "spawn"), ("named", "zygote"), ("refused", "spawn")):
         await again(house, name, method=method)
 
