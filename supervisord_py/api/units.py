@@ -24,7 +24,6 @@ from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
-from supervisord_py.tools.status import ToolState
 
 T = TypeVar("T")
 
@@ -72,8 +71,14 @@ class UnitView(msgspec.Struct, kw_only=True):
 
 def all_units(context: ApiContext) -> dict[str, UnitView]:
     """Return every unit that can be named: tools, those held though their folder is gone, kernels, pipes; sorted."""
-    found: list[UnitView] = [_tool_unit(state) for state in context.launcher.snapshot()]
-    found += [_kernel_unit(view) for view in context.kernels.snapshot()]
+    found: list[UnitView] = []
+    for state in context.launcher.snapshot():
+        error = state.config_error
+        broken = {"config_error": error and error.detail, "config_problem": error and error.problem()}
+        found.append(_unit(state, kind="tool", **broken))
+    for view in context.kernels.snapshot():
+        calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
+        found.append(_unit(view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls))
     found += [pipe_unit(view) for view in context.pipes.snapshot()]
     return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
 
@@ -90,17 +95,6 @@ def _unit(seen: Any, /, **known: Any) -> UnitView:
     if seen.started_at is not None:
         known["uptime_seconds"] = uptime_seconds(seen.started_at)
     return UnitView(**pick(seen, *same), **known)
-
-
-def _tool_unit(state: ToolState) -> UnitView:
-    error = state.config_error
-    known = {"config_error": error and error.detail, "config_problem": error and error.problem()}
-    return _unit(state, kind="tool", **known)
-
-
-def _kernel_unit(view: SessionView) -> UnitView:
-    calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
-    return _unit(view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls)
 
 
 def pipe_unit(view: PipeView) -> UnitView:

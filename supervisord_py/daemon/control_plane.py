@@ -117,7 +117,7 @@ class ControlPlane:
         self.kernels = Kernels(placement, ledger, self._kernels_config(), events, environ=os.environ, own=own)
         self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
         placement.listen(self._told_by_keeper)
-        self.ledger.on_change(self._ledger_changed)
+        self.ledger.on_change = self._ledger_changed
         if self.ledger.degraded:
             self._ledger_changed(self.ledger.degraded)
         if (recovery := self.ledger.recovered_from) is not None:

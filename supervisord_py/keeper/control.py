@@ -146,7 +146,7 @@ class ControlProcess:
     def hello(self) -> None:
         self.said_hello = True
         self.alive()
-        self._ping_later()
+        self._tick(self._period, self._ping)
 
     def alive(self) -> None:
         self._answered = self._loop.now()
@@ -233,12 +233,8 @@ class ControlProcess:
             return
         self._unanswered += 1
         self.emit({"event": "ping"})
-        self._ping_later()
-
-    def _ping_later(self) -> None:
-        """Ping at the next multiple of the period that is half of one away: then, most often, who is asked is awake."""
-        half = self._period / 2
-        self._tick(half and 3 * half - (self._loop.now() + half) % self._period, self._ping)
+        half = self._period / 2  # next at a multiple of the period: most often who is asked is awake then
+        self._tick(3 * half - (self._loop.now() + half) % self._period, self._ping)
 
     def _feed(self) -> None:
         """Say WATCHDOG=1 at twice the wanted rate, as long as the control plane's last answer came in time."""

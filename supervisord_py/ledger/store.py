@@ -94,7 +94,8 @@ class Ledger:
             raise
         self._limits = limits
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
-        self._listeners: list[Callable[[str | None], None]] = []
+        # Called on the loop with the reason when the disk begins to take nothing, with None when it is back.
+        self.on_change: Callable[[str | None], object] = lambda _: None
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
         self._closing = False
@@ -334,14 +335,9 @@ class Ledger:
                 gone[table] = gone.get(table, 0) + count
         return {table: count for table, count in gone.items() if count}
 
-    def on_change(self, callback: Callable[[str | None], None]) -> None:
-        """Call back on the loop, with the reason when the disk begins to take nothing, with None when it is back."""
-        self._listeners.append(callback)
-
     def _announce(self, why: str | None) -> None:
         if why is None:
             _log.warning("ledger_recovered", lost_writes=self.lost_writes)
         else:
             _log.error("ledger_degraded", why=why)
-        for listener in self._listeners:
-            listener(why)
+        self.on_change(why)

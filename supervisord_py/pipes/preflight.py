@@ -135,18 +135,14 @@ async def check_provider(values: Values, *, seconds: float) -> None:
             raise CannotRunError(ErrorType.PREFLIGHT_FAILED, detail, hint=hint) from error
         detail, hint = f"nothing answers at {url}: {error}", f"try: curl -i {url}"
         raise CannotRunError(ErrorType.NETWORK, detail, hint=hint) from error
-    tags = _models(raw) if is_ollama else None
+    tags = None
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        tags = [str(each["name"]) for each in json.loads(raw)["models"]] if is_ollama else None
     is_bare = ":" not in str(model).rpartition("/")[2]  # which means `:latest`
     if tags is None or model is None or model in tags or (is_bare and f"{model}:latest" in tags):
         return
     detail = f"Ollama at {root} does not have the model {model!r}; it has {', '.join(tags) or 'none'}"
     raise CannotRunError(ErrorType.MODEL_NOT_FOUND, detail, hint=f"fetch it: ollama pull {model}")
-
-
-def _models(raw: bytes) -> list[str] | None:
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
-        return [str(each["name"]) for each in json.loads(raw)["models"]]
-    return None
 
 
 async def _get(url: str, seconds: float) -> bytes:

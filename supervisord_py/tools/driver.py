@@ -77,14 +77,11 @@ class Listeners:
     def __init__(self, placement: KeeperClient, prefix: str) -> None:
         self.prefix = prefix
         self._placement = placement
-        self._held: dict[str, socket.socket] = {}
+        self.held: dict[str, socket.socket] = {}
         self._one_at_a_time = asyncio.Lock()
 
     def port_of(self, tool: str) -> int | None:
-        return self._held[tool].getsockname()[1] if tool in self._held else None
-
-    def tools(self) -> tuple[str, ...]:
-        return tuple(self._held)
+        return self.held[tool].getsockname()[1] if tool in self.held else None
 
     async def get(self, tool: str) -> int:
         """Return the tool's port: of the socket we have, else the keeper's, else a new one.
@@ -93,27 +90,27 @@ class Listeners:
         """
         async with self._one_at_a_time:  # who asks while the keeper answers gets the same
             await self.recall(tool)
-            if tool not in self._held:
+            if tool not in self.held:
                 listening = _listening_socket()
                 await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
-                self._held[tool] = listening
-        return int(self._held[tool].getsockname()[1])
+                self.held[tool] = listening
+        return int(self.held[tool].getsockname()[1])
 
     async def recall(self, tool: str) -> None:
         """Take the tool's socket back if the keeper has one."""
-        fd = None if tool in self._held else await self._placement.take_fd(self.prefix + tool)
+        fd = None if tool in self.held else await self._placement.take_fd(self.prefix + tool)
         if fd is not None:
             os.set_inheritable(fd, False)
-            self._held[tool] = socket.socket(fileno=fd)
+            self.held[tool] = socket.socket(fileno=fd)
 
     def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
         """Call back when somebody connects while no instance is there to accept."""
-        if tool in self._held:
-            asyncio.get_running_loop().add_reader(self._held[tool].fileno(), on_connection)
+        if tool in self.held:
+            asyncio.get_running_loop().add_reader(self.held[tool].fileno(), on_connection)
 
     def unwatch(self, tool: str) -> None:
-        if tool in self._held:
-            asyncio.get_running_loop().remove_reader(self._held[tool].fileno())
+        if tool in self.held:
+            asyncio.get_running_loop().remove_reader(self.held[tool].fileno())
 
     def listen_again(self, tool: str, *, refuse_waiting: bool) -> None:
         """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it.
@@ -121,25 +118,25 @@ class Listeners:
         `refuse_waiting`: what waits in the backlog is refused first: the kernel resets it at a shutdown(2). (Not on
         macOS: there it waits for the next start.)
         """
-        if tool in self._held:
+        if tool in self.held:
             if refuse_waiting:
                 with suppress(OSError):
-                    self._held[tool].shutdown(socket.SHUT_RDWR)
-            self._held[tool].listen(LISTEN_BACKLOG)
+                    self.held[tool].shutdown(socket.SHUT_RDWR)
+            self.held[tool].listen(LISTEN_BACKLOG)
 
     async def drop(self, tool: str) -> None:
         """Forget the socket: the tool has disappeared."""
-        if tool in self._held:
+        if tool in self.held:
             self.unwatch(tool)
-            self._held.pop(tool).close()
+            self.held.pop(tool).close()
         await self._placement.ask("drop_fd", name=self.prefix + tool)
 
     def close(self) -> None:
         """Close our duplicates; the keeper's stay."""
-        for tool in self._held:
+        for tool in self.held:
             self.unwatch(tool)
-            self._held[tool].close()
-        self._held.clear()
+            self.held[tool].close()
+        self.held.clear()
 
 
 def _listening_socket() -> socket.socket:

@@ -170,7 +170,9 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     problems = problems or list(_rules(fields, folder, manifest, own))
     if problems:
         raise broken(problems, name)
-    sources = _sources_of(folder, fields["entrypoint"], fields["command"])
+    relative = (each for each in fields["command"] if not each.startswith("/") and ".." not in each.split("/"))
+    sources = tuple(each for each in relative if (folder / each).is_file())
+    sources = sources if fields["command"] else (fields["entrypoint"],)
     loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
     texts = (manifest.text.encode(), sidecar.text.encode() if has_sidecar else b"")
     digest = hashlib.sha256(repr((texts, loaded)).encode()).hexdigest()
@@ -247,11 +249,6 @@ def _rules(fields: Mapping[str, Any], folder: Path, document: Document, own: Doc
     for name in fields["env"]:
         if not ENV_NAME.fullmatch(name) or name in MARKS:
             yield own.problem(("env", name), f"{name!r} is no name of an environment variable of a tool")
-
-
-def _sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
-    relative = (each for each in command if not each.startswith("/") and ".." not in each.split("/"))
-    return tuple(each for each in relative if (folder / each).is_file()) if command else (entrypoint,)
 
 
 def _stamp(path: str) -> Stamp:

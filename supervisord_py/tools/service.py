@@ -388,7 +388,7 @@ class Tools:
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
-        for name in {*self.driver.listeners.tools(), *(slot.unit for slot in self.pool.slots())}:
+        for name in {*self.driver.listeners.held, *(slot.unit for slot in self.pool.slots())}:
             slot = self.pool.slot(name)
             try:
                 rules = self.catalog.get(name).rules

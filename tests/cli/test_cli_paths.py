@@ -17,16 +17,6 @@ XDG = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
 GRANTS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY")
 
 
-def places_of_client(environ: dict[str, str], *, system: bool) -> list[str]:
-    log = find_log_file(environ, system=system)
-    return [find_run_dir(environ, system=system), find_socket(environ, explicit=None, system=system), log]
-
-
-def places_of_daemon(environ: dict[str, str], *, system: bool) -> list[str]:
-    paths = resolve_paths(environ, system=system)
-    return [str(path) for path in (paths.run_dir, paths.socket, paths.log_dir / "pxd.log")]
-
-
 def private(path: Path, mode: int = 0o700) -> str:
     path.mkdir(mode=mode, parents=True)
     path.chmod(mode)
@@ -58,8 +48,11 @@ def test_client_and_daemon_agree_in_every_environment(short_tmp: Path, monkeypat
     for name, (environ, system) in environments(short_tmp).items():
         monkeypatch.setattr(tempfile, "tempdir", None)
         with patch.dict(os.environ, environ, clear=True):
-            client, daemon = places_of_client(environ, system=system), places_of_daemon(environ, system=system)
-        assert [os.path.normpath(path) for path in client] == daemon, name
+            client = [find_run_dir(environ, system=system), find_log_file(environ, system=system)]
+            client.append(find_socket(environ, explicit=None, system=system))
+            paths = resolve_paths(environ, system=system)
+        daemon = [paths.run_dir, paths.log_dir / "pxd.log", paths.socket]
+        assert [os.path.normpath(path) for path in client] == [str(path) for path in daemon], name
 
 
 def test_system_and_px_home_contradict_each_other() -> None:

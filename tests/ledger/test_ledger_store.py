@@ -116,7 +116,7 @@ async def make_room(ledger: Ledger) -> None:
 
 async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> None:
     told: list[str | None] = []
-    ledger.on_change(told.append)
+    ledger.on_change = told.append
     await full(ledger)
     assert ledger.degraded is not None
     assert "full" in ledger.degraded

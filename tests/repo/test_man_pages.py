@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,12 +42,6 @@ def test_pages_refer_only_to_pages_that_exist() -> None:
             assert f"{target}.{section}" in ours or not target.startswith(("px", "tool")), (page, target)
 
 
-def _shown(default: Any) -> str:
-    if default is None:
-        return "none"
-    return f'"{default}"' if isinstance(default, str) else json.dumps(default)
-
-
 def test_the_settings_are_documented_with_their_defaults_and_no_others() -> None:
     _, *parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -63,7 +56,7 @@ def test_the_settings_are_documented_with_their_defaults_and_no_others() -> None
         if key in {"env_allow", "env_deny"}:
             assert set(re.findall(r"^\.BR (\S+) [,.]$", texts[section], re.MULTILINE)) >= set(default)
         else:
-            assert tag == f' " ({_shown(default)})"', (section, key)
+            assert tag == f' " ({"none" if default is None else json.dumps(default)})"', (section, key)
 
 
 def test_every_key_of_a_tool_is_documented() -> None:
