@@ -51,12 +51,14 @@ class Px:
     socket: str
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key.startswith(("COV", "TEST_SESSION", "LD_"))}
+        kept = {key: value for key, value in os.environ.items() if key.startswith(("TEST_SESSION", "LD_"))}
         places = {"HOME": str(self.folder), "PX_HOME": f"{self.folder}/px", "PX_SOCKET": self.socket}
         usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY / "cli"), "PX_AUTOSTART": "0"}
         return {**kept, **places, **usual, **more}
 
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
+        # Coverage follows where nobody interrupts: a signal within its own lock would leave it locked, for ever.
+        env |= {key: value for key, value in os.environ.items() if key.startswith("COV")}
         place: dict[str, Any] = {"env": self.environment(**env), "cwd": self.folder, "timeout": DEADLINE}
         stdin = subprocess.DEVNULL if given is None else None
         words = [*(argv or ARGV), *arguments]
