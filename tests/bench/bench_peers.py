@@ -175,7 +175,6 @@ def children_of(pid: int) -> list[int]:
 
 
 def victims(pid: int) -> list[int]:
-    """Return the children that sleep, in any order."""
     found = [each for each in children_of(pid) if Path(f"/proc/{each}/comm").read_text().strip() == SLEEP[0]]
     return random.sample(found, len(found))
 
@@ -211,6 +210,7 @@ def sleepers(count: int) -> list[stage.Row]:
         words = {"children": count, "command": " ".join(SLEEP)}
         supervisor = open_ones.enter_context(peer(Path(folder), "supervisord", SLEEPING, **words))
         stage.until(lambda: len(children_of(supervisor)) == count + 1, "Supervisor has started them all")
+        time.sleep(60.0)  # what a daemon does once in its first minute is over
         held_by = {"keeper": keeper, "control plane": control, "Supervisor": supervisor}
         rows = [stage.Row(f"{name} with {count}", watch(pid)) for name, pid in held_by.items()]
         mine, other = stage.resident_mib(keeper, control), stage.resident_mib(supervisor)
