@@ -49,7 +49,6 @@ PR_SET_MM, PR_SET_MM_MAP = 35, 14
 _LAYOUT = (26, 27, 45, 46, 47)  # start and end of code and of data, start of the heap: in /proc/PID/stat (proc(5))
 _STACK = 28
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.sbrk.restype = ctypes.c_void_p
 _shown: list[Any] = []  # memory in which the kernel finds what /proc/PID/cmdline and environ show
 _changed: dict[str, tuple[str | None, str | None]] = {}  # variables that imports have changed, from and to
 _PAUSE_SECONDS = 0.0002
@@ -295,6 +294,7 @@ def _show(argv: list[str], env: list[str]) -> None:
     _shown.append(ctypes.create_string_buffer(arguments + variables))
     begin = ctypes.addressof(_shown[0])
     middle = begin + len(arguments)
+    _libc.sbrk.restype = ctypes.c_void_p
     stat = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     fields = os.read(stat, 4096).rpartition(b")")[2].split()
     os.close(stat)
