@@ -41,8 +41,6 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     daemon_id: str
     socket: str
-    state_dir: Path
-    cells_dir: Path
     tools_dir: Path
     started_at: float  # of the control plane, Unix seconds
     system: bool = False  # run for the whole machine
@@ -53,8 +51,6 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a route may use."""
-
     launcher: Tools
     kernels: Kernels
     pipes: Pipes

@@ -21,6 +21,7 @@ from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.api.units import all_units
 from supervisord_py.errors import PxError
+from supervisord_py.keeper import procfs
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.pipes.room import Pipes
@@ -49,15 +50,7 @@ async def show_daemon(call: ApiCall) -> dict[str, Any]:
 
 def _process(version: str | None, pid: int, started_at: float) -> dict[str, Any]:
     times = {"started_at": rfc3339(started_at), "uptime_seconds": uptime_seconds(started_at)}
-    return {"version": version, "pid": pid, **times, "rss_bytes": _resident_bytes(pid)}
-
-
-def _resident_bytes(pid: int) -> int | None:
-    import psutil
-
-    with suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss)
-    return None
+    return {"version": version, "pid": pid, **times, "rss_bytes": procfs.resident(pid) or None}
 
 
 def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
@@ -124,7 +117,7 @@ def _families(call: ApiCall) -> Iterator[Any]:
         in_flight[unit.kind,] += unit.in_flight
         waiting[unit.kind,] += unit.waiting
     pids = {"keeper": caps.keeper_pid, "control": os.getpid()}
-    memory = {(name,): rss for name, pid in pids.items() if (rss := _resident_bytes(pid)) is not None}
+    memory = {(name,): procfs.resident(pid) for name, pid in pids.items()}
     about = {(__version__, caps.kill_rung, caps.memory_rung): 1}
     # Name, text, names of the labels, and the values by their labels.
     families: tuple[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]], ...] = (
@@ -217,7 +210,7 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
     """Are there descriptors and disk enough, and are secrets closed?"""
-    entries, state_dir = context.launcher.catalog.entries(), context.config.state_dir
+    entries, state_dir = context.launcher.catalog.entries(), context.ledger.path.parent
     tools, kernels = len(entries), sum(view.pid is not None for view in context.kernels.snapshot())
     soft, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 128 + 16 * tools + 12 * kernels
     is_enough = soft == resource.RLIM_INFINITY or soft >= needed

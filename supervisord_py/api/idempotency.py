@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Coroutine
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
@@ -46,25 +46,16 @@ class UnknownOutcomeError(errors.ConflictError, kind="interrupted_outcome_unknow
     """The control plane died between the beginning of the work and its record."""
 
 
-class Known(NamedTuple):
-    """What is known of the first request with a key; `status` is None while it is worked on, CUT_OFF as above."""
-
-    digest: str
-    status: int | None
-    content_type: str | None
-    body: bytes | None
-
-
-async def claim(ledger: Ledger, key: str, route: str, digest: str) -> Known | None:
+async def claim(ledger: Ledger, key: str, route: str, digest: str) -> tuple[Any, ...] | None:
     """Claim a key for a request with a body of that digest; None: go on, it was free. `route` is method and path.
 
+    Else returns digest, status, content type and body of the first answer; a status of None: it is worked on.
     Raises LedgerDegradedError: the disk takes nothing, so a second request could not be told from the first.
     """
 
-    def run(connection: sqlite3.Connection) -> Known | None:
-        if connection.execute(_CLAIM, (key, route, digest, time.time())).rowcount == 1:
-            return None
-        return Known(*connection.execute(_LOOK, (key, route)).fetchone())
+    def run(connection: sqlite3.Connection) -> tuple[Any, ...] | None:
+        is_free = connection.execute(_CLAIM, (key, route, digest, time.time())).rowcount == 1
+        return None if is_free else tuple(connection.execute(_LOOK, (key, route)).fetchone())
 
     return await ledger.call(run)
 
@@ -84,7 +75,7 @@ async def answer_once(
     name = f"{request.method} {request.path}"
     digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
     if (known := await claim(ledger, key, name, digest)) is not None:
-        return _again(known, digest)
+        return _again(digest, *known)
     sql, outcome = _KEEP, tuple[Any, ...]()
     try:
         response = respond(await begin())
@@ -105,19 +96,21 @@ async def answer_once(
         await ledger.write(methodcaller("execute", sql, (*outcome, key, name)))
 
 
-def _again(known: Known, digest: str) -> web.Response:
+def _again(
+    digest: str, first_digest: str, status: int | None, content_type: str | None, body: bytes | None
+) -> web.Response:
     """Answer a request whose key was used before as the first one was answered. Raises PxError: it cannot be so."""
-    if known.digest != digest:
+    if first_digest != digest:
         detail = "This Idempotency-Key was used for another request."
         raise errors.InvalidInputError(detail, hint="use a new key for a new request", errors=[])
     first = "the first request with this Idempotency-Key"
-    if known.status is None:
+    if status is None:
         raise errors.ConflictError(f"Still under way: {first}.", hint="wait for it, then ask again")
-    if known.status == CUT_OFF:
+    if status == CUT_OFF:
         detail = f"The daemon was interrupted during {first}; whether it took effect is not known."
         raise UnknownOutcomeError(detail, hint="look with: pxctl status, pxctl events; then use a new key")
-    if known.content_type == _NOT_KEPT:
-        detail = f"{known.status} was the answer to {first}; streams and long answers are not kept."
+    if content_type == _NOT_KEPT:
+        detail = f"{status} was the answer to {first}; streams and long answers are not kept."
         raise errors.ConflictError(detail, hint="use a new key to do it again")
-    headers = {"Idempotent-Replayed": "true", "Content-Type": known.content_type or ""}
-    return web.Response(status=known.status, body=known.body or b"", headers=headers)
+    headers = {"Idempotent-Replayed": "true", "Content-Type": content_type or ""}
+    return web.Response(status=status, body=body or b"", headers=headers)

@@ -194,7 +194,7 @@ async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict
     document = {"schema": "px.exec/1", "kernel": session, "name": session.rpartition("-")[0], **known}
     if sent is None:
         return document
-    folder, limits = call.context.config.cells_dir / session, call.context.kernels.config.output
+    folder, limits = call.context.kernels.config.cells_dir / session, call.context.kernels.config.output
 
     def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
         log = CellLog(folder, cell.id)
@@ -268,7 +268,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
             await held.until_more(events)
             continue
         if reading is None:
-            log = CellLog(call.context.config.cells_dir / started["kernel"], started["id"])
+            log = CellLog(call.context.kernels.config.cells_dir / started["kernel"], started["id"])
             reading = Reading(log, *told, span_bytes=READ_BYTES)
             await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
         has_ended = events < len(held.events) or held.work.done()
@@ -308,13 +308,13 @@ async def cell_output(
     stream: s.Stream | None = None,
 ) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
-    log = CellLog(call.context.config.cells_dir / session_of(call, cwd).id, call.request.match_info["id"])
+    log = CellLog(call.context.kernels.config.cells_dir / session_of(call, cwd).id, call.request.match_info["id"])
     return streams.raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
 
 
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result."""
-    folder = call.context.config.cells_dir / session_of(call, cwd).id
+    folder = call.context.kernels.config.cells_dir / session_of(call, cwd).id
     path, mime = await asyncio.to_thread(render.find_artifact, folder, call.request.match_info["id"])
     return web.FileResponse(path, headers={"Content-Type": mime, "X-Content-Type-Options": "nosniff"})
 

@@ -12,13 +12,13 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from supervisord_py.api.context import ApiCall
+from supervisord_py.ledger.table import to_text
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -38,9 +38,7 @@ _TIMES = frozenset({
 
 def rfc3339(moment: float | None) -> str | None:
     """Write Unix seconds as RFC 3339 UTC with milliseconds; None stays None."""
-    if moment is None:
-        return None
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if moment is None else to_text(moment)
 
 
 def uptime_seconds(started_at: float) -> float:

@@ -121,8 +121,8 @@ class ControlPlane:
         if self.ledger.degraded:
             self._ledger_changed(self.ledger.degraded)
         if (recovery := self.ledger.recovered_from) is not None:
-            _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
-            self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)
+            _log.error("ledger_recovered_from_damage", **recovery)
+            self.events.publish("ledger_rebuilt", **recovery)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         lost = await self._interrupted(held)
@@ -185,8 +185,6 @@ class ControlPlane:
                 socket=self._socket,
                 started_at=self._started_at,
                 system=self._flags.system,
-                state_dir=paths.state_dir,
-                cells_dir=paths.cells_dir,
                 tools_dir=paths.tools_dir,
                 max_body_bytes=settings.tools.max_body_bytes,
                 stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,

@@ -353,7 +353,6 @@ class ExecutionPage(NamedTuple):
 
 
 async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
-    """Return a page of the history."""
     limit = wanted.limit
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
@@ -379,7 +378,6 @@ _NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_exec
 
 
 async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
-    """Return the newest execution of each pipe that has any."""
     newest = "SELECT (SELECT max(id) FROM pipe_executions WHERE pipe_name = name) FROM pipes WHERE name IS NOT NULL"
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({_NAMES} {newest}) ORDER BY pipe_name")
     return {row.pipe_name: row for row in found}

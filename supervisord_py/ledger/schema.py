@@ -12,7 +12,7 @@ import os
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -109,8 +109,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
 """What a start finds unfinished was cut off: nobody works on it any more."""
-NUMBERED = ("pipe_executions",)
-"""Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
 _DAY = 86_400.0
 SIDE_FILES = ("-wal", "-shm")
 _PRIVATE = 0o600
@@ -125,35 +123,20 @@ _PASSING = frozenset({
 class TableLimit(msgspec.Struct, frozen=True):
     """At most so many rows, none older than so many seconds."""
 
+    over: str  # when a row of it was over, as Unix seconds; NULL while it is not
     rows: int = 100_000
     age_seconds: float = 90 * _DAY
 
 
+_SESSION_OVER = "iif(state IN ('stopped', 'failed'), coalesce(last_used, created_at), NULL)"
 LIMITS = {
-    "events": TableLimit(),
-    "instances": TableLimit(),
-    "kernel_cells": TableLimit(20_000),
-    "kernel_sessions": TableLimit(1_000),
-    "idempotency": TableLimit(age_seconds=_DAY),
-    "pipe_claims": TableLimit(age_seconds=7 * _DAY),
+    "events": TableLimit("time"),
+    "instances": TableLimit("ended_at"),
+    "kernel_cells": TableLimit("ended_at", 20_000),
+    "kernel_sessions": TableLimit(_SESSION_OVER, 1_000),
+    "idempotency": TableLimit("iif(status IS NULL, NULL, created_at)", age_seconds=_DAY),
+    "pipe_claims": TableLimit("round((julianday(claimed_at) - 2440587.5) * 86400, 3)", age_seconds=7 * _DAY),
 }
-
-OVER = {
-    "events": "time",
-    "instances": "ended_at",
-    "kernel_cells": "ended_at",
-    "kernel_sessions": "iif(state IN ('stopped', 'failed'), coalesce(last_used, created_at), NULL)",
-    "idempotency": "iif(status IS NULL, NULL, created_at)",
-    "pipe_claims": "round((julianday(claimed_at) - 2440587.5) * 86400, 3)",
-}
-"""When a row of it was over, as Unix seconds; NULL while it is not."""
-
-
-class Recovery(NamedTuple):
-    """What was done about a damaged ledger: where the file is now, and what SQLite said of it."""
-
-    moved_to: Path
-    detail: str
 
 
 def of_the_disk(error: BaseException, *, or_damage: bool = True) -> bool:
@@ -184,7 +167,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, Recovery | None]:
+def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, dict[str, Any] | None]:
     """Open, check and migrate. A damaged file becomes `NAME.corrupt-TIME` (`now`: Unix seconds), an empty one is begun.
 
     Raises ConfigError: A newer program wrote it; sqlite3.Error, OSError: it cannot be opened, without being
@@ -201,7 +184,7 @@ def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, Recove
         part = path.with_name(path.name + suffix)
         if part.exists():
             part.rename(target.with_name(target.name + suffix))
-    return _open_checked(path), Recovery(target, damage)
+    return _open_checked(path), {"moved_to": str(target), "detail": damage}
 
 
 def _open_checked(path: Path) -> sqlite3.Connection:

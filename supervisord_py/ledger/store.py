@@ -73,8 +73,8 @@ class Ledger:
     """What is remembered. Make it with `open`; use it on the loop that opened it.
 
     Attributes: degraded: why the disk takes nothing at present, None when all is well. lost_writes: how many writes
-    were dropped, since the opening, because too many were waiting for the disk. recovered_from: what was done about a
-    damaged file at the opening, None when it was sound.
+    were dropped, since the opening, because too many were waiting for the disk. recovered_from: where a file that was
+    damaged at the opening is now, and what SQLite said of it (`moved_to`, `detail`); None when it was sound.
     """
 
     def __init__(self, path: Path, limits: StoreLimits, loop: asyncio.AbstractEventLoop) -> None:
@@ -85,10 +85,8 @@ class Ledger:
         self._writing, self.recovered_from = schema.open_for_writing(path, time.time())
         try:
             self._reading = schema.connect(path, read_only=True)
-            self._numbers = {}
-            for table in schema.NUMBERED:
-                (last,) = self._writing.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()  # noqa: S608
-                self._numbers[table] = count(last + 1)
+            (last,) = self._writing.execute("SELECT coalesce(max(id), 0) FROM pipe_executions").fetchone()
+            self._numbers: count[int] = count(last + 1)
         except BaseException:
             self._writing.close()
             raise
@@ -308,9 +306,9 @@ class Ledger:
                 raise LedgerDegradedError(str(error)) from error
             raise
 
-    def next_number(self, table: str) -> int:
-        """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
-        return int(next(self._numbers[table]))
+    def next_number(self) -> int:
+        """Return a fresh id for an execution of a pipe: nobody waits for a commit to learn it. From any thread."""
+        return next(self._numbers)
 
     async def prune(
         self, now: float, limits: Mapping[str, schema.TableLimit] = schema.LIMITS, batch: int = 500
@@ -325,7 +323,7 @@ class Ledger:
         """
         gone: dict[str, int] = {}
         for table, limit in limits.items():
-            over, beyond = schema.OVER[table], f"(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"  # noqa: S608  # our own words
+            over, beyond = limit.over, f"(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"  # noqa: S608  # our own words
             sql = f"""DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {over} IS NOT NULL
                 AND ({over} < ? OR rowid <= {beyond}) AND rowid < (SELECT max(rowid) FROM {table})
                 ORDER BY rowid LIMIT ?)"""  # noqa: S608  # as above

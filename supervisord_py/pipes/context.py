@@ -279,7 +279,7 @@ class PipesContext:
 
         Without a number it takes the next one for good.
         """
-        number = self.ledger.next_number("pipe_executions") if number is None else number
+        number = self.ledger.next_number() if number is None else number
         now = self.clocks.moment()
         # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
         start = self.states.get(pipe.name).last_context_end

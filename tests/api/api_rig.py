@@ -78,8 +78,8 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     path = root / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(ledger)
-    places: dict[str, Any] = {"socket": str(path), "state_dir": state, "cells_dir": cells, "tools_dir": tools}
-    api = ApiConfig(**{"daemon_id": "0a1b2c3d", "started_at": STARTED, **places, **config})
+    known = {"daemon_id": "0a1b2c3d", "started_at": STARTED, "socket": str(path), "tools_dir": tools}
+    api = ApiConfig(**{**known, **config})
     of_tools = ToolsConfig(root, root, ToolsSettings(max_body_bytes=api.max_body_bytes))
     stats: dict[str, TreeStat] = {}
 

@@ -112,7 +112,7 @@ class FakeKernels:
 
     @property
     def config(self) -> KernelsConfig:
-        return config_in(self.cells_dir)
+        return config_in(self.cells_dir.parent)
 
     def put(self, name: str, cwd: str = "/work", **facts: Any) -> SessionView:
         """Have a living, idle session; `facts` change it."""

@@ -13,7 +13,7 @@ from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
-from supervisord_py.ledger.schema import TableLimit
+from supervisord_py.ledger.schema import LIMITS
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EVENTS, Event, EventStream, chain, last_event
 from supervisord_py.process.model import Reason
@@ -84,7 +84,7 @@ async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_numb
         ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", 200 if number <= 15 else None, float(number))))
         if number <= 15:
             await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
-    old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
+    old = {name: structs.replace(LIMITS[name], age_seconds=10.0) for name in ("events", "instances", "idempotency")}
     assert await ledger.prune(20.0, old, batch=4) == {"events": 9, "instances": 9, "idempotency": 9}
     assert await ledger.prune(1e6, old) == {"events": 10, "instances": 6, "idempotency": 6}
     assert await last_event(ledger) == 20
@@ -140,7 +140,7 @@ async def test_pruning_keeps_the_living_and_the_newest_row_for_its_order(ledger:
         kernel_rows.remember(ledger, structs.replace(SESSION, id=f"s{number}", state=state, created_at=float(number)))
     kernel_rows.remember(ledger, structs.replace(SESSION, id="s1", state="stopped", last_used=1e6))
     await ledger.flush()
-    old = {"kernel_cells": TableLimit(1000, 10.0), "kernel_sessions": TableLimit(1000, 10.0)}
+    old = {name: structs.replace(LIMITS[name], age_seconds=10.0) for name in ("kernel_cells", "kernel_sessions")}
     assert await ledger.prune(15.0, old, batch=2) == {"kernel_cells": 3, "kernel_sessions": 2}
     assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [2, 5, 6], "one is open"
     assert {it.id for it in await kernel_rows.all_sessions(ledger)} == {"s1", "s3", "s5", "s6"}, "one was used"

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import pipes, table
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Claim, ErrorType, Execution, Plan, Status
-from supervisord_py.ledger.schema import TableLimit
+from supervisord_py.ledger.schema import LIMITS
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 
@@ -28,7 +29,7 @@ STATUSES = ("completed", "failed", "timed_out", "cancelled")
 
 
 async def add(ledger: Ledger, pipe: str = "report", **facts: Any) -> int:
-    number = ledger.next_number("pipe_executions")
+    number = ledger.next_number()
     row = Execution(id=number, pipe_name=pipe, status=Status.QUEUED, queued_at=NOW, **facts)
     await ledger.write(EXECUTIONS.insert(row))
     return number
@@ -197,7 +198,7 @@ async def test_a_claim_is_somebodys_until_it_is_given_back_or_old_or_its_pipe_fo
     assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
         assert await take(ledger, Claim("a", "e", f"k{number}", NOW + number))
-    limits = {"pipe_claims": TableLimit(age_seconds=10.0)}
+    limits = {"pipe_claims": structs.replace(LIMITS["pipe_claims"], age_seconds=10.0)}
     assert await ledger.prune(NOW + 30, limits, batch=4) == {"pipe_claims": 21}
     await ledger.write(PIPE_STATES.merge("b"))
     for pipe in ("a", "b"):

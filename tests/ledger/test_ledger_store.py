@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.api.idempotency import CUT_OFF, Known, claim
+from supervisord_py.api.idempotency import CUT_OFF, claim
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances, pipes, schema
 from supervisord_py.ledger import kernels as kernel_rows
@@ -236,8 +236,8 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     assert await PINS.find(ledger) == [PinRow(tool, forever=True, pinned_at=1763700000.5)]
     (state,) = await UNIT_STATES.find(ledger)
     assert (state.unit, state.state, state.facts) == (tool, "failed", {"reason": "memory_limit"})
-    assert await claim(ledger, "k1", "POST /r", "d") == Known("d", 200, "application/json", b"{}")
-    assert await claim(ledger, "k2", "POST /r", "d") == Known("d", CUT_OFF, None, None)
+    assert await claim(ledger, "k1", "POST /r", "d") == ("d", 200, "application/json", b"{}")
+    assert await claim(ledger, "k2", "POST /r", "d") == ("d", CUT_OFF, None, None)
     if frozen != FROZEN[0]:
         assert len(await kernel_rows.all_sessions(ledger)) == 2
         cells = await kernel_rows.of_session(ledger, "default-3fa9c1")
@@ -292,7 +292,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
     path.write_bytes(content)
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
-    assert ledger.recovered_from.moved_to.read_bytes() == content
+    assert Path(ledger.recovered_from["moved_to"]).read_bytes() == content
     assert await last_event(ledger) == 0
     await ledger.close()
     assert (await open_ledger()).recovered_from is None

@@ -104,7 +104,7 @@ async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(own_rig: P
     numbers = []
     for name, claimed in (("claimed", time.time()), ("lost", 2.0)):
         plan = Plan("command", ("/bin/echo", "fine"))
-        number = own_rig.ledger.next_number("pipe_executions")
+        number = own_rig.ledger.next_number()
         row = Execution(id=number, pipe_name=name, status=Status.QUEUED, plan=plan)
         await own_rig.ledger.write(EXECUTIONS.insert(row))
         await own_rig.ledger.write(mark_running(number, started_at=claimed, instance="gone.1"))

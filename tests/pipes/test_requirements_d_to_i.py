@@ -118,7 +118,7 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
     folder = rig.shell("d6", "touch started", "retries: 0")
     other = await Ledger.open(rig.folder / "state" / "pxd.db")
     try:
-        theirs = other.next_number("pipe_executions") + 100
+        theirs = other.next_number() + 100
         row = Execution(id=theirs, pipe_name="d6", status=Status.QUEUED, queued_at=1.0)
         await other.write(ledger_pipes.EXECUTIONS.insert(row))
         await other.write(ledger_pipes.mark_running(theirs, started_at=2.0))
