@@ -349,6 +349,18 @@ def house(
         yield made
 
 
+def of_module(make: Callable[..., contextlib.AbstractContextManager[Any]], *given: Any, **settings: Any) -> Any:
+    """Return a fixture: what `make` opens, once for all tests of a file."""
+    import pytest  # which sleeper.py is without
+
+    @pytest.fixture(scope="module")
+    def shared() -> Iterator[Any]:
+        with make(*given, **settings) as made:
+            yield made
+
+    return shared
+
+
 def written_pid(path: Path) -> int:
     """Return the pid that a child writes into a file, once it has."""
     return int(until(lambda: path.exists() and path.read_text(encoding="utf-8").strip(), f"a child wrote {path}"))

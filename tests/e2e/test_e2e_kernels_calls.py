@@ -8,14 +8,14 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
-from e2e.house import BIN, DEADLINE, house, small_disk, until
+from e2e.house import BIN, DEADLINE, house, of_module, small_disk, until
 from e2e.kernel_house import PATIENT, Calls, kernels_house
 
 KERNEL_KEYS = {
@@ -26,12 +26,7 @@ CELL_KEYS = {
     "id", "title", "status", "text", "outputs", "error", "truncated", "artifact", "total_bytes", "duration_seconds",
     "steps",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def calls() -> Iterator[Calls]:
-    with kernels_house({**PATIENT, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "1"}, measured=True) as made:
-        yield made
+calls = of_module(kernels_house, {**PATIENT, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "1"}, measured=True)
 
 
 def execute(calls: Calls, kernel: str, code: str, *options: str, **how: Any) -> subprocess.CompletedProcess[Any]:

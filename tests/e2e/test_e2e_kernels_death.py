@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.house import DEADLINE, House, Later, a_moment, alive, gone, house, marked, until, written_pid
+from e2e.house import DEADLINE, House, Later, a_moment, alive, gone, marked, of_module, until, written_pid
 from e2e.kernel_house import Calls, descendants, gateways, kernels_house
 from e2e.pipe_house import whole
 from rounds import rounds
@@ -43,6 +43,7 @@ ENDING = {
 """What a kernel is busy with; what prints says END and leaves once `go` is there."""
 ENDLESS = {**ENDING, "C": "sum(range(10 ** 10))", "await": "import asyncio; await asyncio.sleep(1000)"}
 SLEEPS = "import time; time.sleep(1000)"
+fallen = of_module(kernels_house)
 
 
 def code_of(home: House, what: str, codes: dict[str, str] = ENDING) -> str:
@@ -75,12 +76,6 @@ def besieged() -> Iterator[Calls]:
         pid = calls.show("other")["pid"]
         yield calls
         assert (calls.value("other", "keep"), calls.show("other")["pid"]) == ("42", pid)
-
-
-@pytest.fixture(scope="module")
-def fallen() -> Iterator[Calls]:
-    with house({"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05"}, start=True) as home:
-        yield Calls(home)
 
 
 def strays(home: House) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import House, house, until
+from e2e.house import House, house, of_module, until
 from e2e.kernel_house import Calls, kernels_house
 from kernels.gateway_house import TOKEN, gateway
 from rounds import mostly_deep
@@ -168,13 +168,8 @@ for _ in range(2):
         os._exit(0)
     os.read(ready, 1)
 """
-
-
-@pytest.fixture(scope="module")
-def tight() -> Iterator[Calls]:
-    """A daemon whose kernels may have 150 MB for long, and 300 MB at all."""
-    with kernels_house(PX_KERNELS__SOFT_MEMORY_MB="150", PX_KERNELS__HARD_MEMORY_MB="300") as made:
-        yield made
+tight = of_module(kernels_house, PX_KERNELS__SOFT_MEMORY_MB="150", PX_KERNELS__HARD_MEMORY_MB="300")
+"""A daemon whose kernels may have 150 MB for long, and 300 MB at all."""
 
 
 @pytest.mark.deep

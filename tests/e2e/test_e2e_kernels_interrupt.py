@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.house import UnixConnection, alive, gone, house, until
+from e2e.house import UnixConnection, alive, gone, house, of_module, until
 from e2e.kernel_house import PATIENT, Call, Calls, actions, descendants, kernels_house, waits_for
 from rounds import DEEP, mostly_deep
 
@@ -72,18 +71,8 @@ same = subprocess.Popen(["sleep", "600"])
 own = subprocess.Popen(["sleep", "600"], start_new_session=True)
 open({path!r}, "w").write(f"{{same.pid}} {{own.pid}}")
 """
-
-
-@pytest.fixture(scope="module")
-def patient() -> Iterator[Calls]:
-    with kernels_house(PATIENT) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def quick() -> Iterator[Calls]:
-    with kernels_house(QUICK_LADDER) as made:
-        yield made
+patient = of_module(kernels_house, PATIENT)
+quick = of_module(kernels_house, QUICK_LADDER)
 
 
 def ended_by_time(calls: Calls, code: str) -> Call:

@@ -6,14 +6,13 @@ import base64
 import hashlib
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from e2e.house import until
+from e2e.house import of_module, until
 from e2e.kernel_house import GATEWAY, PATIENT, Calls, kernels_house
 from rounds import mostly_deep
 
@@ -27,12 +26,7 @@ WRITTEN = {
     "by os.write": f"{SOURCE}import os\nfor piece in pieces(): os.write(1, piece.encode())",
     "by a child": f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)",
 }
-
-
-@pytest.fixture(scope="module")
-def calls() -> Iterator[Calls]:
-    with kernels_house({**PATIENT, "PX_KERNELS__LADDER_TERMINATE_SECONDS": "15"}) as made:
-        yield made
+calls = of_module(kernels_house, {**PATIENT, "PX_KERNELS__LADDER_TERMINATE_SECONDS": "15"})
 
 
 def consistent(calls: Calls, kernel: str, code: str) -> tuple[dict[str, Any], bytes]:

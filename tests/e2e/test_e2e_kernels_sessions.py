@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.house import gone, until
+from e2e.house import gone, of_module, until
 from e2e.kernel_house import PATIENT, Calls, environment, kernels_house, waits_for
 from rounds import mostly_deep
 
-
-@pytest.fixture(scope="module")
-def calls() -> Iterator[Calls]:
-    with kernels_house(PATIENT) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def narrow() -> Iterator[Calls]:
-    with kernels_house(PATIENT, PX_KERNELS__MAX_SESSIONS="2", PX_KERNELS__QUEUE_MAX="2") as made:
-        yield made
+calls = of_module(kernels_house, PATIENT)
+narrow = of_module(kernels_house, PATIENT, PX_KERNELS__MAX_SESSIONS="2", PX_KERNELS__QUEUE_MAX="2")
 
 
 def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call(calls: Calls, tmp_path: Path) -> None:

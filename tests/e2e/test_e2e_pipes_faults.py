@@ -12,17 +12,12 @@ from itertools import pairwise
 
 import pytest
 
-from e2e.house import until
+from e2e.house import of_module, until
 from e2e.pipe_house import DONE, PipeHouse, Row, all_dead, forked, in_time, pipes_house
 from rounds import mostly_deep
 
 KEPT = {"stdout", "stderr", "events.jsonl"}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[PipeHouse]:
-    with pipes_house(PX_PIPES__RETRY_INITIAL_SECONDS="0.05") as made:
-        yield made
+shared = of_module(pipes_house, PX_PIPES__RETRY_INITIAL_SECONDS="0.05")
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.house import SERVER, SSE, House, Later, house, server, until
+from e2e.house import SERVER, SSE, House, Later, house, of_module, server, until
 
 SOURCE = f"""{SERVER}
 import signal
@@ -64,13 +63,7 @@ INPUTS = [
     {"key": "mode", "label": "Mode", "type": "select", "required": False, "options": MODES},
 ]
 OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[House]:
-    """One daemon; each test has its own tool."""
-    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True) as made:
-        yield made
+home = of_module(house, {"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True)  # each test has its own tool
 
 
 def pixie(home: House, name: str, *, dotenv: str = "", **keys: Any) -> Path:
