@@ -175,6 +175,12 @@ def require() -> Callable[[object, str], None]:
     return check
 
 
+@pytest.fixture
+def require_root(require: Callable[[object, str], None]) -> None:
+    """Only root may mount, and become somebody else."""
+    require(os.geteuid() == 0, "needs root")
+
+
 @pytest.fixture(autouse=True)
 def _nothing_beside() -> Iterator[None]:
     yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -72,8 +71,7 @@ sys.exit(main(["status"]))
 """
 
 
-def test_a_socket_that_may_not_be_used_exits_6(px: Px, daemon: FakeDaemon, require: Any) -> None:
-    require(os.geteuid() == 0, "needs root to become somebody else")
+def test_a_socket_that_may_not_be_used_exits_6(px: Px, daemon: FakeDaemon, require_root: None) -> None:
     ended = px(argv=[sys.executable, "-c", AS_NOBODY])
     assert (ended.code, ended.out, "no access to" in ended.err) == (6, b"", True)
 

@@ -31,17 +31,12 @@ FOREIGN = "http://evil.example"
 
 @pytest.fixture(scope="module")
 def calls() -> Iterator[Calls]:
-    """The daemon, made under an umask that would open everything; `other` was never touched."""
-    before = os.umask(0)
-    try:
-        with kernels_house(LADDER) as made:
-            os.umask(before)
-            made.run("other", "keep = 42")
-            pid = made.show("other")["pid"]
-            yield made
-            assert (made.value("other", "keep"), made.show("other")["pid"]) == ("42", pid)
-    finally:
-        os.umask(before)
+    """The daemon; `other` was never touched."""
+    with kernels_house(LADDER) as made:
+        made.run("other", "keep = 42")
+        pid = made.show("other")["pid"]
+        yield made
+        assert (made.value("other", "keep"), made.show("other")["pid"]) == ("42", pid)
 
 
 def refused(answer: Answer, status: int, kind: str) -> dict[str, Any]:
@@ -239,7 +234,7 @@ for path in [pxd, connection.replace("connection.json", "ipc-1")]:
 
 @pytest.mark.deep
 def test_d10_another_user_is_refused(calls: Calls, require_root: None) -> None:
-    """Neither the connection file, nor the sockets, nor the cells' output, whatever the umask was."""
+    """Neither the connection file, nor the sockets, nor the cells' output. Under any umask: test_e2e_api.py."""
     calls.run("d10-other", "print('private')")
     places = [calls.show("d10-other")["connection_file"], calls.house.home / "state" / "cells", calls.house.socket]
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable

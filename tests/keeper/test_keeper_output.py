@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from e2e.house import small_disk
 from keeper.keeper_rig import Rig, one_rung, records, until
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
@@ -88,49 +88,40 @@ PIPE = 64 << 10
 """What a pipe holds (pipe(7))."""
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system, where we may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], check=False)
-    if done.returncode != 0:
-        pytest.skip("mounting takes root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig], small_disk: Path) -> None:
-    spill = 16 << 10
-    rig = rigs(log_dir=str(small_disk), log_spill_bytes=spill)
-    link = rig.up()
-    filler = small_disk / "filler"
-    filler.write_bytes(b"x" * (100 << 10))
-    reserve = small_disk / "reserve"  # room for what is kept in memory, once the talker has filled the disk again
-    reserve.write_bytes(b"x" * (64 << 10))
-    talker = rig.spec(["/bin/sh", "-c", "while :; do echo a line; done"])
-    pid = link.call("spawn", **talker)["child"]["pid"]
-    degraded = link.event("log_degraded", unit="tool:probe")
-    assert degraded["errno"] == errno.ENOSPC
-    kept = rig.spawn(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
-    assert link.exit(kept["key"])["code"] == 0
-    until(lambda: link.call("list", prefix="tool:probe")["children"][0]["exit"] is None)
-    most, io = DISK + spill + 2 * PIPE, Path(f"/proc/{pid}/io")
-    until(lambda: int(io.read_text().split()[3]) > most, "more than disk, memory and pipes can hold")
-    filler.unlink()
-    recovered = link.event("log_recovered", unit="tool:probe")
-    assert recovered["lost_bytes"] > 0
-    link.stop(talker["key"], 5)
-    reserve.unlink()
-    probes = small_disk / "tool" / "probe"
-    until(lambda: any(record[4] == GAP for record in records(probes)), "all that was kept in memory is written")
-    told = records(probes)
-    gaps = [length for _, _, length, _, stream, _ in told if stream == GAP]
-    assert gaps[0] == recovered["lost_bytes"]
-    positions = [position for position, *_ in told]
-    assert positions == sorted(positions)
-    assert positions[-1] <= len(rig.output("tool:probe"))
-    until(lambda: rig.output("tool:quiet") == b"kept\n", "what it said meanwhile")
+def test_a_full_disk_harms_nobody_and_the_gap_is_counted(
+    rigs: Callable[..., Rig], tmp_path: Path, require_root: None
+) -> None:
+    spill, disk = 16 << 10, tmp_path / "disk"
+    with small_disk(disk, str(DISK)):
+        rig = rigs(log_dir=str(disk), log_spill_bytes=spill)
+        link = rig.up()
+        filler = disk / "filler"
+        filler.write_bytes(b"x" * (100 << 10))
+        reserve = disk / "reserve"  # room for what is kept in memory, once the talker has filled the disk again
+        reserve.write_bytes(b"x" * (64 << 10))
+        talker = rig.spec(["/bin/sh", "-c", "while :; do echo a line; done"])
+        pid = link.call("spawn", **talker)["child"]["pid"]
+        degraded = link.event("log_degraded", unit="tool:probe")
+        assert degraded["errno"] == errno.ENOSPC
+        kept = rig.spawn(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
+        assert link.exit(kept["key"])["code"] == 0
+        until(lambda: link.call("list", prefix="tool:probe")["children"][0]["exit"] is None)
+        most, io = DISK + spill + 2 * PIPE, Path(f"/proc/{pid}/io")
+        until(lambda: int(io.read_text().split()[3]) > most, "more than disk, memory and pipes can hold")
+        filler.unlink()
+        recovered = link.event("log_recovered", unit="tool:probe")
+        assert recovered["lost_bytes"] > 0
+        link.stop(talker["key"], 5)
+        reserve.unlink()
+        probes = disk / "tool" / "probe"
+        until(lambda: any(record[4] == GAP for record in records(probes)), "all that was kept in memory is written")
+        told = records(probes)
+        gaps = [length for _, _, length, _, stream, _ in told if stream == GAP]
+        assert gaps[0] == recovered["lost_bytes"]
+        positions = [position for position, *_ in told]
+        assert positions == sorted(positions)
+        assert positions[-1] <= len(rig.output("tool:probe"))
+        until(lambda: rig.output("tool:quiet") == b"kept\n", "what it said meanwhile")
 
 
 # -- the files, without a keeper ---------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from kernels.cell_folder import finish, log_of, writer_of
 from kernels.room_house import PATIENT, RoomHouse, eventually, room_house
 from supervisord_py.errors import StartFailedError, UnknownUnitError
 from supervisord_py.kernels import cell_store
-from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.live_session import CUT_OFF
 from supervisord_py.kernels.session import CellStatus, Owner, SessionState, StartRequest
@@ -326,13 +325,3 @@ async def test_a_cell_whose_files_go_or_cannot_be_made_says_that_output_is_lost_
     kill(house, "default")
     assert (await call).cells[0].status is CellStatus.ERROR
     assert not list(cells.rglob("*.jsonl")), "what is gone stays gone"
-
-
-def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_path: Path) -> None:
-    before = os.umask(0o277)
-    try:
-        folder = folder_of_cells(tmp_path / "state" / "cells", "a-1")
-    finally:
-        os.umask(before)
-    assert [it.stat().st_mode & 0o777 for it in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
-    assert folder_of_cells(tmp_path / "state" / "cells", "a-1") == folder
