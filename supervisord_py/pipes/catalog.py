@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.errors import PxError, UnknownUnitError
@@ -68,13 +68,6 @@ def write_pipe(file: Path, text: str) -> None:
         raise DiskError(detail, hint="pxctl doctor", unit=f"pipe:{file.parent.name}") from None
 
 
-class Change(NamedTuple):
-    """What became of a pipe. `broken`: it became so, is new and so, or is so in another way. `mended`: it was."""
-
-    kind: str  # added, changed, removed, broken, mended
-    name: str
-
-
 class PipeCatalog:
     """The pipes of one directory. `refresh` blocks and may be called in any thread; the rest touches no file.
 
@@ -118,8 +111,11 @@ class PipeCatalog:
             return known is not None and self._stamp(name) == known
         return False
 
-    def refresh(self) -> tuple[Change, ...]:
-        """Look at the directory, read what changed, and say what did, by name. Each change is told once."""
+    def refresh(self) -> list[tuple[str, str]]:
+        """Look at the directory, read what changed; return what became of each that did, by name, and its name.
+
+        Words are added, changed, removed, broken (new and so, become so, or in another way), mended. Each is told once.
+        """
         with self._lock:
             try:
                 with os.scandir(self.pipes_dir) as found:
@@ -128,7 +124,7 @@ class PipeCatalog:
                 names = []
             except OSError as error:
                 self.trouble = f"cannot look into {self.pipes_dir}: {error.strerror}"
-                return ()
+                return []
             self.trouble = None
             # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
             before, after = self.pipes, {name: each for name in names if (each := self._look(name)) is not None}
@@ -136,15 +132,15 @@ class PipeCatalog:
             for name in sorted(before.keys() | after.keys()):
                 old, new = before.get(name), after.get(name)
                 if new is None:
-                    changes.append(Change("removed", name))
+                    changes.append(("removed", name))
                 elif new is not old and isinstance(new, BrokenPipe):
-                    changes.append(Change("broken", name))
+                    changes.append(("broken", name))
                 elif new is not old:
-                    kind = "added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed"
-                    changes.append(Change(kind, name))
+                    word = "added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed"
+                    changes.append((word, name))
             if changes:
                 self.pipes = after
-            return tuple(changes)
+            return changes
 
     def _look(self, name: str) -> Declared | None:
         """Return the pipe of a folder as it is now; None when it holds none."""

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -320,7 +320,6 @@ class PipesContext:
         return self.build(pipe, chosen, **again(it))
 
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
-        """Return the time zone of a pipe, else the one of those that name none."""
         return (definition and definition.timezone) or self.config.timezone or self.machine_zone
 
     def _zone(self) -> tzinfo:
@@ -350,12 +349,10 @@ def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
     """
     start, end, context = it.context_start or it.queued_at, it.context_end or it.queued_at, it.plan.context
     local = datetime.fromtimestamp(end, UTC).astimezone(ZoneInfo(zone))
-    minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
-    offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     lines = [
         f"Time range: {to_text(start)} to {to_text(end)}",
         f"Date: {local.date().isoformat()}",
-        f"Timezone: {zone} (UTC{offset})",
+        f"Timezone: {zone} (UTC{local.isoformat()[-6:]})",
         f"Output directory: ./output/{it.id}/",
         f"API: {api}",
     ]

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,7 +26,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLa
 from supervisord_py.ledger.pipes import Trigger
 from supervisord_py.pipes import models
 from supervisord_py.pipes.adapters import sentence
-from supervisord_py.pipes.catalog import Change, DiskError, write_pipe
+from supervisord_py.pipes.catalog import DiskError, write_pipe
 from supervisord_py.pipes.context import FEW
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
 from supervisord_py.pipes.front_matter import Value, set_keys
@@ -72,21 +72,21 @@ class PipeFiles:
         async with self._looking:
             catalog = self._room.catalog
             changes = catalog.refresh() if len(catalog.pipes) <= FEW else await asyncio.to_thread(catalog.refresh)
-            for change in changes:
-                await self._take(change)
+            for word, name in changes:
+                await self._take(word, name)
             if changes:
                 self._room.look_again()
 
-    async def _take(self, change: Change) -> None:
-        declared = self._room.catalog.pipes.get(change.name)
+    async def _take(self, word: str, name: str) -> None:
+        declared = self._room.catalog.pipes.get(name)
         problem = sentence(declared.problem) if isinstance(declared, models.BrokenPipe) else None
-        self._room.events.publish(f"pipe_{change.kind}", f"pipe:{change.name}", config_error=problem)
+        self._room.events.publish(f"pipe_{word}", f"pipe:{name}", config_error=problem)
         if isinstance(declared, models.PipeDefinition):
             await self.settle(declared)
         elif isinstance(declared, models.BrokenPipe):
-            _log.warning("pipe_broken", pipe=change.name, detail=problem)
+            _log.warning("pipe_broken", pipe=name, detail=problem)
         else:
-            self._room.task(self.gone(change.name, "its folder was deleted"))
+            self._room.task(self.gone(name, "its folder was deleted"))
 
     async def gone(self, pipe: str, why: str) -> None:
         """End everything of a pipe that is not there any more, and forget it; its executions stay."""
@@ -282,9 +282,8 @@ async def fetch(address: str) -> bytes:
 
 def _name_of(path: str) -> str:
     """Return what to call the pipe of a file or address: its name without `.md`, or the folder's of a `pipe.md`."""
-    parts = [each for each in path.split("/") if each]
-    stem = parts[-1].removesuffix(".md") if parts else ""
-    return parts[-2] if stem == "pipe" and len(parts) > 1 else stem
+    stem = PurePosixPath(path).name.removesuffix(".md")
+    return (stem == "pipe" and PurePosixPath(path).parent.name) or stem
 
 
 def _local(source: str, examples_dir: Path) -> tuple[Path, Path | None]:

@@ -8,6 +8,7 @@ parsed again before it is given away.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias, Union
@@ -97,9 +98,6 @@ def _single(value: str) -> str:
 Value: TypeAlias = Union[str, bool, int, float, "list[Value]", "dict[str, Value]", None]  # a JSON value
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_PLAIN = re.compile(r"(?=[A-Za-z_/]|\./)[A-Za-z0-9_./+-]+(?::[A-Za-z0-9_./+-]+)*(?: [A-Za-z0-9_./+-]+)*|0|[1-9][0-9]*")
-_OTHER_MEANING = frozenset({"yes", "no", "on", "off", "y", "n", "null"})
-"""Booleans and nulls of some readers; `true` and `false` are meant by whoever writes them."""
 _BY_HAND = "change the file by hand"
 
 
@@ -175,16 +173,13 @@ def _end(node: Any, header: str) -> int:
 
 def inline(value: Value) -> str:
     """Return a value as it is written after `key: `, quoted where a reader of YAML could take it for something else."""
-    match value:
-        case str() if _PLAIN.fullmatch(value) and value.lower() not in _OTHER_MEANING:
-            return value
-        case str() if value.isprintable():
-            return _single(value)
-        case list():
-            return f"[{', '.join(map(inline, value))}]"
-        case dict():
-            return f"{{{', '.join(f'{inline(key)}: {inline(each)}' for key, each in value.items())}}}"
-    return json.dumps(value)  # a string of JSON is one of YAML
+    import yaml
+
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value)  # a string of JSON is one of YAML; else it would stand on several lines
+    # In a list of one: a text alone would be followed by a line that ends the document.
+    written: str = yaml.safe_dump([value], default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
+    return written.strip()[1:-1]
 
 
 def _as_read(value: Value) -> object:

@@ -73,14 +73,10 @@ def remove_raw(folder: Path) -> None:
             (folder / file).unlink()
 
 
-def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
-    """Return bytes of a stream; empty at its end, or where there is no file. Blocking."""
-    return _read(f"{folder}/{FILES[stream]}", offset, limit)
-
-
-def _read(file: str, offset: int, limit: int) -> bytes:
+def read(folder: Path, file: str, offset: int, limit: int) -> bytes:
+    """Return bytes of one of the `FILES`; empty at its end, or where there is none. Blocking."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{folder}/{file}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, limit, offset)
         finally:
@@ -102,11 +98,11 @@ def texts(folder: Path, limit: int) -> dict[str, Any]:
     head = limit // HEAD_SHARE
     for stream in BOTH:
         whole = size(folder, stream) or 0
-        raw = read(folder, stream, 0, limit) if whole else b""
+        raw = read(folder, FILES[stream], 0, limit) if whole else b""
         text = raw.decode("utf-8", "replace")
         if whole > limit:
             first = codecs.getincrementaldecoder("utf-8")("replace").decode(raw[:head])
-            last = decode_tail(read(folder, stream, whole - limit + head - 4, limit - head + 4), limit - head)
+            last = decode_tail(read(folder, FILES[stream], whole - limit + head - 4, limit - head + 4), limit - head)
             text = f"{first}\n[... {whole - limit} bytes left out ...]\n{last}"  # no cut character on either side
         facts |= {stream.value: text, f"{stream.value}_bytes": whole}
     return facts
@@ -210,7 +206,7 @@ class Copier:
         moved = False
         for stream in BOTH:
             file = (RAW if self._copied else FILES)[stream]
-            if data := _read(f"{self._folder}/{file}", self._read[stream], STEP_BYTES):
+            if data := read(self._folder, file, self._read[stream], STEP_BYTES):
                 moved = True
                 self._read[stream] += len(data)
                 self._take(stream, data)
@@ -287,14 +283,14 @@ FollowItem = FollowOutput | FollowNews
 
 def pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
     """Return what each stream has from its offset on, where it has something. Blocking."""
-    found = (FollowOutput(each, at, read(folder, each, at, PIECE_BYTES)) for each, at in offsets.items())
+    found = (FollowOutput(each, at, read(folder, FILES[each], at, PIECE_BYTES)) for each, at in offsets.items())
     return [piece for piece in found if piece.data]
 
 
 def page(folder: Path, row: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
     """Return a piece of an execution's output, as its `row` stood before. Blocking."""
     total, is_final = size(folder, stream), row.status.is_final
-    data = read(folder, stream, offset, limit)
+    data = read(folder, FILES[stream], offset, limit)
     is_gone = total is None and getattr(row, f"{stream.value}_bytes", 0) > 0
     is_cut = is_final and (row.lost_bytes > 0 or is_gone)
     is_end = is_final and not is_cut and offset + len(data) >= (total or 0)

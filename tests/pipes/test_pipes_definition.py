@@ -227,9 +227,9 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         ("a: 1\n", {"r": {"max": 3, "on": True, "x y": [None, 1.5]}},
          "a: 1\nr: {max: 3, 'on': true, x y: [null, 1.5]}\n"),
         ("a: 1\n", {"s": "*/30 * * * *", "t": "9:30", "u": "it's", "v": "", "w": "no"},
-         "a: 1\ns: '*/30 * * * *'\nt: '9:30'\nu: 'it''s'\nv: ''\nw: 'no'\n"),
+         "a: 1\ns: '*/30 * * * *'\nt: '9:30'\nu: it's\nv: ''\nw: 'no'\n"),
         ("a: 1\n", {"s": "every 10m", "t": "600", "u": "pipe_completed:x", "v": "~/x", "w": "./a.sh"},
-         "a: 1\ns: every 10m\nt: 600\nu: pipe_completed:x\nv: '~/x'\nw: ./a.sh\n"),
+         "a: 1\ns: every 10m\nt: '600'\nu: 'pipe_completed:x'\nv: ~/x\nw: ./a.sh\n"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

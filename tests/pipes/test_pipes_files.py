@@ -38,7 +38,7 @@ def catalog(tmp_path: Path) -> PipeCatalog:
 
 
 def look(catalog: PipeCatalog) -> list[tuple[str, str]]:
-    return [(each.kind, each.name) for each in catalog.refresh()]
+    return catalog.refresh()
 
 
 def test_the_life_of_a_pipe(catalog: PipeCatalog) -> None:

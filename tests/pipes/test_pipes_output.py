@@ -74,7 +74,7 @@ def test_records_and_text_of_a_format_go_into_files_of_their_own(tmp_path: Path)
     made = copier(tmp_path, parser="pi-jsonl")
     made.finish()
     assert made.summary.settled
-    assert (output.read(tmp_path, OUT, 0, 100), output.size(tmp_path, ERR)) == (b"it is [redacted]\n", 0)
+    assert (output.read(tmp_path, "stdout", 0, 100), output.size(tmp_path, ERR)) == (b"it is [redacted]\n", 0)
     assert KEY not in (tmp_path / "events.jsonl").read_text()
     assert made.redact(f"failed with {KEY}") == "failed with [redacted]"
     assert {it.stat().st_mode & 0o777 for it in tmp_path.iterdir()} == {0o600}
@@ -98,7 +98,7 @@ def test_a_full_disk_loses_nothing_of_what_it_takes_later(tmp_path: Path, monkey
             with pytest.raises(OSError, match="space"):
                 made.finish()
     made.finish()
-    assert output.read(tmp_path, OUT, 0, 100) == b"first second"
+    assert output.read(tmp_path, "stdout", 0, 100) == b"first second"
 
 
 @pytest.mark.parametrize(
