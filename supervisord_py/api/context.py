@@ -30,7 +30,8 @@ from supervisord_py.tools.service import Tools
 
 T = TypeVar("T")
 Document = dict[str, Any]
-Work = Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]]
+Told = Callable[[CallEvent], None]
+Work = Callable[[Told], Coroutine[Any, Any, Document]]
 _LAST_CHANCE_SECONDS = 10.0
 _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
 _log = structlog.get_logger(__name__)

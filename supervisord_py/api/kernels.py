@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -23,7 +23,7 @@ from aiohttp import web
 from supervisord_py.api import schemas as s
 from supervisord_py.api import streams
 from supervisord_py.api.auth import instance_of_peer
-from supervisord_py.api.context import ApiCall, Document, HeldCall
+from supervisord_py.api.context import ApiCall, Document, HeldCall, Told
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE
 from supervisord_py.api.units import change_unit, measure
@@ -31,10 +31,7 @@ from supervisord_py.errors import InvalidInputError, UnknownUnitError
 from supervisord_py.kernels import render
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 from supervisord_py.kernels.live_session import SessionView
-from supervisord_py.kernels.session import BackendName, CallRequest, Cell, CellResult, Owner, StartRequest
-
-if TYPE_CHECKING:
-    from supervisord_py.kernels.session import CallEvent, CallResult
+from supervisord_py.kernels.session import BackendName, CallRequest, CallResult, Cell, CellResult, Owner, StartRequest
 
 LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
@@ -105,7 +102,7 @@ async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
         started, view = await kernels.start(request)
         return 201 if started else 200, session_document(call, view)
 
-    async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
+    async def work(told: Told) -> dict[str, Any]:
         return session_document(call, (await kernels.start(request, told))[1])
 
     return await tell(call, media, HeldCall(call.live, call.request.path, work, ends_with_client=False))
@@ -160,7 +157,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         **place,
     )
 
-    async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
+    async def work(told: Told) -> dict[str, Any]:
         return await _finished(call, body.notebook, await kernels.execute(request, told))
 
     held = HeldCall(call.live, call.request.path, work, ends_with_client=True)

@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 import structlog
@@ -36,8 +37,10 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stderr
     logging.raiseExceptions = False  # a stream that is gone or full loses lines, nothing else
     handler: logging.Handler = logging.StreamHandler(stream)
-    if stderr_is_journal(os.environ.get("JOURNAL_STREAM"), stream):
-        handler = _JournalHandler(stream)
+    with suppress(OSError, ValueError):  # a stream that has no descriptor
+        seen = os.fstat(stream.fileno())
+        if os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}":  # the connection (systemd.exec(5))
+            handler = _JournalHandler(stream)
     renderer: Processor = _json
     if stream.isatty():
         plain, colors = structlog.dev.plain_traceback, "NO_COLOR" not in os.environ
@@ -82,15 +85,6 @@ class _JournalHandler(logging.StreamHandler[TextIO]):
     def close(self) -> None:
         self._socket.close()
         super().close()
-
-
-def stderr_is_journal(named: str | None, stream: TextIO) -> bool:
-    """Say whether a stream is the connection that JOURNAL_STREAM (`device:inode`) names (systemd.exec(5))."""
-    try:
-        seen = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return named == f"{seen.st_dev}:{seen.st_ino}"
 
 
 def journal_entry(facts: Mapping[str, Any]) -> bytes:

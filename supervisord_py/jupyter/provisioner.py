@@ -19,20 +19,17 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import quote
 
+from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.kernels.kernelspecs import Kernelspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jupyter_client.connect import KernelConnectionInfo
 
 ENDED = 1  # what `poll` says of a life whose own code nobody knows
 RECONNECT_SECONDS = 0.25

@@ -13,12 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Mapping
 
 from supervisord_py.keeper.procfs import slurp
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CONTROLLERS = ("cpu", "memory", "pids")
 CPU_PERIOD = 100_000  # microseconds, the kernel's default

@@ -9,12 +9,9 @@ from __future__ import annotations
 import heapq
 import selectors
 import time
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Callback = Callable[[], object]
+Callback = Callable[[], object]
 
 
 class Timer:

@@ -10,14 +10,11 @@ set size confirms the sum before anything is killed. One timer serves all; there
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from supervisord_py.keeper import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from supervisord_py.keeper.loop import Loop, Timer
-    from supervisord_py.keeper.tree import HeldChild, Membership
+from supervisord_py.keeper.loop import Loop, Timer
+from supervisord_py.keeper.tree import HeldChild, Membership
 
 GROWTH_BYTES_PER_SECOND = 2e9
 MIN_SECONDS = 0.005

@@ -12,11 +12,7 @@ import os
 import signal
 import struct
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ctypes
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

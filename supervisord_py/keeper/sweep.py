@@ -12,19 +12,14 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable, Iterator
 
 from supervisord_py.keeper import cgroup, procfs
+from supervisord_py.keeper.procfs import Process
 from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT
+from supervisord_py.keeper.tree import HeldChild
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from supervisord_py.keeper.procfs import Process
-    from supervisord_py.keeper.tree import HeldChild
-
-    Found = tuple[Process, str]  # a process that was left, and the unit it belonged to ("": the control plane)
-
+Found = tuple[Process, str]  # a process that was left, and the unit it belonged to ("": the control plane)
 SWEEP_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 RECORD_NAME = "children"

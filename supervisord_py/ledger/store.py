@@ -70,18 +70,14 @@ class Job:
 
 
 class Ledger:
-    """What is remembered. Make it with `open`; use it on the loop that opened it.
-
-    Attributes: degraded: why the disk takes nothing at present, None when all is well. lost_writes: how many writes
-    were dropped, since the opening, because too many were waiting for the disk. recovered_from: where a file that was
-    damaged at the opening is now, and what SQLite said of it (`moved_to`, `detail`); None when it was sound.
-    """
+    """What is remembered. Make it with `open`; use it on the loop that opened it."""
 
     def __init__(self, path: Path, limits: StoreLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
-        self.degraded: str | None = None
-        self.lost_writes = 0
+        self.degraded: str | None = None  # why the disk takes nothing at present; None when all is well
+        self.lost_writes = 0  # how many were dropped because too many were waiting for the disk
         self._loop = loop
+        # Where a file that was damaged is now, and what SQLite said of it; None when it was sound.
         self._writing, self.recovered_from = schema.open_for_writing(path, time.time())
         try:
             self._reading = schema.connect(path, read_only=True)
@@ -155,8 +151,7 @@ class Ledger:
     async def call(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run an operation in the next commit, and return its result.
 
-        Raises:
-            LedgerDegradedError: The disk takes nothing; the operation has no effect, unless it stalled at the commit.
+        Raises LedgerDegradedError: the disk takes nothing; it has no effect, unless it stalled at the commit.
         """
         result: T = await self._queued(operation, keeps=False)
         return result

@@ -69,21 +69,12 @@ def write_pipe(file: Path, text: str) -> None:
 
 
 class PipeCatalog:
-    """The pipes of one directory. `refresh` blocks and may be called in any thread; the rest touches no file.
-
-    Args:
-        pipes_dir: Folders of pipes; missing is empty.
-        default_agent: Of pipes that name none.
-
-    Attributes:
-        pipes: What the last look saw, by name, sorted; broken ones included.
-        trouble: Why the directory could not be looked at the last time.
-    """
+    """The pipes of one directory. `refresh` blocks and may be called in any thread; the rest touches no file."""
 
     def __init__(self, pipes_dir: Path, *, default_agent: str = DEFAULT_AGENT) -> None:
         self.pipes_dir = pipes_dir
-        self.pipes: Mapping[str, Declared] = {}
-        self.trouble: str | None = None
+        self.pipes: Mapping[str, Declared] = {}  # what the last look saw, by name, sorted; broken ones included
+        self.trouble: str | None = None  # why the directory could not be looked at the last time
         self._default_agent = default_agent
         self._lock = threading.Lock()
         self._stamps: dict[str, _Stamp] = {}  # of the files as they were read

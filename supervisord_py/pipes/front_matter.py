@@ -28,18 +28,14 @@ _LINE_END = re.compile(r"\r?\n")
 
 
 class FrontMatter(NamedTuple):
-    """A file, taken apart.
-
-    Attributes:
-        start, end: Of the header in `text`, its last line end included; the prompt's lines begin at `body_start`.
-    """
+    """A file, taken apart."""
 
     text: str
     header: Document  # what stands between the fences; its value is a dict
     body: str  # the prompt, without blank lines around it
-    start: int
+    start: int  # of the header in `text`, as is the next: its last line end is included
     end: int
-    body_start: int
+    body_start: int  # where the prompt's lines begin
     newline: str  # line end of the opening fence, for lines that are added
 
 

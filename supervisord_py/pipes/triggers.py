@@ -193,8 +193,7 @@ class Triggers:
     ) -> dict[str, list[dict[str, Any]]]:
         """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it.
 
-        Returns:
-            `claimed`: the pipes that it starts, and their executions; `suppressed`: those that it does not, and why.
+        Returns `claimed`: pipes that it starts, and their executions; `suppressed`: those that it does not, and why.
         """
         before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
         chain = (*before, source.pipe_name) if source is not None else ()
