@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import signal
-import socket
 import time
 from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, ndjson, problem, silent
+from cli.fake_daemon import FakeDaemon, ndjson, problem, silent
 from cli.px import Px
 from pxctl import streams
 from pxctl.client import Failure, Interrupted, Unreachable
@@ -22,14 +21,6 @@ LOGS, EVENTS = "GET /api/units/a/logs", "GET /api/events"
 def piece(data: bytes, position: int) -> dict[str, Any]:
     at = {"time": f"2026-11-21T10:00:{position:02d}Z", "position": position, "next_position": position + len(data)}
     return {**at, "stream": "stdout", "base64": base64.b64encode(data).decode()}
-
-
-def then_wait(raw: bytes) -> Any:
-    def answer(request: Request, connection: socket.socket) -> None:
-        connection.sendall(raw)
-        silent(request, connection)
-
-    return answer
 
 
 def test_timestamps_begin_lines_not_pieces_and_what_was_lost_is_told_on_stderr(px: Px, daemon: FakeDaemon) -> None:
@@ -73,7 +64,7 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
         problem(503, "shutdown", 1),
         b"",
         ndjson(piece(b"two\n", 4)),
-        then_wait(ndjson(piece(b"three\n", 8), whole=False)),
+        lambda asked, to: to.sendall(ndjson(piece(b"three\n", 8), whole=False)) or silent(asked, to),
     )
     process = px.popen("logs", "a", "-f", "-n", "10")
     assert process.stdout is not None

@@ -150,11 +150,3 @@ def test_a_cancel_during_a_tool_leaves_nothing_of_it(home: PipeHouse, mock: Mock
     assert not any(alive(int(pid)) for pid in marks.read_text().split())
     home.nothing_left()
     assert home.row(number).tokens == INPUT_TOKENS + OUTPUT_TOKENS, "what was paid for is told"
-
-
-def test_a_tool_that_leaves_something_behind_is_swept_at_a_normal_end(home: PipeHouse, mock: MockProvider) -> None:
-    mark = home.home / "left.pid"
-    mock.command = f"nohup setsid sleep 1000 >/dev/null 2>&1 & echo $! > {mark}"
-    done = home.execute("m-tool")
-    assert (done.ended, done.stdout.strip()) == (DONE, ANSWER)
-    assert not alive(int(mark.read_text()))

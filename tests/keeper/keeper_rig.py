@@ -287,7 +287,7 @@ class Rig:
 class RealKeeper(Rig):
     """For rooms above: started at once, in a short folder; its control planes lend their channel to the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         super().__init__(folder)
         self.argv = PLAIN_ARGV
         self.start()

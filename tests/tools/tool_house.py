@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
+from keeper.keeper_rig import RealKeeper, alive
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
@@ -35,8 +35,7 @@ class ToolHouse:
     events: EventStream
 
     def __init__(self, **pool: Any) -> None:
-        self.rig = Rig()
-        self.rig.argv = PLAIN_ARGV
+        self.rig = RealKeeper()
         self.tools = self.rig.dir / "tools"
         settings = ToolsSettings(python=sys.executable, **pool)
         self.config = ToolsConfig(self.rig.dir / "data", self.rig.dir / "run", settings)
@@ -50,19 +49,13 @@ class ToolHouse:
         self.launcher.catalog.refresh()
 
     async def open(self) -> ToolHouse:
-        await asyncio.to_thread(self.rig.start)
-        await self._control_plane()
-        return self
-
-    async def _control_plane(self) -> None:
-        channel = (await asyncio.to_thread(self.rig.connect)).channel.dup()
-        known = {"daemon_id": self.rig.daemon_id, "log_dir": self.rig.boot["log_dir"]}
-        self.placement = await KeeperClient.connect(channel, **known)
+        self.placement = await self.rig.client()
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
         catalog = Catalog([self.tools], self.config.settings)
         self.launcher = Tools(self.placement, self.ledger, catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
+        return self
 
     async def noted(self, name: str) -> None:
         """Wait until the keeper has the note that a tool is ready: its first answers may come before that."""
@@ -78,13 +71,13 @@ class ToolHouse:
         """Let the control plane vanish without a word to its tools, and start the next one."""
         await self.launcher.detach()
         await self._put_down()
-        await self._control_plane()
+        await self.open()
 
     async def _put_down(self) -> None:
         self.events.close()
         await self.ledger.close()
         self.placement.close()
-        self.rig.links[-1].end(1)
+        self.rig.end_control()
 
     async def close(self) -> None:
         """Stop everything, and see that nothing was left."""
