@@ -207,8 +207,8 @@ class PipeRig:
 
     async def rows(self, pipe: str | None = None) -> list[Execution]:
         await self.ledger.flush()
-        page = await self.room.executions(ExecutionFilter(pipe=pipe, limit=500))
-        return list(reversed(page.executions))
+        rows, _ = await self.room.executions(ExecutionFilter(pipe=pipe, limit=500))
+        return list(reversed(rows))
 
     async def said(self, unit: str | None = None) -> list[Any]:
         await self.ledger.flush()

@@ -101,7 +101,7 @@ async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Out
     """Yield the output of a pipe's newest execution, with `follow` of those that come, by offsets in files."""
     known, streams = 0, [each for each in (OutputStream.STDOUT, OutputStream.STDERR) if asked.stream in {None, each}]
     while True:
-        found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=asked.since, limit=1))).executions
+        found, _ = await pipes.executions(ExecutionFilter(pipe=pipe, since=asked.since, limit=1))
         for newest in found if found and found[0].id != known else ():
             begins = [0 if known else await _begin(pipes, newest.id, each, asked) for each in streams]
             known = newest.id

@@ -184,10 +184,10 @@ async def list_executions(
         before_id=cursor,
         limit=limit,
     )
-    page = await call.context.pipes.executions(wanted)
-    if named is not None and not page.executions:
+    rows, next_cursor = await call.context.pipes.executions(wanted)
+    if named is not None and not rows:
         call.context.pipes.get(named)
-    return list_document(page.executions, page.next_cursor)
+    return list_document(rows, next_cursor)
 
 
 async def _execution_of(call: ApiCall) -> Execution:

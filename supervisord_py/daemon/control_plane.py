@@ -207,7 +207,7 @@ class ControlPlane:
 
     def _kernels_config(self) -> KernelsConfig:
         kernels, paths = self.loaded.settings.kernels, self._paths
-        setting, origin = "kernels.gateway_token", self.loaded.origin("kernels.gateway_token")
+        setting, origin = "kernels.gateway_token", self.loaded.origins.get("kernels.gateway_token")
         return KernelsConfig(
             **msgspec.structs.asdict(kernels),
             run_dir=paths.run_dir,

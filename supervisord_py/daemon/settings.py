@@ -95,11 +95,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return `{key, value, origin}` of every setting: the key dotted, the value as it may be shown."""
-        values = {".".join(key): shown_value(*key, value_of(self.settings, *key)) for key in KEYS}
-        return [{"key": key, "value": value, "origin": self.origin(key)} for key, value in values.items()]
-
-    def origin(self, key: str) -> str:
-        return self.origins.get(key, "default")
+        values = ((".".join(key), shown_value(*key, value_of(self.settings, *key))) for key in KEYS)
+        return [{"key": key, "value": it, "origin": self.origins.get(key, "default")} for key, it in values]
 
 
 def keep_valid(folder: Path, loaded: Loaded) -> None:

@@ -345,14 +345,8 @@ class ExecutionFilter(NamedTuple):
     limit: int = DEFAULT_PAGE
 
 
-class ExecutionPage(NamedTuple):
-    """Executions, newest first. `next_cursor` is the `before_id` of the next page; None at the end."""
-
-    executions: tuple[Execution, ...]
-    next_cursor: int | None = None
-
-
-async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
+async def page(ledger: Ledger, wanted: ExecutionFilter) -> tuple[tuple[Execution, ...], int | None]:
+    """Return executions, newest first, and the `before_id` of the next page; None at the end."""
     limit = wanted.limit
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
@@ -369,7 +363,7 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     inner = f"SELECT id FROM pipe_executions {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
     rows = tuple(found[:limit])
-    return ExecutionPage(rows, rows[-1].id if len(found) > limit else None)
+    return rows, rows[-1].id if len(found) > limit else None
 
 
 _NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_executions UNION ALL

@@ -35,7 +35,7 @@ from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.due import Decision, Now, Progress, decide, period, stagger
 from supervisord_py.pipes.models import PipeDefinition, PipesConfig
 from supervisord_py.pipes.preflight import AgentShelf
-from supervisord_py.pipes.presets import ResolvedPreset, resolve
+from supervisord_py.pipes.presets import resolve
 from supervisord_py.process import clock
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
@@ -250,21 +250,22 @@ class PipesContext:
         One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
         """
         adapters, presets = await self.shelf.look()
-        found, config = ResolvedPreset(Preset(id=next(iter(pipe.presets), None))), self.config
+        chain: tuple[Preset, ...] = (Preset(id=next(iter(pipe.presets), None)),)
+        warnings: tuple[str, ...] = ()
         failure: dict[str, Any] = {"status": Status.QUEUED}
         try:
             adapters.get(pipe.agent)
-            found = resolve(pipe, presets)
+            chain, warnings = resolve(pipe, presets)
         except CannotRunError as error:
             failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}
         plan = structs.replace(
             pipe.plan,
-            timeout_seconds=min(seconds or pipe.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
+            timeout_seconds=min(seconds or pipe.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds),
             max_turns=pipe.plan.max_turns or MAX_TURNS,
-            retries=config.retries if pipe.retries.max_retries is None else pipe.retries.max_retries,
-            fallbacks=found.fallbacks,
+            retries=self.config.retries if pipe.retries.max_retries is None else pipe.retries.max_retries,
+            fallbacks=chain[1:],
         )
-        return Execution(id=0, pipe_name=pipe.name, plan=plan, preset=found.preset, **failure), found.warnings
+        return Execution(id=0, pipe_name=pipe.name, plan=plan, preset=chain[0], **failure), warnings
 
     def build(
         self,

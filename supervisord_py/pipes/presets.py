@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -36,14 +36,6 @@ class Presets(UserTables, frozen=True):
     file: str
     by_id: dict[str, Preset]
     default_id: str | None  # the one with `default = true`; it may be a broken one
-
-
-class ResolvedPreset(NamedTuple):
-    """What a pipe runs with, frozen into its execution. `warnings` are sentences for people."""
-
-    preset: Preset
-    fallbacks: tuple[Preset, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 def load_presets(file: Path) -> Presets:
@@ -93,13 +85,12 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
         yield wrong("api_key", "is no reference; keys themselves have no place here", hint)
 
 
-def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
+def resolve(definition: PipeDefinition, presets: Presets) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
     """Say what a pipe runs with: its presets in order, else its own provider and model, else the default, else nothing.
 
-    With nothing the agent chooses; `"*"` stands for every preset not named before it. A pipe's own program asks no
-    model, so the default one is not for it.
-
-    Raises CannotRunError: none of them can be had, which fails the execution.
+    Returns the one to run with and those to try after it, and sentences for people. With nothing the agent chooses;
+    `"*"` stands for every preset not named before it. A pipe's own program asks no model, so the default one is not for
+    it. Raises CannotRunError: none of them can be had, which fails the execution.
     """
     asks_model, whole = definition.plan.agent != COMMAND, presets.file_problem
     words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
@@ -107,14 +98,14 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
     has_default = presets.default_id is not None or whole is not None
     if not words and not (asks_model and has_default and not (provider or model)):
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
-        return ResolvedPreset(own, warnings=() if whole is None else (sentence(whole),))
+        return (own,), () if whole is None else (sentence(whole),)
     names = dict.fromkeys(name for word in words or ("auto",) for name in _meant(word, presets))
     if not names:
         raise _missing(f'the pipe asks for every preset ("*"), and {presets.file} has none', "add one: [presets.NAME]")
     chain = tuple(presets.by_id[name] for name in names)
     if definition.effort is not None:  # wins over the preset's
         chain = tuple(structs.replace(each, effort=definition.effort) for each in chain)
-    return ResolvedPreset(chain[0], chain[1:])
+    return chain, ()
 
 
 def _meant(word: str, presets: Presets) -> Sequence[str]:

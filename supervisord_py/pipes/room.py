@@ -128,7 +128,7 @@ class Pipes(PipeViews):
 
     async def rendered(self, name: str) -> str:
         definition = usable(self.definition(name))
-        newest = (await ledger_pipes.page(self.ledger, ledger_pipes.ExecutionFilter(limit=1))).executions
+        newest, _ = await ledger_pipes.page(self.ledger, ledger_pipes.ExecutionFilter(limit=1))
         chosen, _warnings = await self.choose(definition)
         return self.build(definition, chosen, newest[0].id + 1 if newest else 1).rendered_prompt or ""
 
@@ -245,11 +245,10 @@ class Pipes(PipeViews):
             raise errors.UnknownUnitError(said, hint=hint, execution=number)
         return found
 
-    async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> ledger_pipes.ExecutionPage:
-        """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
-        found = await ledger_pipes.page(self.ledger, wanted)
-        rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
-        return found._replace(executions=tuple(rows))
+    async def executions(self, wanted: ledger_pipes.ExecutionFilter) -> tuple[Sequence[Execution], int | None]:
+        """Return a page of executions, without the texts of their output. Memory is ahead of the ledger."""
+        rows, cursor = await ledger_pipes.page(self.ledger, wanted)
+        return [self.view(run) if (run := self.runs.get(row.id)) else row for row in rows], cursor
 
     async def output(
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None

@@ -163,7 +163,7 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Loa
     file = '[kernels]\nexpose = "python"\nskip_check = false\n'
     loaded = load(file, PI_PY="bash", PI_PYTHON_SKIP_CHECK="1", PI_PYTHON_IPC_TRACE="nonsense")
     assert (loaded.settings.kernels.expose, loaded.settings.kernels.skip_check) == ("bash", True)
-    assert loaded.origin("kernels.expose") == "env PI_PY"
+    assert loaded.origins["kernels.expose"] == "env PI_PY"
     assert any("PI_PYTHON_IPC_TRACE" in warning for warning in loaded.warnings)
     assert load(file, PI_PY="bash", PX_KERNELS__EXPOSE="both").settings.kernels.expose == "both"
 

@@ -140,9 +140,9 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
             pick((None, "a", "nobody")), statuses, *times, pick((None, 150)), pick((1, 7, 500))
         )
         expected = [it.id for it in reversed(rows) if fits(it, wanted)]
-        got = await pipes.page(ledger, wanted)
-        assert [it.id for it in got.executions] == expected[: wanted.limit], wanted
-        assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
+        got, next_cursor = await pipes.page(ledger, wanted)
+        assert [it.id for it in got] == expected[: wanted.limit], wanted
+        assert next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
 
 
 async def test_the_last_of_each_pipe_and_what_was_used_since_a_moment(ledger: Ledger) -> None:

@@ -83,11 +83,11 @@ def test_the_file_is_read_whole_and_one_that_is_not_there_is_no_problem(load: An
 def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing(
     load: Any, definition: PipeDefinition, names: list[str | None]
 ) -> None:
-    found = resolve(definition, load())
-    assert [each.id for each in (found.preset, *found.fallbacks)] == names
-    assert resolve(pipe(), load("")).preset == Preset()
-    assert resolve(pipe(provider="native-ollama"), load()).preset.provider == "ollama"
-    assert [resolve(pipe(*it, effort="low"), load()).preset.effort for it in ((), ("good",))] == ["low", "low"]
+    chain, _ = resolve(definition, load())
+    assert [each.id for each in chain] == names
+    assert resolve(pipe(), load(""))[0] == (Preset(),)
+    assert resolve(pipe(provider="native-ollama"), load())[0][0].provider == "ollama"
+    assert [resolve(pipe(*it, effort="low"), load())[0][0].effort for it in ((), ("good",))] == ["low", "low"]
 
 
 def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any) -> None:
@@ -140,5 +140,5 @@ def test_a_broken_default_is_never_passed_over(load: Any) -> None:
     for text in ("[presets.main]\nmodle = 'x'\ndefault = true\n", "[presets.default]\n", "[presets.a"):
         found = refused(pipe(), load(text))
         assert found.error_type is ErrorType.CONFIG_ERROR
-        assert resolve(pipe(model="own"), load(text)).preset.model == "own"
-    assert resolve(pipe(), load(TWO_DEFAULTS)).preset.id == "a"
+        assert resolve(pipe(model="own"), load(text))[0][0].model == "own"
+    assert resolve(pipe(), load(TWO_DEFAULTS))[0][0].id == "a"
