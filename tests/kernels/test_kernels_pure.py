@@ -1,0 +1,290 @@
+"""What needs no kernel: how the end of a cell is judged and told, what of an environment passes, notebooks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from kernels.cell_folder import CELL, finish, log_of, writer_of
+from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.config import CellLimits, legacy_settings
+from supervisord_py.kernels.environment import NOTHING, OURS, Activation, EnvRules, Why, deactivated, filtered
+from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
+from supervisord_py.kernels.render import cells_of_notebook, cells_of_script, detailed_outputs, executed, export
+from supervisord_py.kernels.session import Cell, CellError, CellResult, CellStatus, Step, Variables
+from supervisord_py.ledger.kernels import KernelCellRow
+from supervisord_py.process.child_environment import Environment
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
+
+KEPT, LOST = Variables.KEPT, Variables.LOST
+INT, KILL = Step("sigint", 0.0), Step("sigkill", 4.0)
+OK, TIMED_OUT, CANCELLED, ERROR = CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.CANCELLED, CellStatus.ERROR
+GONE = KernelGoneError("gone")
+
+
+def record(code: int | None = None, signum: int | None = None, verdict: Verdict | None = None) -> ExitRecord:
+    return ExitRecord("k", "kernel:x", Identity(1, 1, "b"), 1.0, 2.0, code, signum, 0.0, 0.0, 0, 0, 0, verdict)
+
+
+SEGV, STOP = End(Reason.SIGNAL, record(None, 11)), End(Reason.STOPPED, record(None, 15))
+OVER = Verdict(Reason.MEMORY_LIMIT, "watchdog", 1.0, 9, 300 << 20, 200 << 20)
+MEMORY = End(Reason.MEMORY_LIMIT, record(None, 9, OVER))
+
+
+INTERRUPTED = {"reply": Reply(ERROR, CellError("KeyboardInterrupt", "")), "steps": (INT,)}
+CASES: list[Any] = [
+    # the outcome's members, kernel's end -> status, variables, name of the error, part of the sentence
+    ({"reply": Reply(OK)}, None, (OK, KEPT, None, None)),
+    ({"reply": Reply(OK, ask_exit=True)}, None, (OK, LOST, None, "exit()")),
+    ({"reply": Reply(ERROR, CellError("E", "no"))}, None, (ERROR, KEPT, "E", "failed (E). Cell 3 was not run.")),
+    ({"reply": Reply(ERROR), "is_stateless": True}, None, (ERROR, KEPT, None, "failed. Cell 3 was not run.")),
+    ({"reply": Reply(ERROR, CellError("StdinNotImplementedError", ""))}, None,
+     (ERROR, KEPT, "StdinNotImplementedError", "asked for input")),
+    ({**INTERRUPTED, "cut": TIMED_OUT}, None,
+     (TIMED_OUT, KEPT, "KeyboardInterrupt", "ran out of time: interrupted after 30 s, by sigint; variables are kept.")),
+    ({"reply": Reply(OK), "cut": TIMED_OUT, "steps": (INT,)}, None, (TIMED_OUT, KEPT, "TimedOut", "ran out of time")),
+    ({"reply": Reply(OK), "cut": TIMED_OUT, "variables": LOST, "steps": (INT, KILL)}, None,
+     (TIMED_OUT, LOST, "TimedOut", "the kernel was killed after 30 s, by sigkill; all variables are lost.")),
+    ({"reply": Reply(OK), "cut": CANCELLED, "steps": (INT,)}, None, (OK, KEPT, None, None)),
+    ({"gone": GONE, "cut": CANCELLED, "variables": LOST, "steps": (INT,)}, None,
+     (CANCELLED, LOST, "Cancelled", "was cancelled: the kernel was killed")),
+    ({"gone": GONE, "variables": LOST}, SEGV, (ERROR, LOST, "KernelDied", "cut off. The kernel was killed by SIGSEGV")),
+    ({"gone": GONE, "variables": LOST}, MEMORY, (ERROR, LOST, "ResourceLimitExceeded", "over its memory limit")),
+    ({"gone": GONE, "variables": LOST}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
+    ({"reply": Reply(OK)}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
+    ({"reply": Reply(OK)}, SEGV, (OK, LOST, None, None)),
+    ({"reply": Reply(ERROR, CellError("E", ""))}, SEGV, (ERROR, LOST, "E", "The kernel is gone")),
+    ({"reply": Reply(OK), "is_stateless": True}, STOP, (CANCELLED, KEPT, "KernelStopped", "stopped on request")),
+    ({"gone": GONE, "cut": TIMED_OUT, "is_stateless": True}, None, (TIMED_OUT, KEPT, "TimedOut", "ended after 30 s.")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
+def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_end: End | None, expected: Any) -> None:
+    judged = judge(CellOutcome(**told), kernel_end)
+    status, variables, name, part = expected
+    assert (judged.status, judged.variables, judged.error and judged.error.name) == (status, variables, name)
+    said = sentence(CellPlace(1, 3, "load  the\ndata"), judged, 30.04)
+    assert (said is None, (part or "") in (said or "")) == (part is None, True), said
+    assert said is None or said.startswith("Cell 2 of 3 (load the data) "), said
+
+
+def test_of_a_session_of_its_own_nothing_is_said_to_be_kept() -> None:
+    own = CellPlace(1, 5, is_own=True)
+    for told in ({"reply": Reply(ERROR)}, {**INTERRUPTED, "cut": TIMED_OUT}):
+        said = str(sentence(own, judge(CellOutcome(**told), None), 1.0))  # type: ignore[arg-type]
+        assert "Cells 3 to 5 were not run." in said
+        assert ("kept" in said, said.endswith("gone with it.")) == (False, True)
+    assert sentence(CellPlace(0, 1), CellOutcome(status=ERROR), 0.0) == "The cell failed."
+
+
+def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_beginning() -> None:
+    report = "noise\nFatal Python error: Segmentation fault\n" + "\n".join(f"frame {n}" for n in range(50))
+    judged = judge(CellOutcome(gone=GONE, variables=LOST), End(Reason.SIGNAL, record(None, 11), report))
+    assert judged.error is not None
+    assert "not run again" in judged.error.value
+    assert "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0" in judged.error.value
+
+
+def test_our_names_win_and_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
+    bash, url = {"PI_PY": "bash"}, {"PI_PYTHON_GATEWAY_URL": "http://h"}
+    assert legacy_settings({"PX_PY": "py", **bash}) == ({"kernels.expose": ("python", "PX_PY")}, ())
+    assert legacy_settings({"PX_KERNELS__EXPOSE": "both", "PX_PY": "py", **bash}) == ({}, ())
+    told = legacy_settings({"PX_KERNELS__BACKEND": "direct", **url})
+    assert told == ({"kernels.gateway_url": ("http://h", "PI_PYTHON_GATEWAY_URL")}, ())
+    environ = {"PX_PY": "snake", "PI_PY": "mix", "PI_DEBUG_STARTUP": "", "PI_PYTHON_GATEWAY_TOKEN": " "}
+    warning = "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both"
+    assert legacy_settings(environ) == ({"kernels.expose": ("both", "PI_PY")}, (warning,))
+
+
+# -- the environment: deny beats everything, what is ours never passes, the chosen one is active -----------------------
+
+VENV = Activation("/work/.venv/bin", "/work/.venv", "VIRTUAL_ENV")
+CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", "CONDA_PREFIX")
+PLAIN = Activation("/usr/bin", "/usr")
+ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
+
+
+def test_why_a_variable_is_left_out() -> None:
+    """A known secret is found as a whole value, a long one inside a value, too."""
+    extra = {"JPY_SESSION_NAME": "a.ipynb", "OPENAI_API_KEY": "k", "A=B": "", "": "x", "PI_A": "abc", "PI_B": "xabcx"}
+    urls = {"PI_C": "http://h/?token=longsecret", "PI_E": "", "PX_HOME": "/x", "UNKNOWN": "1"}
+    found = filtered(urls, EnvRules(), extra=extra, secrets=("abc", "longsecret", ""))
+    assert found.env.items() >= {"JPY_SESSION_NAME": "a.ipynb", "PI_B": "xabcx", "PI_E": ""}.items()
+    assert found.dropped == {
+        "": Why.UNUSABLE,
+        "A=B": Why.UNUSABLE,
+        "OPENAI_API_KEY": Why.DENIED,
+        "PI_A": Why.SECRET,
+        "PI_C": Why.SECRET,
+        "PX_HOME": Why.OURS,
+        "UNKNOWN": Why.NOT_ALLOWED,
+    }
+
+
+def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
+    """D3: a daemon started from a project's shell must not serve that project's environment to all."""
+    found = deactivated(
+        {"PATH": "/a/.venv/bin:/c/bin:/bin", "VIRTUAL_ENV": "/a/.venv/", "CONDA_PREFIX": "/c", "X": "1"}
+    )
+    assert dict(found) == {"PATH": "/bin", "X": "1"}
+    base = {"PATH": "/opt/conda/bin:/bin", "CONDA_PREFIX": "/opt/conda", "CONDA_DEFAULT_ENV": "base"}
+    assert dict(deactivated(base)) == base
+    named = {"CONDA_PREFIX": "/opt/conda/envs/x", "CONDA_DEFAULT_ENV": "x"}
+    assert dict(deactivated(named)) == {}
+
+
+OFTEN = """
+PATH HOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PI_PYTHON_GATEWAY_TOKEN PI_X LC_ALL OPENAI_API_KEY PX_SOCKET
+PX_INSTANCE px_home JPY_PARENT_PID XDG_DATA_HOME NOTIFY_SOCKET KERNEL_ID A=B
+"""
+WORDS = st.one_of(st.sampled_from(OFTEN.split()), st.text("ABPIX_", min_size=1, max_size=5))
+NAMES = st.one_of(WORDS, st.just(""))
+PATHS = st.lists(
+    st.sampled_from(["/bin", "/usr/bin", "/work/.venv/bin", "/work/.venv/bin/", "/v/bin", "", "relative", CONDA.bin]),
+    max_size=6,
+).map(":".join)
+VALUES = st.one_of(PATHS, st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s3", "supersecret", "a supersecret b"]))
+MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=12).map(Environment)
+RULES = st.builds(
+    EnvRules,
+    allow=st.lists(WORDS, max_size=8).map(tuple),
+    allow_prefixes=st.lists(st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3).map(tuple),
+    deny=st.lists(st.one_of(WORDS, st.just("P*")), max_size=5).map(tuple),
+)
+OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
+SECRETS = ("s3", "supersecret", "")
+ACTIVATIONS = st.sampled_from([None, VENV, CONDA, PLAIN])
+
+
+def is_denied(name: str, rules: EnvRules) -> bool:
+    return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny)
+
+
+@given(MAPPINGS, MAPPINGS, OWN, RULES, ACTIVATIONS)
+def test_the_laws_of_the_filter_hold_for_every_environment(
+    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation | None
+) -> None:
+    found = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS)
+    allowed = {*rules.allow, *extra, *own, *ACTIVATED}
+    for name, value in found.env.items():
+        assert not is_denied(name, rules)
+        assert name in allowed or name.startswith(rules.allow_prefixes)
+        assert name in own or not name.upper().startswith(("PX_", "PI_PYTHON_GATEWAY_"))
+        assert name not in {*OURS, ""}
+        assert "=" not in name
+        assert value != "s3"
+        assert "supersecret" not in value
+    told = {*found.dropped, *found.env, *ACTIVATED}
+    assert {name for name in (*source, *extra) if not is_denied(name, rules)} <= told
+    if activation is None:
+        return
+    if not is_denied("PATH", rules):  # the chosen folder leads it, exactly once
+        first, *rest = found.env["PATH"].split(":")
+        assert first == activation.bin
+        assert activation.bin not in {entry.rstrip("/") for entry in rest}
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        expected = activation.prefix if activation.mark == name and not is_denied(name, rules) else None
+        assert found.env.get(name) == expected
+
+
+# -- notebooks; the library's own schema judges ------------------------------------------------------------------------
+
+LIMITS = CellLimits(inline_bytes=1000)
+
+
+def code(source: str | list[str], **members: Any) -> dict[str, Any]:
+    usual = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    return {**usual, "source": source, **members}
+
+
+def notebook(*cells: Any, **metadata: Any) -> str:
+    given = [{"id": f"id-{number}", **cell} for number, cell in enumerate(cells)]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": given})
+
+
+def valid(text: str) -> Any:
+    made = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(made)
+    return made
+
+
+def test_code_cells_are_read_in_order_with_titles() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "# words", "metadata": {}},
+        code("x = 1", metadata={"title": "First"}),
+        code("  \n"),
+        code("skipped", metadata={"tags": ["skip-execution"]}),
+        code(["y = 2\n", "y"], metadata={"name": "named"}),
+    ]
+    text = notebook(*cells, kernelspec={"name": "python3", "display_name": "P", "language": "python"})
+    assert cells_of_notebook(text) == ((Cell("x = 1", "First"), Cell("y = 2\ny", "named")), "python3")
+
+
+def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"image/png": "A" * 4000})
+    writer.display({"application/json": {"x": "y" * 4000}, "text/plain": ["a", "b"]})
+    finish(writer)
+
+    def outputs(*, rich: bool) -> list[Any]:
+        found = detailed_outputs(log_of(tmp_path), LIMITS, rich=rich)
+        return list(
+            valid(executed(notebook(code("1")), [CellResult(CELL, None, OK)], lambda _: found)).cells[0].outputs
+        )
+
+    first, second = outputs(rich=False)
+    reference = first["metadata"]["px"]["artifacts"]["image/png"]
+    assert first["data"] == {"text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"}
+    assert second["data"] == {"text/plain": "ab"}
+    assert outputs(rich=True)[0]["data"] == {"image/png": "A" * 4000}
+
+
+def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
+    plain = KernelCellRow("", "s", "call", 0, "", "ok", 0.0, 0.0)
+
+    def row(number: int, **changes: Any) -> KernelCellRow:
+        return replace(plain, id=f"{number:016x}", code=f"code {number}", execution_count=number, **changes)
+
+    rows = [
+        row(1, title="The first"),
+        row(2, status="aborted"),
+        row(3, status="error", error={"name": "E", "value": "\ud800", "traceback": ["t"]}),
+        row(4, status="running"),
+        row(5, total_bytes=99),
+    ]
+    writer = writer_of(tmp_path, rows[0].id)
+    writer.write("stdout", b"out \xff\n")
+    writer.display({"image/png": "A" * 4000})
+    finish(writer)
+    made = json.dumps(export(rows, lambda each: log_of(tmp_path, each.id), LIMITS, session_id="s-1"))
+    checked = valid(made)
+    assert (checked.nbformat, checked.nbformat_minor) == (4, 5)
+    assert checked.metadata.kernelspec == {"name": "python3", "display_name": "Python", "language": "python"}
+    title, first, failed, running, gone = checked.cells
+    assert (title.source, first.metadata.title) == ("### The first", "The first")
+    assert (first.outputs[0].text, "artifact" in first.outputs[1].data["text/plain"]) == ("out \ufffd\n", True)
+    assert (failed.outputs[0].ename, running.outputs) == ("E", [])
+    assert "99 bytes of output were removed" in gone.outputs[0].text
+    again, _ = cells_of_notebook(made)
+    assert again == (Cell("code 1", "The first"), Cell("code 3"), Cell("code 4"), Cell("code 5"))
+
+
+def test_a_script_is_split_at_its_markers_with_their_titles() -> None:
+    script = "import os\n\n# %% Load the data\nx = 1\n#%%\ny = 2\n# %% [markdown] About\n# words\n# %% Last\nz"
+    assert cells_of_script(script) == (
+        Cell("import os\n\n"),
+        Cell("# %% Load the data\nx = 1\n", "Load the data"),
+        Cell("#%%\ny = 2\n"),
+        Cell("# %% Last\nz", "Last"),
+    )
+    assert cells_of_script("\n\n# %% nothing\n\n# %%\n  \n# %% [markdown]\n# text\n") == cells_of_script("") == ()
+    assert [cell.code for cell in cells_of_script("a\r# %% x\r\nb\n# %%")] == ["a\r", "# %% x\r\nb\n"]
