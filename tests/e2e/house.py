@@ -63,6 +63,15 @@ class Answer:
         """Return the documents of an NDJSON answer."""
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
 
+    def refused(self, status: int, kind: str | None = None) -> dict[str, Any]:
+        """Return the problem document, of that status, and of that kind where one is given."""
+        problem: dict[str, Any] = self.json()
+        known = (self.status, problem["status"], kind or problem["kind"])
+        assert known == (status, status, problem["kind"]), problem
+        assert self.headers["content-type"].split(";")[0] == "application/problem+json"
+        assert (problem.keys() >= PROBLEM, bool(problem["detail"] and problem["hint"])) == (True, True), problem
+        return problem
+
 
 class Later(Future[Any]):
     """A call that goes on beside the test; what `ask` returns is its result, or the broken connection."""

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.house import Answer, alive, house, marked, until
+from e2e.house import alive, house, marked, until
 from e2e.kernel_house import GATEWAY, Call, Calls, environment, gateways, kernels_house, waits_for
 
 EMPTY_NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -37,14 +37,6 @@ def calls() -> Iterator[Calls]:
         pid = made.show("other")["pid"]
         yield made
         assert (made.value("other", "keep"), made.show("other")["pid"]) == ("42", pid)
-
-
-def refused(answer: Answer, status: int, kind: str) -> dict[str, Any]:
-    problem: dict[str, Any] = answer.json()
-    assert (answer.status, problem["status"], problem["kind"]) == (status, status, kind), problem
-    assert answer.headers["content-type"].startswith("application/problem+json")
-    assert problem["hint"], problem
-    return problem
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -74,7 +66,7 @@ def test_a_member_that_does_not_fit_is_named_by_its_pointer(
     calls: Calls, members: dict[str, Any], pointer: str
 ) -> None:
     answer = calls.house.request("POST", "/api/kernels/unfit/execute", {"cwd": calls.cwd, **members})
-    problem = refused(answer, 422, "invalid_input")
+    problem = answer.refused(422, "invalid_input")
     assert [error["pointer"] for error in problem["errors"]] == [pointer], problem
     assert len(problem["detail"]) < 500, "nobody wants to read it all back"
     assert "unfit" not in calls.known()
@@ -82,7 +74,7 @@ def test_a_member_that_does_not_fit_is_named_by_its_pointer(
 
 @pytest.mark.parametrize("name", ["..", "a%2Fb", "..%2F..%2Fetc", "-a", "a%00b", "%FF", "x" * 65])
 def test_a_name_that_is_no_name_is_refused_everywhere(calls: Calls, name: str) -> None:
-    refused(calls.ask(name, "1"), 422, "invalid_input")
+    calls.ask(name, "1").refused(422, "invalid_input")
     paths = [("GET", name), ("DELETE", name), ("POST", f"{name}/restart"), ("GET", f"{name}/cells")]
     for method, path in (*paths, ("GET", f"other/cells/{name}/output"), ("GET", f"other/artifacts/{name}")):
         answer = calls.house.request(method, f"/api/kernels/{path}")
@@ -140,7 +132,7 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
     calls.run("dies", "x = 7", interpreter=python, cwd=cwd)
     by_id = f"/api/kernels/{calls.show('dies')['id']}/execute"
     shutil.rmtree(folder)
-    gone = refused(calls.ask("dies", "x", interpreter=python, cwd=cwd), 422, "invalid_input")
+    gone = calls.ask("dies", "x", interpreter=python, cwd=cwd).refused(422, "invalid_input")
     assert (gone["errors"][0]["pointer"], cwd in gone["detail"]) == ("/cwd", True)
     assert Call(**vars(calls.house.request("POST", by_id, {"code": "x"}))).text == "7"
     calls.end("dies")
@@ -148,7 +140,7 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
         answer = calls.house.request("POST", by_id, {"code": "x"})
         assert (answer.status in {422, 503}, cwd in answer.json()["detail"]) == (True, True), answer.body
         folder.mkdir(exist_ok=True)
-    gone = refused(calls.ask("dies", "x", interpreter=python, cwd=cwd), 422, "invalid_input")
+    gone = calls.ask("dies", "x", interpreter=python, cwd=cwd).refused(422, "invalid_input")
     assert python in gone["detail"]
 
 
