@@ -8,19 +8,28 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from kernels.kernel_rig import kernel_house
 from kernels.resolver_house import TAG, ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.interpreters import MANAGED, candidates
 from supervisord_py.kernels.session import DECISIVE, BackendName, CandidateVerdict, Source, StartRequest
 from waiting import eventually
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    async with kernel_house(short_tmp) as rig:
+        made = ResolverHouse(rig, monkeypatch)
+        yield made
+        await made.close()
 
 
 async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
 from pipe_rig import TELL, PipeRig, pipe_house
+from supervisord_py.pipes import executions
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -22,7 +24,8 @@ async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
 
 
 @pytest_asyncio.fixture
-async def own_rig(short_tmp: Path) -> AsyncIterator[PipeRig]:
-    """Return a room for one test alone."""
+async def own_rig(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PipeRig]:
+    """Return a room for one test alone, which looks at its runs without a pause."""
+    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         yield house

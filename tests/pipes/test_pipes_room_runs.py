@@ -168,7 +168,6 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
 
     with monkeypatch.context() as patch:
         patch.setattr("supervisord_py.pipes.run.Run.look", broken)
-        patch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 0.02)
         done = await own_rig.run("p")
     assert (done.error_type, done.error_message) == (ErrorType.UNKNOWN, "RuntimeError: a defect")
     await eventually(lambda: not own_rig.placement.children(), "the end of the process")

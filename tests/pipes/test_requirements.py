@@ -18,7 +18,7 @@ from mock_provider import MockProvider
 from pipe_rig import UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house, preset
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
-from supervisord_py.pipes import executions, output, room
+from supervisord_py.pipes import output, room
 from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.due import Due, Now, Progress, decide
 from supervisord_py.pipes.output import OutputStream
@@ -179,8 +179,7 @@ async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None
     assert {it.name for it in (folder / "output" / str(number)).iterdir()} == {"INCOMPLETE", "report"}
 
 
-async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
+async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig) -> None:
     own_rig.shell("b2-mute", "sleep 1000", "timeout: 1000\nretries: 0")
     own_rig.shell("b2-well", "while :; do echo x; sleep 0.02; done", "timeout: 1000\nretries: 0")
     mute, well = await own_rig.begun("b2-mute"), await own_rig.begun("b2-well")
@@ -229,10 +228,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
     await decided_anew(2)
 
 
-async def test_b5_a_connection_that_drops_ends_with_the_timeout(
-    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
+async def test_b5_a_connection_that_drops_ends_with_the_timeout(own_rig: PipeRig) -> None:
     own_rig.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
     done = await own_rig.overdue("b5", len("half an answer\nso far\n"))
     assert (done.status, done.error_type, done.incomplete) == (Status.TIMED_OUT, ErrorType.TIMEOUT, True)
@@ -252,7 +248,6 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
 
 
 async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     fails = own_rig.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
     works = own_rig.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
     connection = own_rig.ledger._writing

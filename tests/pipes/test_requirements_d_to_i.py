@@ -19,7 +19,7 @@ from supervisord_py.errors import ConfigError, ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipes as ledger_pipes
 from supervisord_py.ledger.pipes import PIPE_STATES, ErrorType, Execution, Status, Trigger
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.pipes import executions, triggers
+from supervisord_py.pipes import triggers
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.preflight import AgentShelf
@@ -470,9 +470,8 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
     assert (presets.file_problem, presets.by_id["i3"].model) == (None, "half")
 
 
-async def test_i4_a_blocked_agent_ends_with_the_timeout(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i4_a_blocked_agent_ends_with_the_timeout(own_rig: PipeRig) -> None:
     """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
-    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     folder = own_rig.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
     os.mkfifo(folder / "question")
     done = await own_rig.overdue("i4", len("asking\n"))
