@@ -98,15 +98,8 @@ class PipeRig:
     async def open(self, *, scheduler: bool = True) -> None:
         self.ledger = await Ledger.open(self.folder / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
-        self.room = Pipes(
-            self.placement,
-            self.ledger,
-            self.events,
-            self.config,
-            environ=self.environ,
-            own={"PX_RIG": "1"},
-            clocks=self.time.clocks,
-        )
+        around: dict[str, Any] = {"environ": self.environ, "clocks": self.time.clocks}
+        self.room = Pipes(self.placement, self.ledger, self.events, self.config, **around)
         await self.room.open()
         if scheduler:
             self.room.start_scheduler()

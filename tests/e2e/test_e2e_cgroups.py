@@ -10,13 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]  # everything is some ten times slower there
 
@@ -28,9 +26,8 @@ ALL = {"kill_rung": "cgroup", "memory_rung": "cgroup", "controllers": ["cpu", "m
 
 
 @pytest.fixture(scope="module")
-def seen(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def seen(require: Callable[[object, str], None]) -> Iterator[dict[str, Any]]:
     """What `cgroups_inside.py` saw; one boot for all."""
-    require: Callable[[object, str], None] = request.getfixturevalue("require")
     require(os.geteuid() == 0, "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only")
     require(shutil.which("linux.uml"), "NOT SHOWN: limits of cgroups; needs user-mode-linux")
     with tempfile.TemporaryDirectory(prefix="pxuml-", dir="/tmp", ignore_cleanup_errors=True) as folder:

@@ -158,15 +158,7 @@ FORKS = """
 import os, signal
 data = bytearray(60 << 20)
 data[::4096] = b"x" * len(data[::4096])
-ready, done = os.pipe()
-workers = []
-for _ in range(2):
-    workers.append(os.fork())
-    if workers[-1] == 0:
-        os.write(done, b".")
-        signal.pause()
-        os._exit(0)
-    os.read(ready, 1)
+workers = [os.fork() or os._exit(signal.pause() or 0) for _ in range(2)]
 """
 tight = of_module(kernels_house, PX_KERNELS__SOFT_MEMORY_MB="150", PX_KERNELS__HARD_MEMORY_MB="300")
 """A daemon whose kernels may have 150 MB for long, and 300 MB at all."""

@@ -23,15 +23,8 @@ from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house
 from rounds import rounds
 
 pytestmark = pytest.mark.timeout(600)  # daemon after daemon: minutes, where others want the processors, too
-OF_BRAINS = (("brain",), ("brain",), ("brain", "agent"), ("agent", "brain"))
-OF_KEEPERS = (
-    ("keeper",),
-    ("keeper", "brain"),
-    ("brain", "keeper"),
-    ("agent", "keeper"),
-    ("brain", "agent", "keeper"),
-    ("keeper", "agent", "brain"),
-)
+OF_BRAINS = "brain, brain, brain agent, agent brain"
+OF_KEEPERS = "keeper, keeper brain, brain keeper, agent keeper, brain agent keeper, keeper agent brain"
 COUNTS = "n=0; while [ ! -e go ]; do echo line $n; n=$((n+1)); sleep 0.005; done; echo END $n"
 AGENT = """
 import fcntl, os, subprocess, sys, time
@@ -219,10 +212,11 @@ class Siege:
         assert each.stdout_bytes == len(kept)
 
 
-def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) -> None:
+def besieged(siege: Siege, seeds: range, orders: str) -> None:
     """Strike once a seed, with work in every state, and never wait for any of it to end."""
+    each = [order.split() for order in orders.split(", ")]
     for seed in seeds:
-        dice, order = random.Random(seed), orders[seed % len(orders)]
+        dice, order = random.Random(seed), each[seed % len(each)]
         kinds = dice.choices(KINDS, k=dice.randint(1, 3))
         print(f"seed {seed}: {kinds}, {order}")
         for kind in kinds:

@@ -28,11 +28,9 @@ SIGMA, RHO, BETA = 10.0, 28.0, 8 / 3
 
 
 @pytest.fixture(scope="module")
-def home(request: pytest.FixtureRequest) -> Iterator[House]:
-    require: Callable[[object, str], None] = request.getfixturevalue("require")
+def home(require: Callable[[object, str], None]) -> Iterator[House]:
     require(shutil.which("node"), "needs node")
-    with house({"PX_TOOLS__PATHS": str(EXAMPLES)}) as made:
-        made.start()
+    with house({"PX_TOOLS__PATHS": str(EXAMPLES)}, start=True) as made:
         yield made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,16 +146,12 @@ def kernel(argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
     With `interrupted` it is not measured: an exception that a signal raises in the middle of coverage's tracer leaves
     the tracer's lock held, and every thread of the kernel waits for it for ever.
     """
-    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
-    try:
-        rig = InsideRig(folder, argv, **options)
-        try:
-            rig.client.wait_for_ready(timeout=PATIENCE)
-            yield rig
-        finally:
-            rig.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="pxi", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        closing(InsideRig(Path(folder), argv, **options)) as rig,
+    ):
+        rig.client.wait_for_ready(timeout=PATIENCE)
+        yield rig
 
 
 def refused(argv: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -183,13 +183,9 @@ class Running:
 
 @asynccontextmanager
 async def kernel_house(folder: Path) -> AsyncIterator[KernelRig]:
-    keeper = RealKeeper(folder)
-    rig = KernelRig(folder, keeper)
-    try:
+    async with AsyncExitStack() as stack:
+        rig = KernelRig(folder, RealKeeper(folder))
+        stack.push_async_callback(asyncio.to_thread, rig.keeper.close)
         await rig.connect()
-        try:
-            yield rig
-        finally:
-            await rig.close()
-    finally:
-        await asyncio.to_thread(keeper.close)
+        stack.push_async_callback(rig.close)
+        yield rig

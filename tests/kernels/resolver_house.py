@@ -43,16 +43,9 @@ def fake_python(path: Path, **said: Any) -> Path:
     """Write a script that answers as an interpreter does; `said` overrides what it says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent.parent / "pyvenv.cfg").touch()
-    whole = {
-        "version": [3, 12, 1],
-        "executable": str(path),
-        "lacking": [],
-        "pip": True,
-        "packages": [str(path.parent.parent / "site-packages")],
-        "tag": TAG,
-        **said,
-    }
-    return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(whole)}'")
+    usual = {"version": [3, 12, 1], "executable": str(path), "lacking": [], "pip": True, "tag": TAG}
+    usual["packages"] = [str(path.parent.parent / "site-packages")]
+    return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(usual | said)}'")
 
 
 class ResolverHouse:

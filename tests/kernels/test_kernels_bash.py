@@ -128,13 +128,9 @@ async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Ru
 
 
 async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(shell: Running) -> None:
-    for end in (
-        shell.handle.interrupt,
-        shell.handle.terminate,
-        shell.handle.kill,
-        lambda: shell.handle.shutdown(5, "stopped"),
-    ):
-        running = asyncio.ensure_future(shell.handle.execute(shell.rig.request(shell.launch, "sleep 1000")))
+    handle = shell.handle
+    for end in (handle.interrupt, handle.terminate, handle.kill, lambda: handle.shutdown(5, "stopped")):
+        running = asyncio.ensure_future(handle.execute(shell.rig.request(shell.launch, "sleep 1000")))
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE):
             assert await end() != "gone"

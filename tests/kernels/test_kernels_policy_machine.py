@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,9 +15,6 @@ from supervisord_py.kernels.session import SessionState
 from supervisord_py.kernels.session_set import LIVE, KernelSlot, KernelStart, KernelStop, SessionSet, Waiter, Want
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from random import Random
 
 QUEUE_MAX = 3
 IDLE_SECONDS = 100.0
