@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from supervisord_py.errors import ConfigError, ConflictError, ForbiddenError
+from supervisord_py.keeper import procfs
+from supervisord_py.keeper.protocol import MARK_INSTANCE
 
 TOKEN_LETTERS = 16  # a shorter token is no secret
 
@@ -68,12 +70,9 @@ def foreigner(connection: socket.socket) -> ForbiddenError | None:
 
 def instance_of_peer(connection: socket.socket | None) -> str | None:
     """Return the instance of ours whose process is at the other end of a Unix socket, by the mark that it bears."""
-    import psutil  # a megabyte that an idle daemon does not need
-
-    with contextlib.suppress(psutil.Error, OSError, ValueError):
-        if connection is not None and connection.family == socket.AF_UNIX and (pid := peer_of(connection)[0]):
-            return psutil.Process(pid).environ().get("PX_INSTANCE")
-    return None
+    if connection is None or connection.family != socket.AF_UNIX or (pid := peer_of(connection)[0]) is None:
+        return None
+    return procfs.environment(pid).get(MARK_INSTANCE.encode(), b"").decode("ascii", "replace") or None
 
 
 def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token: str | None = None) -> None:

@@ -72,8 +72,6 @@ class ApiCall(NamedTuple):
 
 
 class Live:
-    """What changes while the API runs."""
-
     def __init__(self) -> None:
         self.closing = asyncio.Event()  # set when followed streams must end
         # Done once work whose course is followed is to be left, because we are replaced.

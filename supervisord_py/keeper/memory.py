@@ -35,8 +35,6 @@ def interval(used: int, grown: int, limit: int, before: float) -> float:
 
 
 class Watched:
-    __slots__ = ("asked", "child", "due", "period", "pss", "total", "used")
-
     def __init__(self, child: HeldChild, due: float) -> None:
         self.child = child
         self.due = due

@@ -193,9 +193,8 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: StopRule = StopRule()
     auth_check: Any = None  # of earlier versions, without effect
 
-    def variables(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        found = {name: Variable(it) if isinstance(it, str) else it for name, it in self.env.items()}
-        return [(name, it.value, it.when) for name, it in found.items()]
+    def variables(self) -> dict[str, Variable]:
+        return {name: Variable(it) if isinstance(it, str) else it for name, it in self.env.items()}
 
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
         """Return the variables that hold a provider's keys; of every provider where the agent chooses by itself."""
@@ -247,8 +246,8 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     parts = ("argv", "fresh_argv", "session_argv", "extra_argv", "prompt_argv")
     texts: dict[Pointer, Any] = {(part,): getattr(spec, part) for part in parts}
     conditions: dict[Pointer, tuple[str, ...]] = {}
-    for name, value, when in spec.variables():
-        texts["env", name], conditions["env", name] = value, when
+    for name, variable in spec.variables().items():
+        texts["env", name], conditions["env", name] = variable.value, variable.when
         if not ENV_NAME.fullmatch(name) or name in MARKS:
             yield ("env", name), f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     for path, file in spec.files.items():

@@ -254,7 +254,7 @@ class PipesContext:
         warnings: tuple[str, ...] = ()
         failure: dict[str, Any] = {"status": Status.QUEUED}
         try:
-            adapters.get(pipe.agent)
+            adapters.get(pipe.plan.agent)
             chain, warnings = resolve(pipe, presets)
         except CannotRunError as error:
             failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}

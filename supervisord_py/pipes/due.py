@@ -30,8 +30,6 @@ _LOOK_AHEAD = 6  # due instants between which the shortest gap is looked for
 
 
 class Now(msgspec.Struct, frozen=True):
-    """What the clocks show."""
-
     wall: float  # Unix seconds
     boottime: float  # seconds since boot, suspended ones included (`process.clock`)
     resumed_at: float = -math.inf  # `boottime` of the last resume, or of the scheduler's start
@@ -39,11 +37,9 @@ class Now(msgspec.Struct, frozen=True):
     set_at: float | None = None  # when (wall) the wall clock was last set, or first looked at; None for just now
 
     def wall_of(self, boottime: float) -> float:
-        """Return the wall-clock instant of a moment, as the clocks stand."""
         return self.wall - (self.boottime - boottime)
 
     def boottime_of(self, wall: float) -> float:
-        """Return the moment of a wall-clock instant, as the clocks stand."""
         return self.boottime - (self.wall - wall)
 
     def past(self, wall: float) -> float:
@@ -153,7 +149,6 @@ def _by_calendar(schedule: At | Cron | Calendar, known: Progress, now: Now) -> D
 
 
 def _left(schedule: Schedule, known: Progress) -> float:
-    """Return how many runs a schedule has left."""
     most = schedule.max_occurrences if isinstance(schedule, Calendar) else None
     return math.inf if most is None else most - known.occurrences
 

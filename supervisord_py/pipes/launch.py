@@ -280,9 +280,9 @@ def build_environment(
     secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own.values())
     env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
     known = {**values, "key": key or None}
-    for name, text, when in spec.variables():
-        value = fill(text, known)
-        if value is not None and all(known.get(each) is not None for each in when):
+    for name, variable in spec.variables().items():
+        value = fill(variable.value, known)
+        if value is not None and all(known.get(each) is not None for each in variable.when):
             env[name] = value
     # It looks for the key in its provider's own variable, but not at a url of one's own.
     only = next(iter(spec.provider_keys)) if len(spec.provider_keys) == 1 else None

@@ -57,8 +57,6 @@ class RetryRules(msgspec.Struct, frozen=True):
 
 
 class PipeDefinition(msgspec.Struct, frozen=True):
-    """A readable pipe."""
-
     name: str  # folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component
     folder: Path  # the pipe's folder: cwd of the agent; `.env` and `output/` lie there
     file: Path  # the path of `pipe.md` in the folder (maybe a symbolic link)
@@ -84,10 +82,6 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # sentences for people
     lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
     digest: str = ""  # SHA-256 of the file: another one is another pipe
-
-    @property
-    def agent(self) -> str:
-        return self.plan.agent
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""

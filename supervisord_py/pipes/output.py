@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from supervisord_py.ledger.pipes import Execution
-from supervisord_py.pipes.streams import PARSERS, Summary, TextStream
+from supervisord_py.pipes.streams import PARSERS, TextStream
 from supervisord_py.process.supervisor import decode_tail
 
 PAGE_BYTES = 64 * 1024  # default page
@@ -184,15 +184,12 @@ class Copier:
         self._copied = copied
         self._hidden = (tuple(secrets), tuple(patterns))
         self._parser = PARSERS.get(parser, TextStream)()
+        self.summary = self._parser.summary
         self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
         self._waiting = {stream: bytearray() for stream in OutputStream}  # made, and not in the files yet: a full disk
         self._ended = False
-
-    @property
-    def summary(self) -> Summary:
-        return self._parser.summary
 
     def redact(self, text: str | None) -> str | None:
         return None if text is None else redact(text, *self._hidden)

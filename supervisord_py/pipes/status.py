@@ -84,7 +84,7 @@ class PipeViews(Executions):
             why, file = sentence(declared.problem), declared.problem.file
             return models.PipeView(name=name, config_error=why, file=file, **facts)
         enabled, standing = self.states.is_enabled(declared), self.decision(declared)
-        spec = self.shelf.adapters_now().agents.get(declared.agent)
+        spec = self.shelf.adapters_now().agents.get(declared.plan.agent)
         # It is not installed, and may be at any time: that is a warning; of a pipe's own program it is a fault.
         missing = self._program(declared, spec) if spec is not None and spec.argv else None
         found = (*self.faults(declared), *self._oddities(declared, standing))
@@ -105,7 +105,7 @@ class PipeViews(Executions):
             warnings=tuple(warnings),
             title=declared.title,
             description=declared.description,
-            agent=declared.agent,
+            agent=declared.plan.agent,
             presets=declared.presets,
             events=declared.events,
             file=str(declared.file),
@@ -118,7 +118,7 @@ class PipeViews(Executions):
         """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
         spec: AgentSpec | None = None
         try:
-            spec = self.shelf.adapters_now().get(definition.agent)
+            spec = self.shelf.adapters_now().get(definition.plan.agent)
         except CannotRunError as error:
             yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
         try:
@@ -170,7 +170,7 @@ class PipeViews(Executions):
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
-        if not declared.body and declared.agent != models.COMMAND:
+        if not declared.body and declared.plan.agent != models.COMMAND:
             hint = "say below the closing --- what the agent is to do"
             checks.append(models.Check("prompt", "fail", "there is no text below the front matter", None, hint))
         file = declared.folder / DOTENV
@@ -187,7 +187,7 @@ class PipeViews(Executions):
         if not any(each.verdict == "fail" for each in checks):
             preset = chosen.preset
             names = ", then ".join(each.id or "" for each in (preset, *chosen.plan.fallbacks))
-            words = (f"it runs {declared.agent}", names and f"with {names}:", preset.provider, preset.model)
+            words = (f"it runs {declared.plan.agent}", names and f"with {names}:", preset.provider, preset.model)
             checks.append(models.Check("ready", "pass", " ".join(filter(None, words))))
         return checks
 
