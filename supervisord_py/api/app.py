@@ -60,22 +60,16 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
 
     Requests under way then have the `drain_seconds` of the context. A client that goes away cancels its request.
     """
-    live, config = Live(), context.config
+    config = context.config
+    live = Live(config.drain_seconds)
     app = web.Application(client_max_size=config.max_body_bytes)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
-    async def end_streams(_: web.Application) -> None:
-        live.end_streams(config.drain_seconds)
-
-    async def finish(_: web.Application) -> None:
-        context.events.listeners.discard(live.count)
-        await live.finish()
-
     context.events.listeners.add(live.count)
     app.on_response_prepare.append(_stamp)
-    app.on_shutdown.append(end_streams)
-    app.on_cleanup.append(finish)
+    app.on_shutdown.append(live.end_streams)
+    app.on_cleanup.append(live.finish)
     runner = _Runner(app, config, live)
     await runner.setup()
     for listener in listeners:

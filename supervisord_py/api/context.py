@@ -72,7 +72,8 @@ class ApiCall(NamedTuple):
 
 
 class Live:
-    def __init__(self) -> None:
+    def __init__(self, drain_seconds: float) -> None:
+        self._drain_seconds = drain_seconds
         self.closing = asyncio.Event()  # set when followed streams must end
         # Done once work whose course is followed is to be left, because we are replaced.
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -87,10 +88,10 @@ class Live:
         kind = (event.unit or "daemon").partition(":")[0]
         self.events[kind, event.event, str(event.reason or event.facts.get("error_type") or "")] += 1
 
-    def end_streams(self, drain_seconds: float) -> None:
-        """Have followed streams end; work whose course is followed has a part of that time, then it is left."""
+    async def end_streams(self, _: web.Application) -> None:
+        """Have followed streams end; work whose course is followed has a part of the time, then it is left."""
         self.closing.set()
-        asyncio.get_running_loop().call_later(drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None)
+        asyncio.get_running_loop().call_later(self._drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None)
 
     def detach(self, work: Coroutine[Any, Any, T] | asyncio.Task[T], *, owned: bool = False) -> asyncio.Task[T]:
         """Have `work` go on whether or not anybody waits for it; what is `owned` by a room is ended by that alone."""
@@ -100,12 +101,12 @@ class Live:
         task.add_done_callback(_log_failure)
         return task
 
-    async def finish(self) -> None:
+    async def finish(self, _: web.Application) -> None:
         """Wait for no client any more; give work without one a last chance, then cancel it."""
         for held in list(self.held.values()):
             held.let_go()
         if tasks := set(self._tasks):
-            _, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
+            _done, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

@@ -291,7 +291,8 @@ class ControlPlane:
         await asyncio.sleep(FIRST_PRUNE_SECONDS)
         while True:
             try:
-                _log.debug("pruned", rows=await self.ledger.prune(time.time()))
+                rows = await self.ledger.prune(time.time())
+                _log.debug("pruned", rows=rows, executions=await self.pipes.prune())
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
             await asyncio.sleep(PRUNE_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 from msgspec import structs
@@ -30,7 +30,6 @@ from supervisord_py.pipes.schedule import shown
 from supervisord_py.pipes.status import PipeViews
 from supervisord_py.pipes.triggers import Triggers
 
-FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
 KEEP_EXECUTIONS = 10_000  # of each pipe
 KEEP_BYTES = 4096 * 1024 * 1024  # of all files
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
@@ -60,7 +59,6 @@ class Pipes(PipeViews):
         self.task(self.look_at_runs())
         self.events.listeners.add(self.triggers.hear)
         self.task(self.triggers.hear_files())
-        self.task(self.prune_for_ever())
 
     def start_scheduler(self) -> None:
         if not self.is_ending:
@@ -94,18 +92,6 @@ class Pipes(PipeViews):
     def clocks_jumped(self) -> None:
         self.admit()
         self.due_bell.set()
-
-    # -- how long executions are remembered --------------------------------------------------------------------------
-
-    async def prune_for_ever(self) -> NoReturn:
-        """Prune now and then. A ledger in trouble is left alone until the next time."""
-        await asyncio.sleep(FIRST_PRUNE_SECONDS)
-        while True:
-            try:
-                await self.prune()
-            except errors.PxError as error:
-                _log.warning("pipes_not_pruned", detail=error.detail)
-            await asyncio.sleep(PRUNE_SECONDS)
 
     async def prune(self) -> int:
         """Remove rows and files beyond the limits, in small batches, oldest first; return how many executions went.

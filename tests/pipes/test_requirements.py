@@ -18,7 +18,7 @@ from mock_provider import MockProvider
 from pipe_rig import UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house, preset
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
-from supervisord_py.pipes import output, room
+from supervisord_py.pipes import output
 from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.due import Due, Now, Progress, decide
 from supervisord_py.pipes.output import OutputStream
@@ -271,8 +271,7 @@ async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pyt
     assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
 
-async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "FIRST_PRUNE_SECONDS", 3600.0)  # it is counted what our own sweep does
+async def test_c3_what_is_old_is_forgotten(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as house:
         folder = house.shell("c3", "echo x | tee $PX_OUTPUT_DIR/report")
         first = await house.run("c3")
