@@ -160,9 +160,7 @@ def test_any_history_is_told_as_it_was_from_any_place_and_read_in_pages(
         assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
 
 
-def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_of_the_cell(
-    tmp_path: Path,
-) -> None:
+def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_of_the_cell(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.write("stdout", b"0123456789")
     log = log_of(tmp_path)
