@@ -12,16 +12,16 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 import msgspec
 
 from supervisord_py import __version__
+from supervisord_py.daemon import lock
+from supervisord_py.daemon.paths import absolute, check_socket_length, guard_directory, make_places
+from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, keep_valid, keeper_argv, recall_valid
 from supervisord_py.errors import EXIT_BAD_SETTINGS, PxError
-
-if TYPE_CHECKING:
-    from supervisord_py.daemon.settings import Flags, Loaded
 
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
@@ -68,9 +68,6 @@ def main(
     print_unit: str | None,
     as_json: bool,
 ) -> None:
-    from supervisord_py.daemon.paths import absolute
-    from supervisord_py.daemon.settings import Flags
-
     config, control = (path and str(absolute(path)) for path in (config_file, socket_path))
     flags = Flags(config, control, system, settings)
     try:
@@ -98,10 +95,6 @@ def main(
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import lock
-    from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
-    from supervisord_py.daemon.settings import keep_valid, keeper_argv, recall_valid
-
     for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
             os.environ[name] = str(Path(value).expanduser().absolute())
@@ -152,8 +145,6 @@ def _validate(flags: Flags) -> Loaded:
 
 
 def _check(flags: Flags, *, as_json: bool) -> None:
-    from supervisord_py.daemon.settings import SettingsError
-
     problems, warnings = [], tuple[str, ...]()
     try:
         warnings = _validate(flags).warnings
