@@ -18,14 +18,13 @@ from msgspec import Meta
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api import streams
-from supervisord_py.api.context import ApiCall
+from supervisord_py.api.context import ApiCall, Document
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import InvalidInputError, UnknownUnitError
 from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, Execution, ExecutionFilter, Status, Usage
 from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
-Document = dict[str, Any]
 _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 _HIDDEN = frozenset({
     "stdout", "stderr", "rendered_prompt", "plan", "preset", "progress", "start_time", "boot_id", "lost_bytes",

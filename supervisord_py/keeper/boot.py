@@ -113,17 +113,15 @@ class Birth:
 
 
 class Journal:
-    """One line a fact on a descriptor, by default stderr: JSON unless a person reads it on a terminal.
+    """One line a fact on stderr: JSON unless a person reads it on a terminal.
 
     A line never blocks: when stderr is a full pipe it is dropped, because the keeper's loop is worth more than its log.
     """
 
-    def __init__(self, fd: int = STDERR_FD) -> None:
-        self._fd = fd
-        self._human = os.isatty(fd)
+    def __init__(self) -> None:
+        self._human = os.isatty(STDERR_FD)
         self._poll = select.poll()
-        self._poll.register(fd, select.POLLOUT)
-
+        self._poll.register(STDERR_FD, select.POLLOUT)
         self.info, self.warning, self.error = (partial(self._line, level) for level in ("info", "warning", "error"))
 
     def _line(self, level: str, event: str, **facts: Any) -> None:
@@ -137,4 +135,4 @@ class Journal:
             text = json.dumps(head | facts, default=str)
         with contextlib.suppress(OSError):
             if any(state & select.POLLOUT for _, state in self._poll.poll(0)):
-                os.write(self._fd, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")
+                os.write(STDERR_FD, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")

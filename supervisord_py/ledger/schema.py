@@ -107,7 +107,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     tuple(f"DROP INDEX pipe_executions_{name}" for name in ("status", "queued", "history", "usage")),
 )
 VERSION = len(MIGRATIONS)
-AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
+AT_OPEN = "UPDATE idempotency SET status = 0 WHERE status IS NULL"
 """What a start finds unfinished was cut off: nobody works on it any more."""
 _DAY = 86_400.0
 SIDE_FILES = ("-wal", "-shm")
@@ -208,22 +208,12 @@ def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION)
     """Bring a file to the present version; return how many steps that took. Raises ConfigError: it is newer."""
     first = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if first > VERSION:
-        raise ConfigError(
-            f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}",
-            hint="install the newer supervisord-py again, or move the file away to begin an empty ledger",
-            file=path,
-            line=None,
-            pointer=None,
-        )
+        detail = f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}"
+        hint = "install the newer supervisord-py again, or move the file away to begin an empty ledger"
+        raise ConfigError(detail, hint=hint, file=path, line=None, pointer=None)
     for number, statements in enumerate(MIGRATIONS[first:upto], first + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in statements:
+        with connection:  # commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in (*statements, f"PRAGMA user_version = {number}"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:  # some errors roll back by themselves
-                connection.execute("ROLLBACK")
-            raise
     return max(0, upto - first)

@@ -109,12 +109,9 @@ class Ledger:
         try:
             ledger = await asyncio.to_thread(cls, path, limits or StoreLimits(), asyncio.get_running_loop())
         except (sqlite3.Error, OSError) as error:
-            raise LedgerUnavailableError(
-                f"cannot open the ledger {path}: {error}",
-                hint="check free space and permissions of its folder (`pxctl doctor`)",
-            ) from error
-        for statement in schema.AT_OPEN:
-            ledger.post(methodcaller("execute", statement))
+            hint = "check free space and permissions of its folder (`pxctl doctor`)"
+            raise LedgerUnavailableError(f"cannot open the ledger {path}: {error}", hint=hint) from error
+        ledger.post(methodcaller("execute", schema.AT_OPEN))
         return ledger
 
     async def close(self) -> None:

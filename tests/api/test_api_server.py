@@ -182,7 +182,6 @@ async def test_an_idempotency_key_is_one_run_however_often_it_is_sent(
     assert headers["Idempotent-Replayed"] == "true"
     # What a start finds unfinished was cut off: the outcome is not known.
     await claim(rig.context.ledger, "cut", "POST /api/tools/x/run", hashlib.sha256(b"\0{}").hexdigest())
-    for statement in AT_OPEN:
-        rig.context.ledger.post(methodcaller("execute", statement))
+    rig.context.ledger.post(methodcaller("execute", AT_OPEN))
     status, problem, _ = await run("cut")
     assert (status, problem["kind"], runs) == (409, "interrupted_outcome_unknown", 5)
