@@ -26,11 +26,8 @@ _LEAVES = (LEAF, "supervisor")  # leaves that we, or systemd's DelegateSubgroup=
 
 
 def put(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+    with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb", buffering=0) as file:
+        file.write(text.encode())
 
 
 def get(path: str) -> str:

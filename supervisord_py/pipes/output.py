@@ -75,14 +75,9 @@ def remove_raw(folder: Path) -> None:
 
 def read(folder: Path, file: str, offset: int, limit: int) -> bytes:
     """Return bytes of one of the `FILES`; empty at its end, or where there is none. Blocking."""
-    try:
-        fd = os.open(f"{folder}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(fd, limit, offset)
-        finally:
-            os.close(fd)
-    except OSError:
-        return b""
+    with suppress(OSError), open(f"{folder}/{file}", "rb", buffering=0) as opened:
+        return os.pread(opened.fileno(), limit, offset)
+    return b""
 
 
 def size(folder: Path, stream: OutputStream) -> int | None:
@@ -238,11 +233,8 @@ class Copier:
     def _write(self) -> None:
         for stream, data in self._waiting.items():
             while data:
-                fd = _open(self._folder, FILES[stream], os.O_WRONLY)
-                try:
-                    done = os.pwrite(fd, data, self._made[stream])
-                finally:
-                    os.close(fd)
+                with open(_open(self._folder, FILES[stream], os.O_WRONLY), "wb", buffering=0) as file:
+                    done = os.pwrite(file.fileno(), data, self._made[stream])
                 self._made[stream] += done
                 del data[:done]
 
