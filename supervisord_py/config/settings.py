@@ -57,15 +57,15 @@ class DaemonSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[logs]`: the output of children, per unit."""
 
-    segment_bytes: Annotated[int, Meta(ge=64 * KIB)] = 8 * MIB  # size at which a segment is closed
-    total_bytes: Annotated[int, Meta(ge=128 * KIB)] = 64 * MIB  # beyond it the oldest segments go
+    total_bytes: Annotated[int, Meta(ge=512 * KIB)] = 64 * MIB  # beyond it the oldest eighth goes
 
 
 class ToolsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tools]`: warm tools. A tool's own `tool.json` wins where it says something."""
 
     paths: tuple[str, ...] = ()  # folders of tools beside the first one; every source adds
-    warm_keep_max: PositiveCount = 5  # warm tools beyond which the least recently used is stopped
+    warm_keep_max: PositiveCount = 5  # warm tools beyond which an idle one is stopped
+    evict: Literal["lru", "cost"] = "lru"  # the least recently used first, or what took least to start
     memory_budget_mb: PositiveCount | None = None  # MiB of all warm tools together
     queue_max: Count = 512  # requests that may wait for a place
     warm_keep_seconds: Seconds = 300.0  # idle time after which a warm tool is stopped

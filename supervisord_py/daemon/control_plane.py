@@ -247,6 +247,7 @@ class ControlPlane:
     def _clocks_jumped(self) -> None:
         """Wake whoever waits by another clock than the loop's. Kernels are looked at each second anyway."""
         self.launcher.tick()
+        self.launcher.supervisor.task(self.launcher.expect())
         self.pipes.clocks_jumped()
 
     def _told_by_keeper(self, event: dict[str, Any]) -> None:

@@ -162,7 +162,7 @@ def keeper_argv(
         "lock_fd": lock_fd,
         "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
-        "log_segment_bytes": settings.logs.segment_bytes,
+        "log_segment_bytes": settings.logs.total_bytes // 8,
         "log_total_bytes": settings.logs.total_bytes,
         "backoff_initial_seconds": settings.daemon.backoff_initial_seconds,
         "backoff_max_seconds": settings.daemon.backoff_max_seconds,

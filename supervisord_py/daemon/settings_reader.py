@@ -34,7 +34,6 @@ _SHOWN = 60  # characters of a wrong value that an error quotes
 
 _ORDERED = (
     ("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
-    ("logs", "segment_bytes", "total_bytes"),
     ("kernels", "timeout_min_seconds", "timeout_seconds"),
     ("kernels", "timeout_seconds", "timeout_max_seconds"),
     ("kernels", "ladder_terminate_seconds", "ladder_kill_seconds"),
@@ -92,7 +91,7 @@ _Merged: Any = create_model("_Merged", __base__=_Layered, **_sections())
 _REMOVED = {
     "daemon": """watchdog_seconds: 10 s; control_hang_seconds: 30 s; backoff_reset_seconds: 60 s; stop_seconds: 10 s;
         platform cgroup: the best that the system has, see `pxctl doctor`""",
-    "logs": "spill_bytes: 1 MiB",
+    "logs": "segment_bytes: an eighth of `logs.total_bytes`; spill_bytes: 1 MiB",
     "api": """token_file: `api.token` beside the ledger; stream_buffer_bytes: 1 MiB; stream_resume_seconds: 5 s;
         idempotency_seconds: 24 h; idempotency_body_bytes: 256 KiB of a run's answer""",
     "ledger": """keep_days: 90 days; events_keep runs_keep: 100,000 events, runs among them; cells_keep: 20,000;

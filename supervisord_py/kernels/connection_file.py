@@ -22,6 +22,7 @@ from supervisord_py.errors import ConfigError
 
 FOLDER = "k"
 FILE = "connection.json"
+PREPARED = "prepared"  # folder of the sockets of kernels that were begun and not ordered yet: they are moved from there
 SECRET = ".secret"  # noqa: S105  a file's name
 """From which the keys of all sessions follow: a session that is started again has the one that its clients know."""
 SOCKET_PATH_MAX = (104 if sys.platform == "darwin" else 108) - 1

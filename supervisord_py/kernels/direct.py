@@ -63,7 +63,8 @@ class DirectBackend:
         self.zygotes = ZygotePool(self.placement, "kernel", lambda: self.config().zygotes)
 
     def expect(self, launch: Launch) -> None:
-        self.zygotes.want(recipe_of(launch), PATH=launch.env.get("PATH", ""))
+        place = self.config().run_dir / connection_file.FOLDER / connection_file.PREPARED
+        self.zygotes.want(recipe_of(launch), env={**launch.env, "PX_PREPARED": str(place)})
 
     @staticmethod
     async def preload() -> None:

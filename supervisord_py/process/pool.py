@@ -9,8 +9,9 @@ Laws, each checked by the state machine of the tests:
 - One instance of a unit at a time: a new one starts only when the old one is gone.
 - Starting and ready instances count against `keep_max`; stopping ones apart (at most as many again), so that a new
   start begins while its victim is still on the way out: eviction is off the request path.
-- A busy instance is never evicted. The victim is the least recently used idle, unpinned one; a starting one that
-  nobody waits for any more is as good as idle. (A start that lost its waiters is otherwise left to finish.)
+- A busy instance is never evicted. The victim is the least recently used idle, unpinned one, or with `by_cost` the one
+  that took least to start; a starting one that nobody waits for any more is as good as idle. (A start that lost its
+  waiters is otherwise left to finish.)
 - Age counts from the end of the last activity. `keep_alive` replaces the unit's own age for one idle period, and can
   only lengthen it while the unit is pinned.
 - A request waits in its unit's line, first come, first served; free places go to the line whose head came first. How
@@ -99,6 +100,7 @@ class Bounds(NamedTuple):
     keep_max: int = 5  # instances that may be starting, ready or busy at a time; at least 1
     memory_budget_bytes: int | None = None  # sum of the trees' resident memory, or None
     queue_max: int = 512  # requests of one unit that may wait beyond what its instance takes
+    by_cost: bool = False  # evict what is cheap to bring back; else what was not used for longest
     backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)  # short: somebody waits for it
 
 
@@ -165,6 +167,7 @@ class Slot:
         self.line: dict[int, float | None] = {}  # the same, of those who wait
         self.newest_cold = 0  # the last ticket that waited for the present start
         self.last_used = 0.0
+        self.start_seconds = 0.0  # that the present instance took; 0 where nobody saw it start
         self.keep_seconds = 0.0
         self.rss_bytes = 0
         self.backoff = Backoff(backoff)  # of starts that failed; a live instance is held back by nothing
@@ -308,6 +311,7 @@ class Pool:
     def ready(self, unit: str, serial: int, now: float) -> list[Action]:
         if slot := self._present(unit, serial, Phase.STARTING):
             slot.phase, slot.backoff = Phase.READY, slot.backoff.came_up(now)
+            slot.start_seconds = now - slot.last_used
             slot.last_used, slot.keep_seconds = now, slot.rules.keep_seconds
             slot.newest_cold = max(slot.line, default=0)
         return self._settle(now)
@@ -479,4 +483,4 @@ class Pool:
 
     def _victims(self) -> list[Slot]:
         idle = [s for s in self._slots.values() if s.is_idle and self.pin_of(s.unit) is Pin.NONE]
-        return sorted(idle, key=lambda s: (s.last_used, s.serial))
+        return sorted(idle, key=lambda s: (s.start_seconds if self.bounds.by_cost else 0.0, s.last_used, s.serial))

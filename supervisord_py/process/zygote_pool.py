@@ -77,7 +77,7 @@ class Zygote:
         self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
-        self._env = {**dict(recipe.env), **env, **({PRELOAD: ",".join(modules)} if modules else {})}
+        self._env = {**env, **dict(recipe.env), **({PRELOAD: ",".join(modules)} if modules else {})}
 
     async def start(self) -> None:
         """Start it; returns when it forks, or has refused to. Raises PxError, OSError, ValueError, KeyError."""
@@ -124,11 +124,11 @@ class ZygotePool:
             for each in self._zygotes.values()
         )
 
-    def want(self, recipe: Recipe | None, modules: Iterable[str] = (), **env: str) -> None:
+    def want(self, recipe: Recipe | None, modules: Iterable[str] = (), env: Mapping[str, str] = {}) -> None:
         """Something was started, or will be, that could be forked: have a zygote for the next such start.
 
         `modules`: what it imports, in the order in which to, beside what it has imported so far; `env`: for the start,
-        beyond the recipe's. Without a recipe nothing can be forked.
+        beyond the recipe's, and for what is prepared before the first order. Without a recipe nothing can be forked.
         """
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
@@ -227,7 +227,7 @@ class ZygotePool:
                 _log.warning("zygote_refuses", why=zygote.refused, **where)
                 zygote.unsound.append(set(zygote.modules))
                 if zygote.sound:
-                    self.want(zygote.recipe, **zygote.env)
+                    self.want(zygote.recipe, env=zygote.env)
                 return  # it is remembered, so that the next start does not try again
             zygote.sound = zygote.modules
             _log.info("zygote_ready", pid=zygote.pid, **where)

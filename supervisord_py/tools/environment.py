@@ -18,7 +18,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,21 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
     raise _unstartable(spec, "interpreter", detail, f"pxctl tools sync {spec.name}")
 
 
+def read_ahead(python: Path, imports: Iterable[str]) -> None:
+    """Have the system read the installed files of these modules: after a boot none of them is in memory. Blocking."""
+    entries = cache(lambda folder: os.listdir(folder) if os.path.isdir(folder) else [])
+    for site, name in product(python.parent.parent.glob("lib/python*/*-packages"), imports):
+        *folders, last = name.split(".")
+        parent, begin = os.path.join(site, *folders), f"{last}."
+        found = [f"{parent}/{each}" for each in entries(parent) if each.startswith(begin) and each.endswith(".so")]
+        for folder, start in ((f"{parent}/__pycache__", begin), (f"{parent}/{last}/__pycache__", "__init__.")):
+            found += [f"{folder}/{each}" for each in entries(folder) if each.startswith(start)]
+        found += [f"{site}/{last}.libs/{each}" for each in entries(f"{site}/{last}.libs")]  # of wheels: numpy's BLAS
+        for path in found:
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 def _unstartable(spec: ToolSpec, stage: str, detail: str, hint: str) -> StartFailedError:
     return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage=stage)
 
@@ -155,9 +172,9 @@ def needs_sync(spec: ToolSpec) -> bool:
 
 
 def lacks_bytecode(venv: Path) -> bool:
-    """Say whether any package at the top of site-packages has no compiled `__init__`: every cold start compiles it."""
-    packages = (each.parent for each in venv.glob("lib/python*/site-packages/*/__init__.py"))
-    return any(not any(each.glob("__pycache__/__init__.*.pyc")) for each in packages)
+    """Say whether a module or package at the top of site-packages is not compiled: every cold start would do that."""
+    files = (each for name in ("*", "*/__init__") for each in venv.glob(f"lib/python*/site-packages/{name}.py"))
+    return any(not any(each.parent.glob(f"__pycache__/{each.stem}.*.pyc")) for each in files)
 
 
 Run = Callable[..., Coroutine[Any, Any, Completed]]  # `process.program.run` without its client

@@ -31,6 +31,7 @@ from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
 from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig
+from supervisord_py.tools.environment import find_interpreter, read_ahead
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 from supervisord_py.tools.status import LastStates, ToolState
 from supervisord_py.tools.upstream import schema_drift
@@ -54,7 +55,7 @@ class Granted(msgspec.Struct, frozen=True):
 
 def bounds_of(settings: ToolsSettings) -> Bounds:
     budget = settings.memory_budget_mb and settings.memory_budget_mb * MEBIBYTE
-    return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max)
+    return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max, settings.evict == "cost")
 
 
 class Tools:
@@ -101,16 +102,24 @@ class Tools:
             if self.instance_of(tool) is None:
                 await self.driver.listeners.recall(tool)
                 self._watch_port(tool)
-        self.supervisor.task(self._expect_pinned())
+        self.supervisor.task(self.expect())
         self.supervisor.task(self._keep_up())
 
-    async def _expect_pinned(self) -> None:
-        """End the zygotes of an earlier control plane, and have new ones for what is pinned before anybody asks."""
+    async def expect(self) -> None:
+        """Prepare for the first starts after a boot or a resume; what an earlier control plane prepared is ended.
+
+        What is pinned gets its zygote; what other tools import is read into memory.
+        """
         await self.zygotes.end_left_over()
         for tool in self.snapshot():
-            if tool.pinned and (imports := self.states.of(tool.name).imports):
-                with suppress(PxError):  # its files may be broken by now: its next start will say so
-                    await self.driver.expect(self.catalog.get(tool.name), imports)
+            if imports := self.states.of(tool.name).imports:
+                with suppress(PxError, AttributeError):  # its files may be broken by now; macOS reads nothing ahead
+                    spec = self.catalog.get(tool.name)
+                    if tool.pinned:
+                        await self.driver.expect(spec, imports)
+                    else:
+                        python = find_interpreter(spec, self.config.settings.python)
+                        await asyncio.to_thread(read_ahead, python, imports)
 
     def _imported(self, tool: str, imports: Sequence[str]) -> None:
         known = self.states.of(tool).imports

@@ -137,7 +137,7 @@ def _serve(number: str) -> None:
     spec: Any = importlib.util.spec_from_file_location("px_zygote", file)
     zygote = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(zygote)
-    argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
+    argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(","))).take()
     sys.argv = argv[1:]
     _known[0] = len(sys.modules)
     if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):

@@ -1,6 +1,7 @@
 """A process that has imported what others will need, and forks them: their starts without the imports.
 
-    argv = serve(FD, load)        returns in a forked process only, which goes on as the program of `argv`
+    parked = serve(FD, load)      returns in a forked process only
+    argv = parked.take()          which goes on as the program of `argv`, once that is ordered
 
 Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash seed, which siblings
 share. Whatever cannot be made equal after a fork is found before the first one (`hazard`), or is part of what its owner
@@ -54,18 +55,21 @@ _changed: dict[str, tuple[str | None, str | None]] = {}  # variables that import
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
 _THREAD_SECONDS = 0.5
+_QUIET_SECONDS = 0.1  # after the last order: what prepares itself has some 20 ms of work, and takes it from no start
+_PREPARED_MAX = 2  # of a daemon, at some 15 MB each
+_MEMORY_SECONDS = 60.0
+_MEMORY_PART = 10  # a tenth of the memory is to be available
 
 
-def serve(number: int, load: Callable[[], Any]) -> list[str]:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv."""
+def serve(number: int, load: Callable[[], Any]) -> Parked:
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked."""
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
-    before = dict(os.environ)
+    env = dict(os.environ)
     seconds = load()  # that each package took, or nothing
-    pairs = {name: (before.get(name), os.environ.get(name)) for name in {*before, *os.environ}}
-    _changed.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+    _notice_changes(env)
     told: dict[str, Any] = {"made_from": [*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()]}
     told.update(stamp=stamp(told["made_from"]), seconds=seconds if isinstance(seconds, dict) else {})
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
@@ -83,21 +87,13 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     gc.collect()
     gc.freeze()
     alive, life = os.pipe()  # at its end when this process is
-    parks = -1  # directory of the group in which the next fork waits
+    parks, taken = -1, b"-"  # directory of the group in which the next fork waits, and what the last one said
     while True:
-        reader, writer = socket.socketpair()
+        reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if _fork_twice():  # it waits for the next order, so that none waits for a fork
             os.close(life)
-            parked = _park(parks)
-            if alive in select.select((owner.fileno(), alive), (), ())[0]:
-                os._exit(0)
-            text, fds = _receive(owner)
-            if not text:
-                os._exit(0)
-            order: dict[str, Any] = json.loads(text)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order["parks"] else []
-            writer.sendmsg([b"taken"], rights)
-            return _become(order, fds, [owner.detach(), alive, reader.detach(), writer.detach()], parked)
+            # What ended before it had an order (its configuration may be broken) is not prepared again at once.
+            return Parked(owner, alive, (reader, writer), _park(parks), env if taken else None)
         writer.close()
         if parks >= 0:
             os.close(parks)
@@ -105,7 +101,84 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
         if not taken and _is_over(owner):
             raise SystemExit(0)
         reader.close()
+        env = json.loads(taken) if taken else env
         parks = following[0] if following else -1
+
+
+class Parked:
+    """A fork that waits for its order. `env`: what the order before had; None where nothing is to be prepared."""
+
+    def __init__(
+        self, owner: socket.socket, alive: int, ends: tuple[socket.socket, ...], group: int, env: dict[str, str] | None
+    ) -> None:
+        self._owner, self._alive, self._ends, self._group = owner, alive, ends, group
+        self._own = [alive]  # descriptors that it does not keep
+        self._env = env or {}
+        self._may_prepare, self._is_prepared = env is not None, False
+
+    def may_prepare(self, place: str) -> bool:
+        """Say whether to do now what needs no order; the environment is then that of the order before.
+
+        `place`: a folder for who may; the same for all zygotes of a daemon.
+        """
+        if not self._may_prepare or _is_memory_short():
+            return False
+        if select.select((self._owner.fileno(), self._alive), (), (), _QUIET_SECONDS)[0]:
+            return False
+        os.makedirs(place, 0o700, exist_ok=True)
+        for number in range(_PREPARED_MAX):
+            lock = os.open(os.path.join(place, f"lock-{number}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # another one has it, until it is a kernel
+                os.close(lock)
+                continue
+            self._own.append(lock)
+            self._is_prepared = True
+            _set_environment(self._env)
+            break
+        return self._is_prepared
+
+    def take(
+        self, fits: Callable[[list[str]], bool] = lambda argv: True, leave: Callable[[], object] = lambda: None
+    ) -> list[str]:
+        """Wait for the order and become what it says; returns its argv.
+
+        Ends this process, after `leave`, when none is to come, or one that what was prepared does not fit: the next
+        fork takes that, which has no time to prepare anything.
+        """
+        if self._is_prepared:
+            _notice_changes(self._env)
+        found: list[int] = []
+        seconds = _MEMORY_SECONDS if self._is_prepared else None
+        while not found and not (self._is_prepared and _is_memory_short()):
+            found = select.select((self._owner.fileno(), self._alive), (), (), seconds)[0]
+        text = _receive(self._owner, socket.MSG_PEEK)[0] if self._owner.fileno() in found else b""
+        order: dict[str, Any] = json.loads(text or b"{}")
+        does = bool(order) and self._alive not in found
+        if does and self._is_prepared:
+            does = _unmarked(order["env"]) == _unmarked(self._env) and fits(order["argv"])
+        if not does:
+            try:
+                leave()
+            finally:
+                os._exit(0)
+        fds = _receive(self._owner)[1]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order["parks"] else []
+        self._ends[1].sendmsg([json.dumps(order["env"]).encode()], rights)
+        self._own += [each.detach() for each in (self._owner, *self._ends)]
+        return _become(order, fds, self._own, self._group)
+
+
+def _unmarked(env: dict[str, str]) -> dict[str, str]:
+    """Return what counts of an environment before there is an order: our marks come with that."""
+    return {name: value for name, value in env.items() if not name.startswith("PX_")}
+
+
+def _is_memory_short() -> bool:
+    with open("/proc/meminfo") as file:
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    return kib["MemAvailable"] * _MEMORY_PART < kib["MemTotal"]
 
 
 # -- what two starts have in common ------------------------------------------------------------------------------------
@@ -154,10 +227,10 @@ def _is_over(owner: socket.socket) -> bool:
         return False
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    space = socket.CMSG_SPACE(FDS * 4)
+def _receive(sock: socket.socket, flags: int = socket.MSG_CMSG_CLOEXEC) -> tuple[bytes, list[int]]:
+    space = 0 if flags & socket.MSG_PEEK else socket.CMSG_SPACE(FDS * 4)
     try:
-        text, ancillary, _, _ = sock.recvmsg(MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        text, ancillary, _, _ = sock.recvmsg(MESSAGE_BYTES, space, flags)
     except OSError:
         text, ancillary = b"", []
     rights = b"".join(
@@ -276,6 +349,13 @@ def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) ->
     """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ and cmdline)."""
     env = {**env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
     _show(argv, [f"{name}={value}" for name, value in env.items()])
+    _set_environment(env)
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = argv
+
+
+def _set_environment(env: dict[str, str]) -> None:
+    env = dict(env)
     if "LC_CTYPE" in os.environ:
         env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])  # Python's start adds it where there is no locale (PEP 538)
     imported = {name: after for name, (before, after) in _changed.items() if env.get(name) == before}
@@ -284,8 +364,12 @@ def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) ->
         del os.environ[name]
     os.environ.update({name: value for name, value in env.items() if os.environ.get(name) != value})
     time.tzset()
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = argv
+
+
+def _notice_changes(env: dict[str, str]) -> None:
+    """Remember what imports, or what prepares a program, have changed since the environment was `env`."""
+    pairs = {name: (env.get(name), os.environ.get(name)) for name in {*env, *os.environ}}
+    _changed.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def _show(argv: list[str], env: list[str]) -> None:

@@ -26,10 +26,11 @@ from supervisord_py.process.model import ResourceLimit
 pytestmark = pytest.mark.deep
 
 FELT = """
-import ctypes, ctypes.util, gc, json, locale, os, resource, signal, sys, threading, time, warnings
+import ctypes, ctypes.util, gc, json, locale, os, re, resource, signal, sys, threading, time, warnings
 libc = ctypes.CDLL(None)
 libc.getenv.restype = ctypes.c_char_p
 os.write(2, b"said to a descriptor\\n")
+fds = [it for it in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + it)]
 print(json.dumps({
     "environ": dict(os.environ),
     "of C": {name: os.fsdecode(libc.getenv(name.encode())) for name in os.environ},
@@ -43,7 +44,8 @@ print(json.dumps({
     "signals": [str(signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP)],
     "threads": sorted(each.name for each in threading.enumerate()),
     "next thread": threading.Thread().name,
-    "descriptors": [os.readlink(f"/proc/self/fd/{each}").partition(":")[0].rpartition(".")[2] for each in range(8)],
+    "stdio": [os.readlink(f"/proc/self/fd/{each}").rpartition(".")[2] for each in range(3)],
+    "descriptors": sorted(re.split(r":|[0-9a-f]{16}", os.readlink(f"/proc/self/fd/{it}"))[0] for it in fds),
     "modules": sorted(sys.modules),
     "filters": repr(warnings.filters),
     "collector": [gc.isenabled(), gc.get_threshold()],
@@ -77,6 +79,13 @@ async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int
     return int(view.pid)
 
 
+async def prepared_by(backend: DirectBackend) -> int:
+    """Return the pid of the kernel that is prepared for the next start, once its sockets are there."""
+    place = backend.config().run_dir / "k" / "prepared"
+    (path,) = await eventually(lambda: list(place.glob("*-5")), "a kernel that is prepared")
+    return int(path.name.partition("-")[0])
+
+
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
     request = rig.request(launch, code)
     await handle.execute(request)
@@ -102,10 +111,16 @@ def different(rig: KernelRig, session: str) -> Launch:
 
 async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        found, pids = [], []
-        for name, method in (("a-000000", "spawn"), ("b-000000", "zygote")):
+        found, pids, places, env = [], [], dict[str, str](), dict[str, str]()
+        for name, method in (("a-000000", "spawn"), ("b-000000", "zygote"), ("c-000000", "zygote")):
             launch = different(rig, name)
+            prepared = 0
+            if name == "c-000000":  # which fits what was prepared after the start before
+                launch = replace(launch, env={**env, "PX_MINE": launch.env["PX_MINE"]})
+                prepared = await prepared_by(backend)
+            env = launch.env
             handle = await rig.start(backend, launch)
+            assert prepared in {0, handle.child.identity.pid}
             assert rig.started[-1].start_method == method
             assert handle.child.unit == f"kernel:{name}"
             said = await felt(rig, launch, handle)
@@ -116,12 +131,13 @@ async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
             assert seen.joinpath("cmdline").read_bytes().startswith(launch.interpreter.encode() + b"\0")
             zygote = await zygote_of(backend)
             text = json.dumps(said)
-            places = {launch.cwd: "CWD", str(handle.connection_file): "FILE", launch.instance: "KEY", name: "NAME"}
+            places |= {launch.cwd: "CWD", str(handle.connection_file): "FILE", launch.instance: "KEY", name: "NAME"}
             for each, word in places.items():
                 text = text.replace(each, word)
             found.append(json.loads(text))
-        found[1]["modules"].remove("px_zygote")
-        assert found[1] == found[0]
+        for forked in found[1:]:
+            forked["modules"].remove("px_zygote")
+            assert forked == found[0]
         os.kill(zygote, signal.SIGKILL)
         await eventually(lambda: not backend.zygotes.views(), "the end of the zygote")
         assert all(Path(f"/proc/{pid}").exists() for pid in pids), "what was forked lives on"
@@ -143,6 +159,31 @@ async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_pyth
         asked = (sys.executable, "-c", HASH)
         told = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=True, env=env)
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
+
+
+async def test_what_was_prepared_for_another_environment_or_configuration_is_given_up(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        usual, place = rig.launch().env, rig.config.run_dir / "k" / "prepared"
+        await zygote_of(backend, rig.launch())
+        configured = Path(usual["IPYTHONDIR"], "profile_default", "ipython_kernel_config.py")
+        other = {**usual, "USER": "other"}
+        for at, (env, fits, shown) in enumerate((
+            (other, False, ["'other'"]),
+            (other, False, ["1", "'other'"]),  # configured meanwhile
+            (usual, False, ["1"]),
+            (usual, True, ["1"]),
+        )):  # fmt: skip
+            prepared = await prepared_by(backend)
+            if at == 1:
+                configured.write_text("c.InteractiveShell.ast_node_interactivity = 'all'")
+            launch = rig.launch(f"{at}-000000", env=env)
+            handle = await rig.start(backend, launch)
+            assert rig.started[-1].start_method == "zygote"
+            assert (handle.child.identity.pid == prepared) is fits
+            assert not list(place.glob(f"{prepared}-*"))
+            request = rig.request(launch, "1; import os; os.environ.get('USER')")
+            await handle.execute(request)
+            assert [it["data"]["text/plain"] for it in rig.records(request, "result")] == shown
 
 
 async def test_one_that_will_not_do_is_replaced_by_a_spawn(short_tmp: Path) -> None:

@@ -31,9 +31,10 @@ class Pool:
         self.ticket += 1
         return self.send("ask", self.ticket, tool, rules, self.now + patience, keep)
 
-    def warm(self, tool: str = "a", keep: float | None = None) -> int:
+    def warm(self, tool: str = "a", keep: float | None = None, seconds: float = 0.0) -> int:
         """Bring a tool up by a request that ends at once; return its serial."""
         serial = next(it.serial for it in self.ask(tool, keep=keep) if isinstance(it, Start))
+        self.now += seconds
         self.send("ready", tool, serial)
         self.end(tool)
         return serial
@@ -160,6 +161,16 @@ def test_the_least_recently_used_goes_first() -> None:
     pool.ask("a")
     pool.end("a")
     for tool in ("b", "c", "a"):  # each as the oldest of those that are idle
+        assert Stop(tool, serials[tool], Reason.EVICTED_LRU) in pool.ask(f"after {tool}")
+        pool.send("gone", tool, serials[tool])
+
+
+def test_with_by_cost_what_took_least_to_start_goes_first() -> None:
+    pool = Pool(keep_max=3, by_cost=True)
+    serials = {}
+    for tool, seconds in (("dear", 5.0), ("cheap", 0.1), ("usual", 1.0)):
+        serials[tool] = pool.warm(tool, seconds=seconds)
+    for tool in ("cheap", "usual", "dear"):
         assert Stop(tool, serials[tool], Reason.EVICTED_LRU) in pool.ask(f"after {tool}")
         pool.send("gone", tool, serials[tool])
 

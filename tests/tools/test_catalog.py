@@ -113,6 +113,12 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
     assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
     assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
     assert (needs_sync(added), lacks_bytecode(copy / ".venv")) == (False, True)
+    packages = next(copy.glob(".venv/lib/*/*"))
+    (packages / "demo" / "__pycache__").mkdir()
+    (packages / "demo" / "__pycache__" / "__init__.cpython-311.pyc").touch()
+    assert not lacks_bytecode(copy / ".venv")
+    (packages / "single.py").touch()
+    assert lacks_bytecode(copy / ".venv")
 
 
 @pytest.mark.parametrize(("listed", "needed"), [("[]", False), ("['demo']", True), ("5", True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,38 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     await eventually(lambda: not alive(zygote.pid), "the end of the earlier control plane's zygote")
 
 
-async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first_start_on(house: ToolHouse) -> None:
+async def test_a_zygote_is_replaced_after_so_many_forks_and_ended_above_its_memory(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(house)
+    await house.ask("packages")
+    first = await forks(house, "numpy", "plistlib")
+    monkeypatch.setattr(zygote_pool, "FORKS_MAX", 1)
+    monkeypatch.setattr(zygote_pool, "MAX_RSS_BYTES", 20 << 20)
+    await again(house, "packages", method="zygote")
+    await again(house, "packages", method="spawn")
+    await eventually(lambda: not alive(first.pid), "the end of the first")
+    held = house.launcher.zygotes._zygotes
+    (second,) = await eventually(lambda: [each for each in held.values() if each.pid], "the second")
+    await eventually(lambda: not alive(second.pid), "its end")
+    await again(house, "packages", method="spawn")
+
+
+async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first_start_on(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("pinned", "passing"):
         add(house, name, env={"SAID": name})
         await house.ask(name)
         await forks(house, "numpy", "plistlib")
         await house.launcher.stop(name)
     await house.launcher.pin("pinned", Pin.LRU)
+    read = set[str]()
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: read.add(os.readlink(f"/proc/self/fd/{fd}")))
     await house.new_control_plane()
     await forks(house, "numpy", "plistlib")
+    for part in ("/numpy/__pycache__/__init__.", "/numpy/_core/_multiarray_umath.", "/numpy.libs/"):
+        await eventually(lambda part=part: any(part in each for each in read), "files of what is not pinned, in memory")
     assert len(house.launcher.zygotes.views()) == 1, "of what is not pinned there is none before its first start"
     await house.ask("pinned")
     assert house.state("pinned").start_method == "zygote"

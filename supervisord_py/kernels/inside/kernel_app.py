@@ -26,14 +26,15 @@ from ipykernel import ipkernel, kernelapp, zmqshell
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
+from jupyter_client.connect import port_names
 from traitlets import Type, default
 from traitlets.config import Config
 
 from .prelude import offered, run_to_end  # noqa: TID252
-from .streams import CELLS, CURRENT, attribute_threads  # noqa: TID252
+from .streams import CELLS, CURRENT, NUMBERS, attribute_threads  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from types import FrameType
     from typing import Any
 
@@ -97,6 +98,9 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
+        self.offer()
+
+    def offer(self) -> None:
         for name, value in self.offered.items():
             if self.user_ns.setdefault(name, value) is value:
                 self.user_ns_hidden[name] = value
@@ -244,6 +248,14 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
+    """`take`: gives arguments and folders of modules; waits for them where a kernel is prepared, with its sockets in
+    the folder `place`.
+    """
+
+    take: Any = None
+    place: str | None = None
+    configured = 0  # what its configuration was read from, as a number
+
     @default("session")
     def _session_default(self) -> Session:
         return Session(parent=self)
@@ -255,6 +267,55 @@ class IPKernelApp(kernelapp.IPKernelApp):
             self.update_config(self.cli_config)
         else:
             super().parse_command_line(argv)
+
+    def init_connection_file(self) -> None:
+        if self.place is None:
+            super().init_connection_file()
+        else:
+            self.transport, self.ip = "ipc", os.path.join(self.place, str(os.getpid()))
+            self.configured = self._stamp_of_configuration()
+
+    def write_connection_file(self, **kwargs: Any) -> None:
+        if self.place is None:
+            super().write_connection_file(**kwargs)
+
+    def init_gui_pylab(self) -> None:
+        """Where a kernel is prepared, become the one that is ordered; what comes now depends on the user."""
+        if self.place is not None:
+            self._take_order()
+        super().init_gui_pylab()
+
+    def _stamp_of_configuration(self) -> int:
+        return int(sys.modules["px_zygote"].stamp((*self.config_file_paths, *self.loaded_config_files)))
+
+    def _take_order(self) -> None:
+        shell: Any = self.shell
+        for name in self.default_extensions:
+            shell.extension_manager.load_extension(name)
+        shell.run_cell("pass", silent=True)  # most of what a first cell costs more than a second one
+        sockets = {name: f"{self.ip}-{getattr(self, name)}" for name in port_names}
+        captures = {number: os.dup(number) for number in NUMBERS.values()}
+        arguments, modules = self.take(
+            lambda words: len(words) == 2 and self._stamp_of_configuration() == self.configured,
+            lambda: list(map(os.unlink, sockets.values())),
+        )
+        for name, number in NUMBERS.items():
+            original = getattr(CELLS.streams[name], "_original_stdstream_copy", None)
+            if original is not None:  # what is written to 1 and 2 goes through the kernel, and this is what they were
+                os.dup2(number, original)
+                os.dup2(captures[number], number)
+            os.close(captures[number])
+        for name in sockets:
+            setattr(self, name, 0)  # so that the file's counts
+        self.place = None
+        self.parse_command_line(arguments)
+        self.load_connection_file()
+        for name, path in sockets.items():
+            os.rename(path, f"{self.ip}-{getattr(self, name)}")
+        ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
+        shell.starting_dir = os.getcwd()
+        shell.history_manager.reset(new_session=False)  # which remembers the folder, too
+        shell.offer()
 
     def log_connection_info(self) -> None:
         """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
@@ -274,12 +335,15 @@ class IPKernelApp(kernelapp.IPKernelApp):
         attribute_threads()
 
 
-def run(arguments: Any, modules: Sequence[str]) -> None:
-    """Be the kernel until it is told to end; `arguments` are for ipykernel, `modules` the folders of modules."""
+def run(take: Any, place: str | None) -> None:
+    """Be the kernel until it is told to end; see `IPKernelApp` for both."""
     CELLS.pid = os.getpid()  # this may have been forked since it was imported
-    ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
     app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
+    app.take, app.place, arguments = take, place, ["-f", ""]
+    if place is None:
+        arguments, modules = take()
+        ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
     app.initialize(arguments)
     if "" in sys.path and os.getcwd() not in sys.path:  # after os.chdir imports from the folder of the start go on
         sys.path.insert(sys.path.index("") + 1, os.getcwd())

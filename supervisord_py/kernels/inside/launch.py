@@ -20,6 +20,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 import argparse
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -40,13 +41,12 @@ LATER = (
 """What a kernel imports between its start and the end of its first cell; a zygote has that ready."""
 
 
-def read_options() -> Any:
+def read_options(argv: list[str]) -> tuple[Any, list[str]]:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--px-overlay")
     parser.add_argument("--px-modules", action="append", default=[])
     parser.add_argument("--px-zygote", type=int)
-    options, sys.argv[1:] = parser.parse_known_args(sys.argv[1:])
-    return options
+    return parser.parse_known_args(argv)
 
 
 def load_module(name: str, file: str, folders: list[str] | None = None) -> Any:
@@ -89,20 +89,29 @@ def import_all(overlay: str | None) -> None:
             importlib.import_module(name)
 
 
+def ordered(parked: Any, fits: Any = lambda arguments: True, leave: Any = lambda: None) -> tuple[list[str], list[str]]:
+    """Return the arguments for ipykernel and the folders of modules, once a zygote's fork has its order."""
+    _, *sys.argv = parked.take(lambda argv: fits(read_options(argv[2:])[1]), leave)
+    options, sys.argv[1:] = read_options(sys.argv[1:])
+    return sys.argv[1:], options.px_modules
+
+
 def main() -> None:
-    options = read_options()
+    options, sys.argv[1:] = read_options(sys.argv[1:])
     folder = os.path.dirname(os.path.abspath(__file__))
     load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])
+    take: Any = lambda: (sys.argv[1:], options.px_modules)  # noqa: E731
+    place = os.environ.pop("PX_PREPARED", None)  # where a zygote's forks make the sockets of kernels to come
     if options.px_zygote is not None:
-        overlay = options.px_overlay
         zygote = load_module("px_zygote", os.path.join(folder, "..", "..", "zygote", "main.py"))
-        _, *sys.argv = zygote.serve(options.px_zygote, lambda: import_all(overlay))
-        options = read_options()
+        parked = zygote.serve(options.px_zygote, lambda: import_all(options.px_overlay))
+        take = functools.partial(ordered, parked)
+        place = place if place and parked.may_prepare(place) else None
     kernel_app = import_ipykernel(options.px_overlay)
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    kernel_app.run(sys.argv[1:], options.px_modules)
+    kernel_app.run(take, place)
 
 
 if __name__ == "__main__":
