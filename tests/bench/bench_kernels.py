@@ -1,7 +1,8 @@
 """Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
 
-Six comparisons: the first cell of a new session, forked and spawned, those of eight at the same moment, a round trip of
-`1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on either side.
+Six comparisons: the first cell of a new session, prepared, forked and spawned, those of eight at the same moment, a
+round trip of `1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on
+either side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import secrets
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +27,7 @@ from kernels.gateway_house import TOKEN, gateway
 
 CALLS = 40
 KERNELS = 8
+REST_SECONDS = 0.2  # in which a kernel that has its sockets is prepared to the end
 PRINTED = 50_000_000
 PRINT = f"import sys\nfor _ in range(500): print('x' * {PRINTED // 500 - 1})\nsys.stdout.flush()"
 
@@ -119,14 +122,26 @@ def first_cells(rounds: int = 10) -> list[stage.Row]:
         ended(*pair)
         return seconds
 
+    def prepared() -> float:
+        place = held.home / "run" / "k" / "prepared"
+        stage.until(lambda: list(place.glob("*-5")), "the last socket of a kernel that is prepared")
+        time.sleep(REST_SECONDS)
+        return first_cell_of_ours(held, "zygote")
+
+    def forked() -> float:
+        kernel = execute(held, session="before")["kernel"]  # it takes what was prepared; right after it, nothing is
+        seconds = first_cell_of_ours(held, "zygote")
+        held.ask("POST", f"/api/kernels/{kernel}/stop")
+        return seconds
+
     with stage.daemon() as held, stage.daemon(PX_DAEMON__ZYGOTES="0") as plain:
         with_zygote(held)
         stop_all(held)
-        first_cell_of_ours(plain, "spawn")
-        forked, spawned = partial(first_cell_of_ours, held, "zygote"), partial(first_cell_of_ours, plain, "spawn")
-        found = stage.interleaved({"first cell, forked": forked, "first cell, spawned": spawned, "": theirs}, rounds)
+        acts = {"prepared": prepared, "forked": forked, "spawned": partial(first_cell_of_ours, plain, "spawn")}
+        acts["spawned"]()
+        found = stage.interleaved(acts | {"": theirs}, rounds)
     peer = found.pop("")
-    return [stage.compared(words, ours, peer, "jupyter_client") for words, ours in found.items()]
+    return [stage.compared(f"first cell, {how}", ours, peer, "jupyter_client") for how, ours in found.items()]
 
 
 def at_once(rounds: int = 5) -> list[stage.Row]:

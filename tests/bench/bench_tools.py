@@ -122,9 +122,9 @@ def cold_starts(rounds: int = 15) -> list[stage.Row]:
         folders = made(Path(place))
         tens = [folder for name, folder in folders.items() if name.startswith("ten-")]
         groups = {name: [folder] for name, folder in folders.items() if folder not in tens} | {"ten at once": tens}
-        settings, every = {"PX_TOOLS__WARM_KEEP_MAX": "20"}, list(folders.values())
-        with stage.daemon(every, **settings) as held, stage.daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
-            for name, group in groups.items():
+        settings, unforked = {"PX_TOOLS__WARM_KEEP_MAX": "20"}, {"PX_DAEMON__ZYGOTES": "0"}
+        for name, group in groups.items():  # each in a daemon that has no others: its zygote imports what these need
+            with stage.daemon(group, **settings) as held, stage.daemon(group, **settings, **unforked) as plain:
                 acts = {"spawn": partial(through, plain, "spawn", *group), "polling": partial(by_polling, *group)}
                 if name != "text-stats":  # it is no Python
                     use(held, *group)
@@ -137,9 +137,6 @@ def cold_starts(rounds: int = 15) -> list[stage.Row]:
                     mine, spawned = share(held, group), share(plain, group)
                     figures = f"{mine:.0f} MiB", f"{spawned:.0f} MiB spawned", f"{mine / spawned:.2f}x"
                     rows.append(stage.Row(f"{name}, memory of one (PSS)", *figures))
-                for folder in group:
-                    for each in (held, plain):
-                        each.ask("POST", f"/api/tools/{folder.name}/stop")
     return rows
 
 
