@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,10 +62,10 @@ class DirectBackend:
         self.placement = supervisor.placement
         self.config = config
         self.zygotes = ZygotePool(self.placement, "kernel", lambda: self.config().zygotes)
+        self._prepared = config().run_dir / connection_file.FOLDER / connection_file.PREPARED
 
     def expect(self, launch: Launch) -> None:
-        place = self.config().run_dir / connection_file.FOLDER / connection_file.PREPARED
-        self.zygotes.want(recipe_of(launch), env={**launch.env, "PX_PREPARED": str(place)})
+        self.zygotes.want(recipe_of(launch), env={**launch.env, "PX_PREPARED": str(self._prepared)})
 
     @staticmethod
     async def preload() -> None:
@@ -125,6 +126,7 @@ class DirectBackend:
 
     async def close(self, *, stop: bool) -> None:
         await self.zygotes.close()
+        await asyncio.to_thread(shutil.rmtree, self._prepared, ignore_errors=True)
 
 
 class DirectKernel(MessagingKernel):

@@ -116,28 +116,29 @@ class Parked:
         self._env = env or {}
         self._may_prepare, self._is_prepared = env is not None, False
 
-    def may_prepare(self, place: str) -> bool:
-        """Say whether to do now what needs no order; the environment is then that of the order before.
+    def prepare(self, folder: str) -> str | None:
+        """Have the environment of the order before; return how the names of files begin that are this process's own.
 
-        `place`: a folder for who may; the same for all zygotes of a daemon.
+        None where nothing is to be prepared. `folder`: the same for all zygotes of a daemon.
         """
         if not self._may_prepare or _is_memory_short():
-            return False
+            return None
         if select.select((self._owner.fileno(), self._alive), (), (), _QUIET_SECONDS)[0]:
-            return False
-        os.makedirs(place, 0o700, exist_ok=True)
-        for number in range(_PREPARED_MAX):
-            lock = os.open(os.path.join(place, f"lock-{number}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return None
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for place in (os.path.join(folder, str(number)) for number in range(_PREPARED_MAX)):
+            lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # another one has it, until it is a kernel
                 os.close(lock)
                 continue
+            os.pwrite(lock, b"%-10d\n" % os.getpid(), 0)
             self._own.append(lock)
             self._is_prepared = True
             _set_environment(self._env)
-            break
-        return self._is_prepared
+            return place
+        return None
 
     def take(
         self, fits: Callable[[list[str]], bool] = lambda argv: True, leave: Callable[[], object] = lambda: None

@@ -68,6 +68,7 @@ async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBack
         yield backend
     finally:
         await backend.close(stop=True)
+        assert not (rig.config.run_dir / "k" / "prepared").exists()
         assert await rig.placement.list("zygote:") == ()
 
 
@@ -82,8 +83,8 @@ async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int
 async def prepared_by(backend: DirectBackend) -> int:
     """Return the pid of the kernel that is prepared for the next start, once its sockets are there."""
     place = backend.config().run_dir / "k" / "prepared"
-    (path,) = await eventually(lambda: list(place.glob("*-5")), "a kernel that is prepared")
-    return int(path.name.partition("-")[0])
+    await eventually(lambda: list(place.glob("0-5")), "a kernel that is prepared")
+    return int((place / "0").read_text())
 
 
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
@@ -163,7 +164,7 @@ async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_pyth
 
 async def test_what_was_prepared_for_another_environment_or_configuration_is_given_up(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        usual, place = rig.launch().env, rig.config.run_dir / "k" / "prepared"
+        usual = rig.launch().env
         await zygote_of(backend, rig.launch())
         configured = Path(usual["IPYTHONDIR"], "profile_default", "ipython_kernel_config.py")
         other = {**usual, "USER": "other"}
@@ -180,7 +181,8 @@ async def test_what_was_prepared_for_another_environment_or_configuration_is_giv
             handle = await rig.start(backend, launch)
             assert rig.started[-1].start_method == "zygote"
             assert (handle.child.identity.pid == prepared) is fits
-            assert not list(place.glob(f"{prepared}-*"))
+            if not fits:
+                await eventually(lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "the end of the unfit one")
             request = rig.request(launch, "1; import os; os.environ.get('USER')")
             await handle.execute(request)
             assert [it["data"]["text/plain"] for it in rig.records(request, "result")] == shown

@@ -248,8 +248,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
-    """`take`: gives arguments and folders of modules; waits for them where a kernel is prepared, with its sockets in
-    the folder `place`.
+    """`take`: gives arguments and folders of modules; waits for them where a kernel is prepared. The names of the
+    sockets of that begin with `place`.
     """
 
     take: Any = None
@@ -272,7 +272,7 @@ class IPKernelApp(kernelapp.IPKernelApp):
         if self.place is None:
             super().init_connection_file()
         else:
-            self.transport, self.ip = "ipc", os.path.join(self.place, str(os.getpid()))
+            self.transport, self.ip = "ipc", self.place
             self.configured = self._stamp_of_configuration()
 
     def write_connection_file(self, **kwargs: Any) -> None:
