@@ -128,6 +128,7 @@ def test_a_mistake_is_the_error_of_every_surface_and_a_file_that_is_no_text_is_o
         ("scedule: every 5m", "line 2: 'scedule' has no effect; did you mean 'schedule'?"),
         ("permissions: reader", "permissions is not enforced"),
         ("allow-frames: false", "allow-frames is not enforced"),
+        ("disabled: true", "line 2: 'disabled' has no effect; did you mean 'enabled'?"),
         ("connections: [slack]", "connections has no effect here"),
         ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
