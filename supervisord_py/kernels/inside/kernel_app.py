@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -344,7 +345,13 @@ def run(take: Any, place: str | None) -> None:
     if place is None:
         arguments, modules = take()
         ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
-    app.initialize(arguments)
+    try:
+        app.initialize(arguments)
+    except BaseException:
+        if app.place is None:
+            raise
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(1)  # nobody asked for it: its threads are not waited for
     if "" in sys.path and os.getcwd() not in sys.path:  # after os.chdir imports from the folder of the start go on
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     app.start()
