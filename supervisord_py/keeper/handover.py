@@ -40,11 +40,8 @@ def prepare(keeper: Keeper) -> str | None:
     if version in ("", __version__):
         return None
     try:
-        fd = _memfd(_document(keeper))
-        try:
-            said = _check(keeper, fd)
-        finally:
-            os.close(fd)
+        with open(_memfd(_document(keeper)), "rb") as file:
+            said = _check(keeper, file.fileno())
     except OSError as error:
         said = str(error)
     if said:
