@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.zygote import main as zygote
 
 KEPT, LOST = Variables.KEPT, Variables.LOST
 INT, KILL = Step("sigint", 0.0), Step("sigkill", 4.0)
@@ -288,3 +291,25 @@ def test_a_script_is_split_at_its_markers_with_their_titles() -> None:
     )
     assert cells_of_script("\n\n# %% nothing\n\n# %%\n  \n# %% [markdown]\n# text\n") == cells_of_script("") == ()
     assert [cell.code for cell in cells_of_script("a\r# %% x\r\nb\n# %%")] == ["a\r", "# %% x\r\nb\n"]
+
+
+def test_two_kernels_are_prepared_at_most_and_none_where_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = socket.socketpair()
+    monkeypatch.setattr(zygote, "_QUIET_SECONDS", 0.0)
+
+    def prepared(env: dict[str, str] | None) -> str | None:
+        return zygote.Parked(ends[0], ends[0].fileno(), (), -1, env).prepare(str(tmp_path / "k"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zygote, "_is_memory_short", lambda: True)
+        assert prepared(dict(os.environ)) is None
+    assert prepared(None) is None, "not right after one that ended without an order"
+    found = [prepared(dict(os.environ)) for _ in range(3)]
+    assert found == [str(tmp_path / "k" / "0"), str(tmp_path / "k" / "1"), None]
+    ends[1].send(b"an order")
+    (tmp_path / "k" / "0").unlink()
+    assert prepared(dict(os.environ)) is None, "what is ordered is carried out first"
+    for end in ends:
+        end.close()

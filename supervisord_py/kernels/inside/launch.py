@@ -101,12 +101,12 @@ def main() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
     load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])
     take: Any = lambda: (sys.argv[1:], options.px_modules)  # noqa: E731
-    folder_of_prepared, place = os.environ.pop("PX_PREPARED", ""), None
+    prepared, place = os.environ.pop("PX_PREPARED", None), None  # a folder for the sockets of kernels to come
     if options.px_zygote is not None:
         zygote = load_module("px_zygote", os.path.join(folder, "..", "..", "zygote", "main.py"))
         parked = zygote.serve(options.px_zygote, lambda: import_all(options.px_overlay))
         take = functools.partial(ordered, parked)
-        place = parked.prepare(folder_of_prepared)
+        place = parked.prepare(prepared) if prepared else None
     kernel_app = import_ipykernel(options.px_overlay)
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
