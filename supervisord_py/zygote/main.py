@@ -108,9 +108,7 @@ def serve(number: int, load: Callable[[], Any]) -> Parked:
 class Parked:
     """A fork that waits for its order. `env`: what the order before had; None where nothing is to be prepared."""
 
-    def __init__(
-        self, owner: socket.socket, alive: int, ends: tuple[socket.socket, ...], group: int, env: dict[str, str] | None
-    ) -> None:
+    def __init__(self, owner: socket.socket, alive: int, ends: Any, group: int, env: dict[str, str] | None) -> None:
         self._owner, self._alive, self._ends, self._group = owner, alive, ends, group
         self._own = [alive]  # descriptors that it does not keep
         self._env = env or {}
@@ -140,9 +138,7 @@ class Parked:
             return place
         return None
 
-    def take(
-        self, fits: Callable[[list[str]], bool] = lambda argv: True, leave: Callable[[], object] = lambda: None
-    ) -> list[str]:
+    def take(self, fits: Any = lambda argv: True, leave: Any = lambda: None) -> list[str]:
         """Wait for the order and become what it says; returns its argv.
 
         Ends this process, after `leave`, when none is to come, or one that what was prepared does not fit: the next

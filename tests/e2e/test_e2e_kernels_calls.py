@@ -192,6 +192,34 @@ def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
     assert (named["error"][0]["name"], named["error"][0]["id"]) == ("ZeroDivisionError", done[2]["id"])
 
 
+SLOW_CONTROL = """
+import os, sys, threading, time
+def slowed(publisher, thread, current=threading.current_thread, sleep=time.sleep, say=os.write):
+    log = getattr(sys.stderr, "_original_stdstream_copy", 2)
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(thread, name)
+        def is_alive(self):
+            found = thread.is_alive()
+            if found and current().name == "Control":
+                sleep(0.05)
+                if publisher._event_pipe.closed:
+                    say(log, b"too late")
+            return found
+    return Slow()
+publisher = get_ipython().kernel.iopub_thread
+publisher.thread = slowed(publisher, publisher.thread)
+"""
+"""Between asking whether another thread lives, and the use of a socket that this one closes at its end."""
+
+
+def test_a_kernel_that_ends_waits_for_the_last_words_of_its_threads(calls: Calls) -> None:
+    execute(calls, "slow", SLOW_CONTROL)
+    unit = calls.show("slow")["unit"]
+    assert calls.house.pxctl("kernel", "stop", "slow").returncode == 0
+    assert calls.house.pxctl("logs", unit).stdout == ""
+
+
 def test_a_kernel_is_a_unit_like_any_other(calls: Calls) -> None:
     execute(calls, "general", "print('hello')")
     unit = calls.show("general")["unit"]

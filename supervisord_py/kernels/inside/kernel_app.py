@@ -10,6 +10,7 @@ from __future__ import annotations
 # mypy: allow-untyped-calls
 # ipykernel and IPython are typed in parts only.
 import asyncio
+import atexit
 import faulthandler
 import os
 import shutil
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from .streams import OwnCell  # noqa: TID252
 
+LAST_WORDS_SECONDS = 1.0
 _FOLDER = os.path.dirname(__file__)
 _DISPLAYS = ("display_data", "update_display_data", "clear_output")
 _RECORDED = (*_DISPLAYS, "execute_result", "error", "execute_reply")
@@ -249,9 +251,7 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
-    """`take`: gives arguments and folders of modules; waits for them where a kernel is prepared. The names of the
-    sockets of that begin with `place`.
-    """
+    """`take` gives arguments and folders of modules, once they are ordered; what is prepared has sockets at `place`."""
 
     take: Any = None
     place: str | None = None
@@ -334,6 +334,16 @@ class IPKernelApp(kernelapp.IPKernelApp):
         if original is not None:
             faulthandler.enable(file=original)
         attribute_threads()
+
+    def init_iopub(self, context: Any) -> None:
+        super().init_iopub(context)
+        atexit.register(self._end_control)  # before iopub's own end, which closes the sockets of other threads
+
+    def _end_control(self) -> None:
+        """Let the control thread say its last words: their sockets would be closed under its hands (an abort)."""
+        if self.control_thread is not None and self.control_thread.is_alive():
+            self.control_thread.stop()
+            self.control_thread.join(LAST_WORDS_SECONDS)
 
 
 def run(take: Any, place: str | None) -> None:
