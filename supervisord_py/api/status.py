@@ -143,7 +143,7 @@ MEANINGS = {
     Reason.EXIT: ("it exited by itself", _LOGS),
     Reason.SIGNAL: ("a signal that this daemon did not send ended it", _LOGS),
     Reason.STOPPED: ("someone asked to stop it", _START),
-    Reason.EVICTED_LRU: ("others were used more recently and the warm set was full", "pxctl pin {name}"),
+    Reason.EVICTED_LRU: ("the warm set was full, and it was the first to go (tools.evict)", "pxctl pin {name}"),
     Reason.EVICTED_TTL: ("nobody used it for its warm_keep_seconds", "pxctl pin --forever {name}"),
     Reason.MEMORY_LIMIT: ("it used more memory than max_memory_mb", "raise max_memory_mb in tool.json"),
     Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower the limits of what runs beside it"),

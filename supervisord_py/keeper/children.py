@@ -52,6 +52,7 @@ class Children:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._settling: Timer | None = None
+        self._silent = set[str]()  # zygotes that did not answer: nobody waits for them again
         self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
@@ -143,8 +144,12 @@ class Children:
                 raise SpawnError("cgroup", error.errno) from None
             if zygote is None:
                 child.pid, child.report = spawn.launch(plan)
-            elif f"zygote:{zygote}" in stored and self._rungs.subreaper:
-                child.pid, child.report = spawn.fork_from(stored[f"zygote:{zygote}"], plan)
+            elif f"zygote:{zygote}" in stored and self._rungs.subreaper and zygote not in self._silent:
+                try:
+                    child.pid, child.report = spawn.fork_from(stored[f"zygote:{zygote}"], plan)
+                except SpawnError as error:
+                    self._silent |= {zygote} if error.error == errno.ETIMEDOUT else set()
+                    raise
             else:
                 raise SpawnError("zygote", errno.ENOENT)
         finally:

@@ -183,12 +183,9 @@ class KernelInstance(Instance):
 
         with contextlib.suppress(psutil.Error):
             if self.pid is not None and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
-                raise ConflictError(
-                    f"The process of {self.unit} (pid {self.pid}) was stopped by a signal: it runs nothing.",
-                    hint=f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it.",
-                    unit=self.unit,
-                    pid=self.pid,
-                )
+                text = f"The process of {self.unit} (pid {self.pid}) was stopped by a signal: it runs nothing."
+                hint = f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
+                raise ConflictError(text, hint=hint, unit=self.unit, pid=self.pid)
 
     def plan(self, config: KernelsConfig) -> Launch:
         session, choice, key = self.session, self.session.choice, self.session.key
@@ -330,11 +327,9 @@ class SessionRegister:
         found = [it for it in found if it.keeps_variables or it.key.cwd not in pythons]
         if len(found) > 1:
             ids = sorted(it.id for it in found)
-            raise AmbiguousNameError(
-                f"{name} names {len(ids)} sessions: {', '.join(ids)}.",
-                hint="Use an id: `pxctl kernel list` shows them with their folders.",
-                candidates=[f"kernel:{each}" for each in ids],
-            )
+            text = f"{name} names {len(ids)} sessions: {', '.join(ids)}."
+            hint = "Use an id: `pxctl kernel list` shows them with their folders."
+            raise AmbiguousNameError(text, hint=hint, candidates=[f"kernel:{each}" for each in ids])
         return found[0] if found else self.known(name)
 
     def write(self, session: LiveSession) -> None:

@@ -111,11 +111,9 @@ def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
 
 
 def own_session(unit: str) -> PxError:
-    return errors.ConflictError(
-        f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
-        hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
-        unit=unit,
-    )
+    text = f"The call comes from a cell that occupies {unit} itself: neither would ever end."
+    hint = "Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call)."
+    return errors.ConflictError(text, hint=hint, unit=unit)
 
 
 def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) -> PxError:

@@ -37,7 +37,8 @@ _RULES = (
 )  # fmt: skip
 _ELSEWHERE = (*_RULES, "connections", "run_in", "subagent", "lookback", "on_failure", "config")
 """Keys of other programs that promise something; what promises nothing is kept silently."""
-_INSTEAD = {"cron": "schedule", "interval": "schedule", "every": "schedule", "disabled": "enabled"}
+_INSTEAD = dict.fromkeys(("cron", "crontab", "interval", "every"), "schedule")
+_INSTEAD |= dict.fromkeys(("disabled", "paused", "active"), "enabled")
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 _ASKS_NOTHING: tuple[Any, ...] = (None, "", "false", "no", "off", "admin", [], {})
 
@@ -235,7 +236,7 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
             if word not in _ASKS_NOTHING or (word == "false" and key.startswith("allow-")):
                 what = "is not enforced here: the agent may do what you may do"
                 warnings.append(f"{key} {what if key in _RULES else 'has no effect here'}")
-        elif key not in USED and (near := _INSTEAD.get(key) or nearest(key, USED, 0.8)) is not None:
+        elif key not in USED and (near := _INSTEAD.get(key.lower()) or nearest(key, USED, 0.8)) is not None:
             line, _ = header.place((key,))
             warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
     name = fields.pop("name", None)

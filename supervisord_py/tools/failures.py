@@ -122,12 +122,9 @@ def not_ready(
 
 
 def port_taken(spec: ToolSpec, port: int) -> errors.StartFailedError:
-    return errors.StartFailedError(
-        f"{spec.unit}: the listener on port {port} is not the tool's own.",
-        hint="See which program takes ports on this machine (`ss -ltnp`), then ask again.",
-        unit=spec.unit,
-        reason=Reason.EARLY_EXIT.value,
-    )
+    text = f"{spec.unit}: the listener on port {port} is not the tool's own."
+    hint = "See which program takes ports on this machine (`ss -ltnp`), then ask again."
+    return errors.StartFailedError(text, hint=hint, unit=spec.unit, reason=Reason.EARLY_EXIT.value)
 
 
 def limit_exceeded(spec: ToolSpec, ended: End) -> errors.ResourceLimitError:
@@ -179,12 +176,9 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
         return limit_exceeded(spec, ended)
     if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED}:
         return stopped_during_run(spec, ended.reason)
-    return errors.ToolFailedError(
-        f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}",
-        hint=hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew.",
-        unit=spec.unit,
-        **ended.facts(),
-    )
+    text = f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}"
+    hint = hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew."
+    return errors.ToolFailedError(text, hint=hint, unit=spec.unit, **ended.facts())
 
 
 def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> errors.ToolFailedError:

@@ -99,15 +99,7 @@ async def forward(
 class ToolRun:
     """One run. `break_off` from outside raises its error inside, at the next await.
 
-    Args:
-        asked, value: The input as JSON, and parsed.
-        given: Headers that go on to the tool.
-
-    Attributes:
-        id: Given to the tool and to the client.
-        status, headers: Of the tool's answer, once it has begun; 0 before.
-        body: The answer where it is complete and sound; else `chunks`, which raise where it breaks off.
-        cold_start_ms: None unless it waited for a start.
+    `asked` and `value` are the input as JSON, and parsed; `given` are headers that go on to the tool.
     """
 
     def __init__(
@@ -120,13 +112,13 @@ class ToolRun:
         *,
         streaming: bool = False,
     ) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = str(uuid.uuid4())  # given to the tool and to the client
         self.spec = spec
         self.instance: ToolInstance | None = None
-        self.cold_start_ms: int | None = None
-        self.status = 0
+        self.cold_start_ms: int | None = None  # None unless it waited for a start
+        self.status = 0  # of the tool's answer, once it has begun, as `headers` are
         self.headers: dict[str, str] = {}
-        self.body: bytes | None = None
+        self.body: bytes | None = None  # the answer where it is complete and sound; else:
         self.chunks: AsyncIterator[bytes] | None = None
         self._tools = tools
         self._asked = asked
@@ -142,12 +134,9 @@ class ToolRun:
 
     @contextlib.asynccontextmanager
     async def going(self, timeout_seconds: float | None = None, keep_alive: float | None = None) -> AsyncIterator[None]:
-        """Run; the context is open for as long as the answer is read.
+        """Run, in `timeout_seconds` from its making to the end of the answer; the context is open while that is read.
 
-        Args:
-            timeout_seconds: From its making to the end of the answer.
-            keep_alive: Seconds to keep the instance afterwards, 0 not at all, -1 for ever, None as usual.
-
+        `keep_alive`: seconds to keep the instance afterwards, 0 not at all, -1 for ever, None as usual.
         Raises PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
         """
         tools, granted, timers, error = self._tools, None, list[asyncio.TimerHandle](), None

@@ -316,10 +316,7 @@ class Tools:
     async def acquire(self, spec: ToolSpec, timeout_seconds: float | None, keep_alive: float | None) -> Granted:
         """Wait for an instance of a tool, as the catalog has it now; give it back with `release`.
 
-        Args:
-            timeout_seconds: How long to wait; None is as long as a place in line and a start may take.
-            keep_alive: Seconds to keep the instance after this request; 0 not at all, -1 for ever, None as usual.
-
+        At most for `timeout_seconds`; None: as long as a place in line and a start may take. `keep_alive`: as of a run.
         Raises PxError: refused, or the start failed.
         """
         if self._specs.get(spec.name) is not spec:

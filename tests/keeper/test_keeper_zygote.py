@@ -156,6 +156,6 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rig: Rig) -> None:
     assert link.refused("spawn", **order)["errno"] == errno.ETIMEDOUT
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
-    later = rig.spawn(probe("felt"), zygote=zygote["key"])
-    link.exit(later["key"])
+    until(lambda: not alive(stopped[0]), "the end of the fork that waited")
+    assert link.refused("spawn", **rig.spec(probe("felt"), zygote=zygote["key"]))["errno"] == errno.ENOENT, "once"
     assert not (rig.dir / "ran").exists(), "an order that nobody waits for any more is not carried out"

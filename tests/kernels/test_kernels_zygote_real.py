@@ -83,8 +83,13 @@ async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int
 async def prepared_by(backend: DirectBackend) -> int:
     """Return the pid of the kernel that is prepared for the next start, once its sockets are there."""
     place = backend.config().run_dir / "k" / "prepared"
-    await eventually(lambda: list(place.glob("0-5")), "a kernel that is prepared")
-    return int((place / "0").read_text())
+
+    def there() -> int:
+        lock, last = place / "0", place / "0-5"  # made in this order; what was killed leaves its own
+        is_new = last.exists() and last.stat().st_mtime_ns > lock.stat().st_mtime_ns
+        return int(lock.read_text()) if is_new else 0
+
+    return int(await eventually(there, "a kernel that is prepared"))
 
 
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
@@ -162,30 +167,38 @@ async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_pyth
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
 
 
-async def test_what_was_prepared_for_another_environment_or_configuration_is_given_up(short_tmp: Path) -> None:
+async def test_what_was_prepared_for_something_else_or_is_broken_is_given_up(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        usual = rig.launch().env
+        usual, place = rig.launch().env, rig.config.run_dir / "k" / "prepared"
         await zygote_of(backend, rig.launch())
         configured = Path(usual["IPYTHONDIR"], "profile_default", "ipython_kernel_config.py")
         other = {**usual, "USER": "other"}
-        for at, (env, fits, shown) in enumerate((
-            (other, False, ["'other'"]),
-            (other, False, ["1", "'other'"]),  # configured meanwhile
-            (usual, False, ["1"]),
-            (usual, True, ["1"]),
-        )):  # fmt: skip
+        for env, what, fits in (
+            (other, "another environment", False),
+            (other, "the same", True),
+            (other, "killed", False),
+            (other, "without a socket", False),
+            (other, "configured", False),
+        ):
             prepared = await prepared_by(backend)
-            if at == 1:
-                configured.write_text("c.InteractiveShell.ast_node_interactivity = 'all'")
-            launch = rig.launch(f"{at}-000000", env=env)
+            if what == "killed":
+                os.kill(prepared, signal.SIGKILL)
+                await eventually(lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "its end")
+            elif what == "without a socket":
+                (place / "0-1").unlink()
+            elif what == "configured":
+                configured.write_text("import os\nc.InteractiveShellApp.exec_lines = [f'found = {os.getcwd()!r}']")
+            launch = rig.launch(f"{what.replace(' ', '-')}-000000", env=env)
             handle = await rig.start(backend, launch)
-            assert rig.started[-1].start_method == "zygote"
-            assert (handle.child.identity.pid == prepared) is fits
+            assert rig.started[-1].start_method == "zygote", what
+            assert (handle.child.identity.pid == prepared) is fits, what
             if not fits:
                 await eventually(lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "the end of the unfit one")
-            request = rig.request(launch, "1; import os; os.environ.get('USER')")
+            request = rig.request(launch, "import os; os.environ.get('USER'), globals().get('found')")
             await handle.execute(request)
-            assert [it["data"]["text/plain"] for it in rig.records(request, "result")] == shown
+            (result,) = rig.records(request, "result")
+            shown = (env.get("USER"), launch.cwd if what == "configured" else None)
+            assert result["data"]["text/plain"] == repr(shown), "and read in the user's folder"
 
 
 async def test_one_that_will_not_do_is_replaced_by_a_spawn(short_tmp: Path) -> None:

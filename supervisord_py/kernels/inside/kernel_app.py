@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import faulthandler
+import glob
+import json
 import os
 import shutil
 import signal
@@ -255,7 +257,6 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
     take: Any = None
     place: str | None = None
-    configured = 0  # what its configuration was read from, as a number
 
     @default("session")
     def _session_default(self) -> Session:
@@ -269,12 +270,25 @@ class IPKernelApp(kernelapp.IPKernelApp):
         else:
             super().parse_command_line(argv)
 
+    def load_config_file(self, *args: Any, **kwargs: Any) -> None:
+        """Read the user's configuration, in the user's folder: where there is any, nothing is prepared."""
+        if self.place is None:
+            super().load_config_file(*args, **kwargs)
+        elif self._is_configured():
+            os._exit(0)
+
+    def _is_configured(self) -> bool:
+        names = {os.path.splitext(name)[0] for name in ("ipython_config.py", *self.config_files)}
+        files = (os.path.join(folder, name) for folder in self.config_file_paths for name in names)
+        return any(os.path.exists(file + kind) for file in files for kind in (".py", ".json"))
+
     def init_connection_file(self) -> None:
         if self.place is None:
             super().init_connection_file()
-        else:
-            self.transport, self.ip = "ipc", self.place
-            self.configured = self._stamp_of_configuration()
+            return
+        self.transport, self.ip = "ipc", self.place
+        for left in glob.glob(self.place + "-*"):  # by one that was killed
+            os.unlink(left)
 
     def write_connection_file(self, **kwargs: Any) -> None:
         if self.place is None:
@@ -286,9 +300,6 @@ class IPKernelApp(kernelapp.IPKernelApp):
             self._take_order()
         super().init_gui_pylab()
 
-    def _stamp_of_configuration(self) -> int:
-        return int(sys.modules["px_zygote"].stamp((*self.config_file_paths, *self.loaded_config_files)))
-
     def _take_order(self) -> None:
         shell: Any = self.shell
         for name in self.default_extensions:
@@ -296,10 +307,21 @@ class IPKernelApp(kernelapp.IPKernelApp):
         shell.run_cell("pass", silent=True)  # most of what a first cell costs more than a second one
         sockets = {name: f"{self.ip}-{getattr(self, name)}" for name in port_names}
         captures = {number: os.dup(number) for number in NUMBERS.values()}
-        arguments, modules = self.take(
-            lambda words: len(words) == 2 and self._stamp_of_configuration() == self.configured,
-            lambda: list(map(os.unlink, sockets.values())),
-        )
+
+        def fits(words: list[str]) -> bool:
+            """Say whether this is what was prepared; its sockets are where they are to be, then."""
+            if len(words) != 2 or self._is_configured():
+                return False
+            try:
+                with open(words[1], encoding="utf-8") as file:
+                    wanted = json.load(file)
+                for name, path in sockets.items():
+                    os.rename(path, f"{wanted['ip']}-{wanted[name]}")
+            except OSError:
+                return False
+            return True
+
+        arguments, modules = self.take(fits, lambda: list(map(os.unlink, glob.glob(self.ip + "-*"))))
         for name, number in NUMBERS.items():
             original = getattr(CELLS.streams[name], "_original_stdstream_copy", None)
             if original is not None:  # what is written to 1 and 2 goes through the kernel, and this is what they were
@@ -311,8 +333,6 @@ class IPKernelApp(kernelapp.IPKernelApp):
         self.place = None
         self.parse_command_line(arguments)
         self.load_connection_file()
-        for name, path in sockets.items():
-            os.rename(path, f"{self.ip}-{getattr(self, name)}")
         ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
         shell.starting_dir = os.getcwd()
         shell.history_manager.reset(new_session=False)  # which remembers the folder, too
