@@ -68,7 +68,8 @@ class LiveSession(KernelSlot):
         self.language = language
         self.created_at = created_at
         self.owner = owner
-        self.held_until = clock.now() + HOLD_SECONDS if owner in {Owner.JUPYTER, Owner.JUPYTER_API} else 0.0
+        held_until = clock.now() + HOLD_SECONDS if owner in {Owner.JUPYTER, Owner.JUPYTER_API} else 0.0
+        self.held_until = held_until if self.keeps_variables else float("inf")  # a shell takes no kernel's place
         self.kernelspec: str | None = None
         self.interrupt_mode = "signal"
         self.last_used: float | None = None  # Unix seconds, as it is shown; `used_at` decides

@@ -182,12 +182,13 @@ def _is_memory_short() -> bool:
 
 
 def stamp(paths: Iterable[str]) -> int:
-    """Return a number that differs when something else lies at one of them, or was changed: whatever its mtime says."""
+    """Return a number that differs when one is another file, or has changed. (Links of uv's change a ctime.)"""
     found = 0
     for path in paths:
         try:
             status = os.stat(path)
-            found = zlib.crc32(b"%d %d %d" % (status.st_dev, status.st_ino, status.st_ctime_ns), found)
+            known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            found = zlib.crc32(b"%d %d %d %d" % known, found)
         except (OSError, ValueError):  # ValueError: no file can have that name
             found = zlib.crc32(b"-", found)
     return found

@@ -197,6 +197,14 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
     assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 
 
+async def test_shell_cells_take_no_kernels_place(short_tmp: Path) -> None:
+    async with room_house(short_tmp, max_sessions=1) as house:
+        await house.run("x = 1")
+        for name in ("one", "two"):
+            assert (await house.run("true", name=name, language="bash")).status is CellStatus.OK
+        assert (await house.run("x")).cells[0].text == "1\n", "its variables are there"
+
+
 async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:
     call = await at_work(house, owner=Owner.PER_CALL)
     await house.replace()
