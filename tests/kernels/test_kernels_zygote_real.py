@@ -87,7 +87,8 @@ async def prepared_by(backend: DirectBackend) -> int:
     def there() -> int:
         lock, last = place / "0", place / "0-5"  # made in this order; what was killed leaves its own
         is_new = last.exists() and last.stat().st_mtime_ns > lock.stat().st_mtime_ns
-        return int(lock.read_text()) if is_new else 0
+        pid = int(lock.read_text()) if is_new else 0
+        return pid if Path(f"/proc/{pid}").exists() else 0
 
     return int(await eventually(there, "a kernel that is prepared"))
 
