@@ -19,6 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+TRIAL_WORD = "--check"
+"""On the command line after the order: only say whether this version could serve."""
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
@@ -56,6 +59,8 @@ def main() -> int:
     os.umask(0o077)
     configure_log("info")
     log = structlog.get_logger(__name__)
+    if TRIAL_WORD in sys.argv[2:]:
+        return rehearse(order)
     try:
         return _run(order, started_at, log)
     except PxError as error:
@@ -64,6 +69,39 @@ def main() -> int:
     except Exception:
         log.exception("control_crashed")
         return EXIT_FAILED
+
+
+def rehearse(order: ControlOrder) -> int:
+    """Tell a keeper that tries this version whether a control plane of it could serve; see keeper/trial.py.
+
+    Everything is imported by now. Here the settings are read and the keeper is greeted; nothing is written, nobody is
+    adopted, and nothing is cleaned up at the end. Returns the exit code; why it could not is the last line of stderr.
+    """
+    from supervisord_py.daemon.settings import recall_valid
+    from supervisord_py.daemon.settings_reader import read_settings
+    from supervisord_py.errors import EXIT_FAILED, PxError
+    from supervisord_py.keeper.protocol import PROTOCOL, FrameSocket
+
+    channel_fd, _, _ = order.fds
+    try:
+        if recall_valid(order.flags.paths().run_dir) is None:
+            read_settings(order.flags)
+    except PxError as error:
+        print(error.detail.replace("\n", "; "), file=sys.stderr)
+        return EXIT_FAILED
+    replies: list[dict[str, Any]] = []
+    with socket.socket(fileno=channel_fd) as channel:
+        frames = FrameSocket(channel)
+        frames.push({"id": 1, "verb": "hello", "protocol": PROTOCOL})
+        frames.flush()
+        broken = None
+        while not replies and broken is None:
+            select.select([channel], [], [])
+            broken = frames.read(lambda message, _fds: replies.append(message))
+    if not replies or replies[0].get("ok") is not True:
+        print(f"the keeper refuses this control plane: {replies or broken}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
 
 
 def _run(order: ControlOrder, started_at: float, log: Any) -> int:

@@ -113,8 +113,7 @@ def _start(flags: Flags) -> NoReturn:
         loaded = _validate(flags)
     os.umask(0o077)
     make_places(paths)
-    # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
-    # keeper need not know of the second lock: what it inherits it keeps open, and gives to no child.
+    # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only.
     lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
     listening = inherited or lock.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):
@@ -133,6 +132,7 @@ def _start(flags: Flags) -> NoReturn:
         flags,
         lock_fd=lock_fd,
         listen_fd=listening.fileno(),
+        kept_fds={"state lock": state_fd},
         socket_owned=inherited is None,
     )
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point

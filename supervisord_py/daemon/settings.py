@@ -144,12 +144,13 @@ def keeper_argv(
     *words: str,
     lock_fd: int,
     listen_fd: int | None = None,
+    kept_fds: dict[str, int] | None = None,
     socket_owned: bool = False,
 ) -> list[str]:
     """Return the command that becomes the keeper: no site packages, nothing of the user's environment.
 
     Its document lies in an inheritable descriptor, from which it can be read once. The given descriptors go over exec;
-    `socket_owned`: unlink the socket file at the end.
+    `kept_fds`: by name, those that it only keeps open; `socket_owned`: unlink the socket file at the end.
     """
     order = msgspec.json.encode(ControlOrder(flags)).decode()
     document: dict[str, Any] = {
@@ -160,6 +161,8 @@ def keeper_argv(
         "socket_owned": socket_owned,
         "listen_fd": listen_fd,
         "lock_fd": lock_fd,
+        "kept_fds": kept_fds,
+        "exit_records_path": str(paths.state_dir / "exit-records.json"),
         "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
         "log_segment_bytes": settings.logs.total_bytes // 8,

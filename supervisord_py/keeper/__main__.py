@@ -8,6 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from supervisord_py.keeper.boot import Boot, Journal
+
 EXIT_USAGE = 2
 EXIT_SURVIVORS = 8
 
@@ -27,31 +31,38 @@ def main(argv: list[str]) -> int:
         journal.error("boot_failed", detail=f"--boot-fd N, from which a boot document can be read: {error}")
         return EXIT_USAGE
     if "--check" in argv:
-        from supervisord_py.keeper import handover
-
-        try:
-            handover.read(boot.handover or {})
-        except (KeyError, TypeError, ValueError) as error:
-            print(f"{type(error).__name__}: {error}")
-            return EXIT_USAGE
-        return 0
+        return _rehearse(boot, journal)
     if "--sweep" in argv:
         from supervisord_py.keeper.sweep import sweep
 
         units, survivors = sweep(boot.daemon_id, boot.run_dir)
         journal.info("swept", units=units, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
-    from supervisord_py.keeper import handover, verbs
     from supervisord_py.keeper.main import Keeper
 
-    keeper = Keeper(boot, Birth(), journal, verbs.receive)
-    if boot.handover is not None:
-        handover.take_over(keeper, boot.handover)
+    keeper = Keeper(boot, Birth(), journal)
+    if boot.handover is None:
+        keeper.hold_exit_records()
+    else:
+        keeper.take_over(boot.handover)
         boot.handover = None
     code = keeper.run()
-    if keeper.anew:
+    if keeper.shutdown.is_restart:
         keeper.exec_anew()
     return code
+
+
+def _rehearse(boot: Boot, journal: Journal) -> int:
+    """Tell a keeper that is about to become this version whether it could serve."""
+    from supervisord_py.keeper.trial import rehearse
+
+    try:
+        rehearse(boot, journal)
+    except Exception as error:
+        if str(error):
+            print(f"{type(error).__name__}: {error}", flush=True)
+        return EXIT_USAGE
+    return 0
 
 
 if __name__ == "__main__":

@@ -32,10 +32,12 @@ class Boot:
     log_dir: str
     control_argv: list[str]
     pxd_argv: list[str]
+    exit_records_path = ""  # of the ends that no control plane has taken; "": they are not kept
     socket_path = ""
     socket_owned = False  # unlink it at the end
     listen_fd = -1
     lock_fd = -1
+    kept_fds: dict[str, int]  # descriptors by name that are only kept open, also over an upgrade
     log_segment_bytes = 8 << 20
     log_total_bytes = 64 << 20
     log_spill_bytes = 1 << 20
@@ -49,9 +51,24 @@ class Boot:
     handover: dict[str, Any] | None = None  # of an earlier version (handover.py)
 
     def __init__(self, document: dict[str, Any]) -> None:
+        self.kept_fds = {}
         vars(self).update({name: value for name, value in document.items() if value is not None})
         document.pop("handover", None)
-        self.document = document
+        self._document = document
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document for the next version of the keeper, without a hand-over."""
+        return {**self._document, "kept_fds": self.kept_fds}
+
+    def descriptors(self) -> dict[str, int]:
+        """Return, by name, the descriptors that the keeper lives with from start to end."""
+        named = {"listen": self.listen_fd, "lock": self.lock_fd, **self.kept_fds}
+        return {name: fd for name, fd in named.items() if fd >= 0}
+
+    def adopt_descriptors(self, inherited: list[int], handed_over: set[int]) -> None:
+        """Give a name to what an older version inherited without one (its second lock): it has to stay open."""
+        unnamed = set(inherited) - handed_over - set(self.descriptors().values())
+        self.kept_fds = {**self.kept_fds, **{f"inherited {fd}": fd for fd in sorted(unnamed)}}
 
 
 def read_boot(fd: int) -> Boot:
@@ -85,6 +102,8 @@ class Rungs:
 
 
 class Birth:
+    """How the keeper was started: what it gives back before an exec, and what children get."""
+
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started_at = time.time()

@@ -11,6 +11,7 @@ Control files are written with one write(2) each: the kernel answers a whole mes
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -31,7 +32,17 @@ def put(path: str, text: str) -> None:
 
 
 def get(path: str) -> str:
-    """Read one control file; "" when it is not there."""
+    """Read one control file; "" when it, or its group, is not there. Raises OSError: it cannot be read now."""
+    try:
+        return slurp(path).decode()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):  # ENODEV: the group was removed while it was open
+            return ""
+        raise
+
+
+def get_figure(path: str) -> str:
+    """Read a control file that is only shown or counted: "" where it cannot be read, for whatever reason."""
     try:
         return slurp(path).decode()
     except OSError:
@@ -65,8 +76,13 @@ def _unescape(path: str) -> str:
 
 
 def walk(path: str) -> list[str]:
-    """Return a group's directory and all below it, parents first."""
-    return [folder for folder, _, _ in os.walk(path)]
+    """Return a group's directory and all below it, parents first. Raises OSError: they cannot be seen now."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+            raise error
+
+    return [folder for folder, _, _ in os.walk(path, onerror=failed)]
 
 
 class Cgroup:
@@ -84,15 +100,17 @@ class Cgroup:
         return [name for name in CONTROLLERS if name in granted]
 
     def populated(self) -> bool:
+        """Tell whether a process is in it or below it. Raises OSError: that cannot be seen now."""
         return counter(get(self.path + "/cgroup.events"), "populated") == 1
 
     def members(self) -> list[int]:
+        """Return the pids of all in it and below it. Raises OSError: that cannot be seen now."""
         words = [word for path in walk(self.path) for word in get(path + "/cgroup.procs").split()]
         return [int(word) for word in words if word != "0"]
 
     def kill(self) -> None:
         """SIGKILL everything in it and below it, also what is forked meanwhile (cgroup.kill, Linux 5.14)."""
-        with contextlib.suppress(OSError):  # gone: nothing to kill; the caller looks again anyway
+        with contextlib.suppress(OSError):  # gone, or no descriptor left: the caller looks, and kills, again
             put(self.path + "/cgroup.kill", "1")
 
     def limit(self, memory_bytes: int | None, limits: Mapping[str, tuple[int, int]]) -> set[str]:
@@ -120,27 +138,27 @@ class Cgroup:
 
         None: it did not. Who was over its limit counts `oom`, who was killed counts `oom_kill` (memory.events).
         """
-        events = get(self.path + "/memory.events")
+        events = get_figure(self.path + "/memory.events")
         if not counter(events, "oom_kill"):
             return None
         return "memory_limit" if counter(events, "oom") else "oom_kill"
 
     def memory_peak(self) -> int | None:
         """Return the most bytes that were ever charged to it; None where the kernel does not count (Linux 5.19)."""
-        text = get(self.path + "/memory.peak")
+        text = get_figure(self.path + "/memory.peak")
         return int(text) if text else None
 
     def pressure(self) -> dict[str, float | None]:
         """Return in what percent of the last ten seconds something of it waited for each resource; None: unknown."""
         shares = {}
         for name in ("cpu", "memory", "io"):
-            share = get(f"{self.path}/{name}.pressure").partition("some avg10=")[2].partition(" ")[0]
+            share = get_figure(f"{self.path}/{name}.pressure").partition("some avg10=")[2].partition(" ")[0]
             shares[name] = float(share) if share else None
         return shares
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of all that ever ran in it; 0 where the kernel does not count."""
-        return counter(get(self.path + "/cpu.stat"), "usage_usec") / 1e6
+        return counter(get_figure(self.path + "/cpu.stat"), "usage_usec") / 1e6
 
     def remove(self) -> bool:
         """Remove it with all below; False while something is in it."""
@@ -195,7 +213,7 @@ def leftovers(daemon_id: str) -> list[Cgroup]:
 
 
 def _here() -> tuple[str, str] | None:
-    return locate(get("/proc/self/mountinfo"), get("/proc/self/cgroup"))
+    return locate(get_figure("/proc/self/mountinfo"), get_figure("/proc/self/cgroup"))
 
 
 def _delegated(path: str) -> bool:

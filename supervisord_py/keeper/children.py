@@ -1,17 +1,21 @@
-"""Every child the keeper holds: started, confirmed, reaped, told, forgotten; in that order, each once.
+"""Every child the keeper holds: started, confirmed, reaped, reported, forgotten; in that order, each once.
 
-A spawn is answered when the kernel confirms exec, and its exit is told after that answer, never before. An exit record
-is kept, and told again to every new control plane, until it is released. Two facts are kept apart: the *leader* (the
-process that was spawned) runs until it is reaped, and the *tree* (it and all that descends from it) lives until its
-last process is gone. A tree that outlives its leader keeps the instance. The last of it comes back to us when its
-parents are gone, as every orphan does: whenever one has ended, such trees are counted again, and nothing is polled.
+A spawn is answered when the kernel confirms exec, and its exit is reported after that answer, never before. An exit
+record is kept, and sent again to every new control plane, until it is released. Two facts are kept apart: the *leader*
+(the process that was spawned) runs until it is reaped, and the *tree* (it and all that descends from it) lives until
+its last process is gone. A tree that outlives its leader keeps the instance.
+
+What is due is found by looking: `reconcile` reaps, reports ends and closes empty trees at the end of every turn. The
+last of a tree comes back to us when its parents are gone, as every orphan does, so nothing has to be polled on Linux.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+import signal
 from functools import partial
 
 from supervisord_py.keeper import procfs, spawn
@@ -22,17 +26,50 @@ from supervisord_py.keeper.tree import HeldChild, Membership
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Rungs
-    from supervisord_py.keeper.logs import Logs
-    from supervisord_py.keeper.loop import Loop, Timer
+    from supervisord_py.keeper.logs import Logs, UnitLog
+    from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.tree import Answer
 
-RECOUNT_SECONDS = 1.0  # where no orphan comes back a tree without leader is counted this often, while there is one
+RECOUNT_SECONDS = 1.0
+"""Where no orphan comes back, a tree without leader is counted this often, while there is one."""
+REMOVE_AGAIN_SECONDS = 1.0
+"""The last zombie of a group may be a moment from its end: its directory is removed later."""
 REAPS_PER_TURN = 256
 STREAMS = {"stdout": STDOUT, "stderr": STDERR}
+
+
+class LogPipes:
+    """The pipes of one start: read ends for the keeper, write ends for the child. Closed unless they are taken."""
+
+    def __init__(self) -> None:
+        self.readers: list[tuple[int, int]] = []  # descriptor and stream
+        self._writers: list[int] = []
+
+    def open(self, stream: int) -> int:
+        """Open the pipe of a stream; return the write end. Raises SpawnError."""
+        reader, writer = spawn.pipe()
+        self.readers.append((reader, stream))
+        self._writers.append(writer)
+        return writer
+
+    def inodes(self) -> set[int]:
+        return {os.fstat(reader).st_ino for reader, _ in self.readers}
+
+    def take_readers(self) -> list[tuple[int, int]]:
+        """Return the read ends; the caller closes them."""
+        readers = self.readers
+        self.readers = []
+        return readers
+
+    def close(self) -> None:
+        for fd in [*self._writers, *(reader for reader, _ in self.readers)]:
+            os.close(fd)
+        self._writers = []
+        self.readers = []
 
 
 class Children:
@@ -47,40 +84,79 @@ class Children:
         emit: Callable[[dict[str, Any]], None],
         changed: Callable[[HeldChild], None],
     ) -> None:
-        self._loop, self._logs, self._rungs, self._birth = loop, logs, rungs, birth
-        self._emit, self._changed = emit, changed
+        self._loop = loop
+        self._logs = logs
+        self._rungs = rungs
+        self._birth = birth
+        self._emit = emit
+        self._changed = changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        self._by_pid: dict[int, HeldChild] = {}
-        self._settling: Timer | None = None
-        self._silent = set[str]()  # zygotes that did not answer: nobody waits for them again
+        self._by_pid: dict[int, HeldChild] = {}  # leaders that are not reaped
+        self._leaderless: dict[str, HeldChild] = {}  # reaped, and not closed yet
+        self._count_at = 0.0  # when leaderless trees are to be looked at, while there are any
+        self._groups_to_remove: list[Cgroup] = []
+        self._remove_at = 0.0
+        self._forking: dict[str, tuple[HeldChild, float, str]] = {}  # ordered forks: child, deadline, zygote
+        self._silent = set[str]()  # zygotes that did not answer: they get no order any more
         self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
-        self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
+        self.strangers: set[int] = set()  # pids that belong to no instance: the control plane's
         self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
+
+    # -- one turn of the loop ------------------------------------------------------------------------------------------
+
+    def reconcile(self, now: float) -> float | None:
+        """Reap what has ended, report ends, close empty trees; return when to look again without an event."""
+        self._reap()
+        self._give_up_late_forks(now)
+        if self._leaderless and now >= self._count_at:
+            # Set before anything can fail. An ended process causes another look at once.
+            self._count_at = now + RECOUNT_SECONDS
+            self._settle()
+        if self._groups_to_remove and now >= self._remove_at:
+            self._remove_at = now + REMOVE_AGAIN_SECONDS
+            self._groups_to_remove = [group for group in self._groups_to_remove if not group.remove()]
+        deadlines = [deadline for _, deadline, _ in self._forking.values()]
+        if self._leaderless and (not self._rungs.subreaper or self._is_report_due()):
+            deadlines.append(self._count_at)
+        if self._groups_to_remove:
+            deadlines.append(self._remove_at)
+        return min(deadlines, default=None)
+
+    def _is_report_due(self) -> bool:
+        return any(not child.is_exit_sent for child in self._leaderless.values())
 
     # -- from one version of the keeper to the next (handover.py) ------------------------------------------------------
 
-    def hand_over(self) -> list[dict[str, Any]]:
-        """Return all that is held, descriptors by their numbers; what has ended is told first."""
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return all that is held, descriptors by their numbers; ends are reported first."""
         self._settle()
-        return [child.hand_over() for child in self.held.values()]
+        return [child.to_json() for child in self.visible()]
 
-    def take_over(self, held: list[HeldChild], parked: Mapping[str, str]) -> None:
+    def take_over(self, held: Iterable[HeldChild], parked: Mapping[str, str]) -> None:
+        """Hold what an earlier version held."""
         self.parked = {zygote: Cgroup(path) for zygote, path in parked.items()}
         for child in held:
             self.held[child.key] = child
             if child.exit is None:
                 self._by_pid[child.pid] = child
+            elif child.tree_alive:
+                self._leaderless[child.key] = child
             if child.report >= 0:
                 self._loop.watch(child.report, partial(self._confirm, child))
-            if child.ends:
+            if child.pipe_ends:
                 child.log = self._logs.log(child.unit)
-                child.pipes = self._logs.read_from(child.log, child.ends)
-        self.membership.take()
-        for child in held:
+                child.pipe_inodes = {os.fstat(fd).st_ino for fd, _, _ in child.pipe_ends}
+                child.pipes = self._logs.read_from(child.log, child.pipe_ends)
+        self._count_at = 0.0
+        for child in self.held.values():
             self._changed(child)
-        self.reap()
-        self._settle()
+
+    def hold_ended(self, child: HeldChild) -> None:
+        """Hold an exit record that an earlier keeper could not deliver; it is sent until it is released."""
+        child.tree_alive = False
+        child.is_exit_sent = True  # it is part of the answer to `hello`, and sent after it
+        self.held.setdefault(child.key, child)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -90,6 +166,8 @@ class Children:
         The descriptors that came with the message, and those stored by name, stay the caller's.
         """
         child = self.held.get(message["key"])
+        if child is not None and child.is_discarded:
+            raise RefusedError("dead", f"{child.unit} ({child.key}) could not be started, and is ending")
         if child is None:
             child = HeldChild(message, self._birth.boot_id)
             self._start(child, message, fds, stored)
@@ -99,32 +177,66 @@ class Children:
             child.answers.append(answer)
 
     def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
+        """Start a child. Raises SpawnError or RefusedError: then nothing of it is left, or it is being killed."""
         given = {"stdin": self._null, **dict(zip(message.get("stdio_fds") or (), fds, strict=True))}
         log = self._logs.log(child.unit)
-        ends: list[list[int]] = []
+        pipes = LogPipes()
         try:
-            for name in (name for name in STREAMS if name not in given):
-                reader, given[name] = spawn.pipe()
-                ends.append([reader, given[name], STREAMS[name]])
+            for name, stream in STREAMS.items():
+                if name not in given:
+                    given[name] = pipes.open(stream)
+            child.pipe_inodes = pipes.inodes()
             plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
             self._launch(child, plan, message, stored)
-            if ends:
-                child.pipes = self._logs.read_from(log, [[reader, stream, 0] for reader, _, stream in ends])
-                child.log, child.log_position = log, log.position
+            # From here on there is, or will be, a process. It is held before anything else can fail.
+            self.held[child.key] = child
+            if child.pid:
+                self._by_pid[child.pid] = child
+            self._attach(child, log, pipes)
         except BaseException:
-            for reader, _, _ in ends:
-                os.close(reader)
-            self._drop_group(child)
+            if child.key in self.held:
+                self._discard(child)
+            else:
+                self._drop_group(child)
             raise
         finally:
-            for _, writer, _ in ends:
-                os.close(writer)
+            pipes.close()
             self._logs.tidy(log)
-        self.held[child.key] = self._by_pid[child.pid] = child
-        self._loop.watch(child.report, partial(self._confirm, child))
+
+    def _attach(self, child: HeldChild, log: UnitLog, pipes: LogPipes) -> None:
+        """Read the output of a child that has just been forked, and wait for its exec. Raises SpawnError."""
+        self._learn_start_time(child)
+        try:
+            if pipes.readers:
+                ends = [(reader, stream, 0) for reader, stream in pipes.take_readers()]
+                child.pipes = self._logs.read_from(log, ends)
+                child.log = log
+                child.log_position = log.position
+            self._loop.watch(child.report, partial(self._confirm, child))
+        except OSError as error:
+            raise SpawnError("fds", error.errno) from None
+
+    @staticmethod
+    def _learn_start_time(child: HeldChild) -> None:
+        if child.pid:
+            with contextlib.suppress(OSError):  # the next snapshot tells
+                row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
+                child.start_time = row.start_time if row else 0
+
+    def _discard(self, child: HeldChild) -> None:
+        """Kill a child whose start failed after the fork; it is forgotten, without a word, once it is reaped."""
+        child.is_discarded = True
+        # A zygote that forks it only now finds that its report is not read any more, and ends the fork.
+        self._close_report(child)
+        self._forking.pop(child.key, None)
+        if child.pid in self._by_pid:
+            with contextlib.suppress(OSError):
+                os.kill(child.pid, signal.SIGKILL)
+        else:
+            self._forget(child)
 
     def _launch(self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], stored: Mapping[str, int]) -> None:
-        """Fork, in the child's own group where there are groups, or have a zygote fork; and learn who it is."""
+        """Fork, in the child's own group where there are groups, or have a zygote fork. Raises SpawnError."""
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
         plan.guarded = self._rungs.subreaper
@@ -136,28 +248,50 @@ class Children:
                 if self._rungs.groups is not None:
                     self._group(child, plan, zygote, self._rungs.groups)
                 if child.group is not None:
-                    held = child.group.limit(child.max_rss_bytes, limits)
-                    child.memory_in_kernel = "memory" in held
-                    if "nproc" in held:  # the rlimit would count everything of the user, and nothing of root
-                        plan.rlimits = [one for one in plan.rlimits if one[0] != resource.RLIMIT_NPROC]
+                    kept_by_group = child.group.limit(child.max_rss_bytes, limits)
+                    child.memory_in_kernel = "memory" in kept_by_group
+                    if "nproc" in kept_by_group:  # the rlimit would count everything of the user, and nothing of root
+                        plan.rlimits = [limit for limit in plan.rlimits if limit[0] != resource.RLIMIT_NPROC]
             except OSError as error:
                 raise SpawnError("cgroup", error.errno) from None
             if zygote is None:
                 child.pid, child.report = spawn.launch(plan)
-            elif f"zygote:{zygote}" in stored and self._rungs.subreaper and zygote not in self._silent:
-                try:
-                    child.pid, child.report = spawn.fork_from(stored[f"zygote:{zygote}"], plan)
-                except SpawnError as error:
-                    self._silent |= {zygote} if error.error == errno.ETIMEDOUT else set()
-                    raise
             else:
-                raise SpawnError("zygote", errno.ENOENT)
+                self._fork_from(child, plan, zygote, stored)
         finally:
             for fd in (plan.cgroup, plan.parks):
                 if fd >= 0:
                     os.close(fd)
-        row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
-        child.start_time = row.start_time if row else 0
+
+    def _fork_from(self, child: HeldChild, plan: SpawnPlan, zygote: str, stored: Mapping[str, int]) -> None:
+        """Order a fork; its pid comes by the report pipe. Raises SpawnError."""
+        name = f"zygote:{zygote}"
+        if name not in stored or not self._rungs.subreaper or zygote in self._silent:
+            raise SpawnError("zygote", errno.ENOENT)
+        child.report = spawn.order_fork(stored[name], plan)
+        self._forking[child.key] = (child, self._loop.now() + spawn.ZYGOTE_SECONDS, zygote)
+
+    def _give_up_late_forks(self, now: float) -> None:
+        for child, deadline, zygote in list(self._forking.values()):
+            if now >= deadline:
+                self._silent.add(zygote)
+                self._fail_start(child, SpawnError("zygote", errno.ETIMEDOUT))
+
+    def _read_pid(self, child: HeldChild) -> SpawnError | None:
+        """Read the pid of an ordered fork, if it has come. Returns why there is none, and will be none."""
+        try:
+            text = os.read(child.report, spawn.PID_BYTES)
+        except BlockingIOError:
+            return None
+        if not text:
+            return SpawnError("zygote", errno.EPIPE)  # it ended, or its fork did
+        if len(text) < spawn.PID_BYTES:  # the fork could not even begin
+            return spawn.parse_report(text)
+        child.pid = int(text)
+        self._by_pid[child.pid] = child
+        del self._forking[child.key]
+        self._learn_start_time(child)
+        return None
 
     def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroup) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
@@ -168,33 +302,52 @@ class Children:
             plan.parks = os.open(self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _confirm(self, child: HeldChild) -> None:
+        """Read the report of exec, if it is there, and answer whoever waits for the start."""
         if child.report < 0:
             return
+        if child.key in self._forking:
+            failure = self._read_pid(child)
+            if failure is not None:
+                self._fail_start(child, failure)
+            if child.key in self._forking or child.report < 0:
+                return
         try:
             failure = spawn.read_report(child.report)
         except BlockingIOError:
             return
-        self._loop.unwatch(child.report)
-        os.close(child.report)
-        child.report = -1
-        if failure is not None:  # leave no ghost of a child that never was: it has reported and exits at once
-            if self._by_pid.pop(child.pid, None) is not None:
-                os.waitpid(child.pid, 0)
-            child.tree_alive = False
-            for pipe in child.pipes:
-                pipe.close()
-            self._drop_group(child)
-            del self.held[child.key]
-        else:
-            self._changed(child)
-        answers, child.answers = child.answers, []
+        except OSError as error:  # it cannot be known whether exec succeeded
+            failure = SpawnError("exec", error.errno)
+        if failure is not None:
+            self._fail_start(child, failure)
+            return
+        self._close_report(child)
+        self._changed(child)
+        self._answer(child, {"child": child.document()})
+
+    def _fail_start(self, child: HeldChild, failure: SpawnError) -> None:
+        """Discard a child that never was, and say why to whoever waits for its start."""
+        for pipe in child.pipes:
+            pipe.close()
+        self._discard(child)
+        self._answer(child, failure)
+
+    @staticmethod
+    def _answer(child: HeldChild, outcome: dict[str, Any] | RefusedError) -> None:
+        answers = child.answers
+        child.answers = []
         for answer in answers:
-            answer(failure or {"child": child.document()})
+            answer(outcome)
+
+    def _close_report(self, child: HeldChild) -> None:
+        if child.report >= 0:
+            self._loop.unwatch(child.report)
+            os.close(child.report)
+            child.report = -1
 
     # -- going -------------------------------------------------------------------------------------------------------
 
-    def reap(self) -> None:
-        """Reap whatever has ended: leaders, and orphans that came back. Called on SIGCHLD."""
+    def _reap(self) -> None:
+        """Reap whatever has ended: leaders, and orphans that came back."""
         if not self._rungs.subreaper:
             for child in list(self._by_pid.values()):
                 self.reap_leader(child)
@@ -207,16 +360,22 @@ class Children:
                 return
             if ended is None:
                 return
-            leader = self._by_pid.get(ended.si_pid)
+            leader = self._leader_with(ended.si_pid)
             if leader is not None:
                 self.reap_leader(leader)
             elif ended.si_pid in self.strangers:
-                return  # the control plane's end is its supervisor's to reap, which this same signal wakes
+                return  # its own supervisor reaps it, in this same turn, and the next turn comes here again
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
-                if self._leaderless():
-                    self._settle_in(0)
-        self._loop.later(0, self.reap)
+                self._count_at = 0.0
+        self._loop.wake()  # more may have ended: they are reaped after the others' work
+
+    def _leader_with(self, pid: int) -> HeldChild | None:
+        """Return the child whose leader has this pid; it may be a fork whose pid has come and is not read yet."""
+        if pid not in self._by_pid and pid not in self.strangers:
+            for child, _, _ in list(self._forking.values()):
+                self._confirm(child)
+        return self._by_pid.get(pid)
 
     def reap_leader(self, child: HeldChild) -> None:
         if child.exit is not None or child.pid not in self._by_pid:
@@ -227,48 +386,55 @@ class Children:
             return
         if pid == 0:
             return
+        # Its status exists only here now: first the record, then what may fail.
         del self._by_pid[pid]
-        self._confirm(child)  # it is dead, so the report is there: answer the spawn before telling the end
+        code = os.waitstatus_to_exitcode(status)
+        if child.is_discarded:
+            self._forget(child)
+            return
+        self._confirm(child)  # it is dead, so the report is there: answer the spawn before reporting the end
         if self.held.get(child.key) is not child:
             return
+        self._leaderless[child.key] = child
+        self._count_at = 0.0
+        try:
+            for pipe in child.pipes:
+                pipe.drain()
+        finally:
+            child.conclude(code, usage, counted="memory" in self._rungs.controllers)
+
+    def _forget(self, child: HeldChild) -> None:
+        """Forget a child that never ran."""
+        child.tree_alive = False
         for pipe in child.pipes:
-            pipe.drain()
-        child.conclude(os.waitstatus_to_exitcode(status), usage, counted="memory" in self._rungs.controllers)
-        self._settle_in(0)
-
-    def _leaderless(self) -> list[HeldChild]:
-        return [child for child in self.held.values() if child.exit is not None and child.tree_alive]
-
-    def _settle_in(self, seconds: float) -> None:
-        if self._settling is not None:
-            self._settling.cancel()
-        self._settling = self._loop.later(seconds, self._settle)
+            pipe.close()
+        self._drop_group(child)
+        self.held.pop(child.key, None)
 
     def _settle(self) -> None:
-        """Tell the ends of this turn, and close the trees of which nothing is left; one look serves all."""
-        self._settling = None
-        leaderless = self._leaderless()
+        """Report the ends of this turn, and close the trees of which nothing is left; one look serves all."""
+        leaderless = list(self._leaderless.values())
+        for child in leaderless:
+            if not child.is_exit_sent:
+                self._emit({"event": "exit", "record": child.exit})
+                child.is_exit_sent = True  # only now: what could not be sent is sent at the next look
+                self._changed(child)
         if any(child.group is None for child in leaderless):
             self.membership.recount(leaderless)
         for child in leaderless:
-            left = self.membership.members(child)
-            if not child.told:
-                child.told = True
-                self._emit({"event": "exit", "record": child.exit})
-                self._changed(child)
-            if not left:
+            if not self.membership.members(child):
                 self.close(child)
-        if not self._rungs.subreaper and self._leaderless():
-            self._settle_in(RECOUNT_SECONDS)
 
     def close(self, child: HeldChild) -> None:
+        """Close the tree of a child: its leader is reaped, and nothing of it is left."""
         if not child.tree_alive:
             return
-        if not child.told:
-            self._settle()  # the exit is told before the end of the tree; this comes back here
-            return
+        if not child.is_exit_sent:  # the exit is reported before the end of the tree
+            self._emit({"event": "exit", "record": child.exit})
+            child.is_exit_sent = True
         child.tree_alive = False
         child.members = {}
+        self._leaderless.pop(child.key, None)
         for pipe in child.pipes:
             pipe.drain()
             pipe.close()
@@ -279,9 +445,16 @@ class Children:
     def _drop_group(self, child: HeldChild) -> None:
         for group in (child.group, self.parked.pop(child.key, None)):
             if group is not None and not group.remove():
-                # The last zombie of a group may be a moment from its end; later is soon enough.
-                self._loop.later(RECOUNT_SECONDS, group.remove)
+                self._groups_to_remove.append(group)
         child.group = None
+
+    @property
+    def has_pending_forks(self) -> bool:
+        return bool(self._forking)
+
+    def visible(self) -> list[HeldChild]:
+        """Return what is held, without starts that failed and are still being cleaned up."""
+        return [child for child in self.held.values() if not child.is_discarded]
 
     # -- after -------------------------------------------------------------------------------------------------------
 
@@ -295,9 +468,10 @@ class Children:
         del self.held[key]
         self._changed(child)
 
-    def tell_again(self) -> None:
+    def send_ends_again(self) -> None:
+        """Send a new control plane the ends that were reported to an earlier one and are not released."""
         for child in self.held.values():
-            if child.told:
+            if child.is_exit_sent:
                 self._emit({"event": "exit", "record": child.exit})
                 if not child.tree_alive:
                     self._emit({"event": "gone", "key": child.key})

@@ -135,6 +135,7 @@ class UnitLog:
         self._pending_bytes = 0
         self._lost = 0
         self.degraded = False  # the disk takes nothing now; it is asked again
+        self.errno: int | None = None  # why
         self.unit = unit
         self.pipes = 0  # how many end here; the holder closes the log when there are none
 
@@ -179,16 +180,20 @@ class UnitLog:
             if self._lost:
                 self._segments.gap(time.time(), self._lost)
         except OSError as error:
-            if not self.degraded:
-                facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
-                self.logs.emit({"event": "log_degraded", **facts})
-            self.degraded = True
-            self.logs.loop.later(RETRY_SECONDS, self.flush)
+            was_degraded = self.degraded
+            self.degraded = True  # `Logs.reconcile` asks the disk again
+            self.errno = error.errno
+            if not was_degraded:
+                self.logs.emit(self.degradation())
             return
         if self.degraded:
             lost, self._lost, self.degraded = self._lost, 0, False
             self.logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
             self.logs.tidy(self)
+
+    def degradation(self) -> dict[str, Any]:
+        """Return the event that tells of it."""
+        return {"event": "log_degraded", "unit": self.unit, "errno": self.errno, "lost_bytes": self._lost}
 
     def close(self) -> None:
         if self.degraded:
@@ -207,10 +212,8 @@ class OutputPipe:
             return 0
         try:
             piece = os.read(self.fd, self.size)
-        except BlockingIOError:
+        except OSError:  # there is nothing now, or it cannot be read now: the bytes stay in the pipe
             return 0
-        except OSError:
-            piece = b""
         if piece:
             self.log.write(self.stream, self.instance, piece)
             if len(piece) == PIECE_BYTES:  # it floods: larger pieces have fewer records, and wake us less often
@@ -242,6 +245,7 @@ class Logs:
         self.spill_bytes = boot.log_spill_bytes
         self._log_dir, self._sizes = boot.log_dir, (boot.log_segment_bytes, boot.log_total_bytes)
         self._open: dict[str, UnitLog] = {}
+        self._retry_at: float | None = None  # when the disk is asked again, while it takes nothing
 
     def log(self, unit: str) -> UnitLog:
         """Return the unit's log. Raises ValueError: its name would lead elsewhere."""
@@ -252,19 +256,46 @@ class Logs:
         return log
 
     def read_from(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
-        """Read from the pipes of an instance from now on, each (descriptor, stream, its number or 0); they are ours."""
+        """Read from the pipes of an instance from now on, each (descriptor, stream, its number or 0).
+
+        They are ours, also when this raises OSError: then they are closed.
+        """
         instance = log.open(ends[0][2])
         pipes = [OutputPipe(log, fd, stream, instance) for fd, stream, _ in ends]
-        for pipe in pipes:
-            os.set_blocking(pipe.fd, False)
-            log.pipes += 1
-            self.loop.watch(pipe.fd, pipe.pump)
+        log.pipes += len(pipes)
+        try:
+            for pipe in pipes:
+                os.set_blocking(pipe.fd, False)
+                self.loop.watch(pipe.fd, pipe.pump)
+        except BaseException:
+            for pipe in pipes:
+                pipe.close()
+            raise
         return pipes
 
     def tidy(self, log: UnitLog) -> None:
         """Forget a log that no pipe ends in, unless it still holds bytes for a full disk."""
         if log.pipes == 0 and not log.degraded and self._open.pop(log.unit, None) is not None:
             log.close()
+
+    def reconcile(self, now: float) -> float | None:
+        """Ask the disk again, now and then, while it takes nothing; return when to be called again."""
+        degraded = [log for log in self._open.values() if log.degraded]
+        if not degraded:
+            self._retry_at = None
+        elif self._retry_at is None:
+            self._retry_at = now + RETRY_SECONDS
+        elif now >= self._retry_at:
+            self._retry_at = now + RETRY_SECONDS
+            for log in degraded:
+                log.flush()
+        return self._retry_at
+
+    def send_degradations_again(self) -> None:
+        """Tell a new control plane which disks take nothing."""
+        for log in self._open.values():
+            if log.degraded:
+                self.emit(log.degradation())
 
     def degraded(self) -> list[str]:
         return sorted(unit for unit, log in self._open.items() if log.degraded)

@@ -5,7 +5,8 @@ A tree with a grace is asked to end first (SIGTERM), and killed at once when it 
 How often to look: memory hardly grows faster than GROWTH_BYTES_PER_SECOND, so the next look comes before the distance
 to the limit could be crossed, between MIN and MAX seconds. A tree far below its limit that does not grow is looked at
 less and less often, down to every QUIET_SECONDS. Shared pages count once: with more than one process, the proportional
-set size confirms the sum before anything is killed. One timer serves all; there is none when no child has a limit.
+set size confirms the sum before anything is killed. `reconcile` runs at the end of every turn of the loop, and returns
+when it wants to be called again; not at all when no child has a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisord_py.keeper import procfs
-from supervisord_py.keeper.loop import Loop, Timer
 from supervisord_py.keeper.tree import HeldChild, Membership
 
 GROWTH_BYTES_PER_SECOND = 2e9
@@ -52,37 +52,43 @@ class MemoryWatch:
     again, with none, when the tree grows on.
     """
 
-    def __init__(self, loop: Loop, membership: Membership, over: Callable[[HeldChild, int, float], None]) -> None:
-        self._loop = loop
+    def __init__(
+        self,
+        now: Callable[[], float],
+        membership: Membership,
+        over: Callable[[HeldChild, int, float], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._now = now
         self._membership = membership
         self._over = over
+        self._on_error = on_error
         self._watched: dict[str, Watched] = {}
-        self._timer: Timer | None = None
 
     def watch(self, child: HeldChild) -> None:
-        self._watched.setdefault(child.key, Watched(child, self._loop.now() + MIN_SECONDS))
-        self._arm()
+        self._watched.setdefault(child.key, Watched(child, self._now() + MIN_SECONDS))
 
     def forget(self, child: HeldChild) -> None:
-        if self._watched.pop(child.key, None) is not None:
-            self._arm()
+        self._watched.pop(child.key, None)
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._watched:
-            due = min(one.due for one in self._watched.values())
-            self._timer = self._loop.later(max(0.0, due - self._loop.now()), self._look)
+    def reconcile(self, now: float) -> float | None:
+        if any(one.due <= now for one in self._watched.values()):
+            self._look(now)
+        return min((one.due for one in self._watched.values()), default=None)
 
-    def _look(self) -> None:
-        now = self._loop.now()
+    def _look(self, now: float) -> None:
         due = [one for one in self._watched.values() if one.due - one.period * EARLY <= now]
+        for one in due:
+            # Set before anything can fail: a look that raises is repeated after the pause.
+            one.due = now + max(one.period, MIN_SECONDS)
         if any(one.child.group is None for one in due):
             self._membership.catch_up()
         for one in due:
-            self._look_at(one)
-        self._arm()
+            try:
+                self._look_at(one)
+            except OSError as error:  # that tree cannot be measured now; the others can
+                one.due = now + MAX_SECONDS
+                self._on_error(error)
 
     def _look_at(self, one: Watched) -> None:
         child = one.child
@@ -101,7 +107,7 @@ class MemoryWatch:
             one.period = MIN_SECONDS
             self._over(child, used, child.memory_grace)
         one.used = used
-        one.due = self._loop.now() + one.period
+        one.due = self._now() + one.period
 
     def _confirmed(self, one: Watched, pids: list[int], total: int, limit: int) -> int:
         """Return what the tree uses with shared pages counted once, asking the kernel only when it may be too much."""

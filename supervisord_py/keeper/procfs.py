@@ -3,11 +3,15 @@
 A pid alone names nobody: kernels reuse it. A `Process` therefore always carries its start time, and the only ways to
 signal one, here, hold it by a pidfd or compare the start time first. A zombie has ended and counts as dead, unless it
 is the exited main thread of a process whose other threads live on.
+
+"Gone" is an answer of the kernel (ENOENT, ESRCH), never a failure to ask: when a file of /proc cannot be opened for
+another reason (no descriptor, no memory), these functions raise OSError, and the caller asks again later.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import struct
@@ -16,6 +20,11 @@ from collections.abc import Iterable
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+GONE = frozenset({errno.ENOENT, errno.ESRCH})
+"""Errors by which /proc says that there is no such process (any more)."""
+NOT_OURS = frozenset({errno.EACCES, errno.EPERM})
 
 
 class Process:
@@ -68,11 +77,16 @@ def boot_id() -> str:
 
 
 def look(pid: int) -> Process | None:
+    """Return the process that has this pid now, or None when there is none. Raises OSError: that cannot be seen."""
     if sys.platform == "darwin":
         return _look_darwin(pid)
     try:
         return parse_stat(slurp(f"/proc/{pid}/stat", 4096))
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise
+    except ValueError:  # it ended while it was read
         return None
 
 
@@ -96,11 +110,16 @@ def last_pid() -> int | None:
 
 
 def environment(pid: int) -> dict[bytes, bytes]:
-    """Return the environment that a process was started with; empty when it is not ours to read."""
+    """Return the environment that a process was started with; empty when it is gone or not ours to read.
+
+    Raises OSError: it cannot be read now.
+    """
     try:
         text = slurp(f"/proc/{pid}/environ", 4 << 20)
-    except OSError:
-        return {}
+    except OSError as error:
+        if error.errno in GONE | NOT_OURS:
+            return {}
+        raise
     pairs = (entry.partition(b"=") for entry in text.split(b"\0") if entry)
     return {name: value for name, _, value in pairs}
 
@@ -113,6 +132,21 @@ def resident(pid: int) -> int:
         return int(slurp(f"/proc/{pid}/statm", 256).split()[1]) * PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def open_pipes(pid: int) -> set[int]:
+    """Return the inodes of the pipes that a process holds; empty when it is gone or not ours to look at."""
+    inodes = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("pipe:["):
+                    inodes.add(int(target[len("pipe:[") : -1]))
+    except OSError as error:
+        if error.errno not in GONE | NOT_OURS:
+            raise
+    return inodes
 
 
 def children(pid: int) -> set[int] | None:
@@ -145,13 +179,19 @@ def send(process: Process, signum: int) -> bool:
     """Signal exactly that process; False when it is gone, has been replaced, or is not ours to signal.
 
     The pidfd pins the pid first, then the start time is compared: between the two nobody can take its place.
+    Raises OSError: who has that pid cannot be seen now, so nothing was signalled.
     """
     fd = -1
+    # macOS, or no descriptor left: by number, after comparing, is all that can be done.
+    with contextlib.suppress(AttributeError, OSError):
+        fd = os.pidfd_open(process.pid)
     try:
-        # macOS, or no descriptor left: by number, after comparing, is all that can be done.
-        with contextlib.suppress(AttributeError, OSError):
-            fd = os.pidfd_open(process.pid)
         now = look(process.pid)
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        raise
+    try:
         if now is None or now.identity != process.identity:
             return False
         if fd >= 0:

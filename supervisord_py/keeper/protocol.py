@@ -19,10 +19,12 @@ that names one is idempotent by it):
   signal     {key, signum} -> {}   error "unknown_key", "dead"
              To the leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its
              own is spared.
-  stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
+  stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool,
+                                                            unassigned: [{pid, name, start_time}]}
              TERM (then CONT) to the tree, grace, KILL until nothing is left or kill_seconds passed; replies when the
              tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;
-             the shortest grace wins.
+             the shortest grace wins. `unassigned`: orphans younger than the leader that came back to the keeper, of
+             no known instance; they may be its, and were not signalled (revision 7).
   list       {prefix: str} -> {children: [CHILD]}
   stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes, pressure}}}
              (whole trees; unknown keys absent; shared_once: pages shared by several processes count once; `pressure`:
@@ -38,8 +40,9 @@ that names one is idempotent by it):
   alive      {} -> {}                               the control loop makes progress (answer to event "ping")
   shutdown   {} -> {}                               orderly end: the control plane is done; stop what is left, exit 0
   upgrade    {} -> {version: str | null}            when this control plane ends, the keeper becomes the version that is
-                                                    installed (handover.py); null: it is that one. error "handover": it
-                                                    could not go on from here (revision 6)
+                                                    installed (handover.py); null: it is that one. error "handover": a
+                                                    trial of it failed, with what it said (revision 6). A trial may take
+                                                    a minute
   restart    {all: bool} -> {}                      all=false: replace the control plane, keep every child.
                                                     all=true: stop everything, then exec pxd anew (same pid)
 
@@ -68,6 +71,8 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         max_rss_bytes: int | null, tag: str,
         memory_grace_seconds: number,    between TERM and KILL of a tree over max_rss_bytes, where the keeper enforces
                                          it; absent = 0, KILL at once. A quarter more ends the grace.
+        stop_grace_seconds: number,      between TERM and KILL, where the keeper has to stop it by itself; absent = 5
+                                         (revision 7)
         stdio_fds: ["stdin", "stdout", "stderr"],   the streams (any of them) whose descriptors ride with this frame, in
                                          this order: they become 0, 1, 2. Absent: /dev/null for 0, and a pipe into the
                                          unit's log for 1 and 2 (revision 5)
@@ -100,7 +105,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 6  # grows with each addition that an older peer can do without
+REVISION = 7  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import struct
@@ -31,7 +30,10 @@ STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "ex
 RLIMITS = {
     name: getattr(resource, f"RLIMIT_{name.upper()}") for name in ("nofile", "nproc", "as", "cpu", "core", "fsize")
 }
-ZYGOTE_SECONDS = 3.0  # in which what waits for an order takes it, some milliseconds: the keeper waits for it
+ZYGOTE_SECONDS = 3.0
+"""In which a zygote's fork takes its order: it needs some milliseconds."""
+PID_BYTES = 11
+"""Length of the message by which a zygote's fork tells its pid: ten digits or spaces, and a newline."""
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 """Signals that the keeper itself catches; blocked around the fork, so that a child never answers for it."""
 _IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
@@ -156,8 +158,12 @@ def pipe() -> tuple[int, int]:
         raise SpawnError("fds", error.errno) from None
 
 
-def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
-    """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
+def order_fork(zygote: int, plan: SpawnPlan) -> int:
+    """Order a fork of the zygote at the other end of a socket; return the report pipe, which does not block.
+
+    On it come the pid of the fork, PID_BYTES long, and then what `launch` describes. Raises SpawnError.
+    See zygote/main.py.
+    """
     report, report_in = pipe()
     order = {
         "argv": [os.fsdecode(word) for word in plan.argv],
@@ -174,29 +180,24 @@ def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
     groups = [fd for fd in (plan.cgroup, plan.parks) if fd >= 0]
     fds = [report_in, *plan.stdio, *(fd for _, fd in plan.grants), *groups]
     try:
-        try:
-            with socket.socket(fileno=os.dup(zygote)) as sock:
-                socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
-        finally:
-            os.close(report_in)
-        forked = select.poll()  # select(2) takes no descriptor over 1023
-        forked.register(report, select.POLLIN)
-        if not forked.poll(1000 * ZYGOTE_SECONDS):
-            raise OSError(errno.ETIMEDOUT, "it does not fork")
-        if pid := int(os.read(report, 11) or b"0"):
-            os.set_blocking(report, False)
-            return pid, report
-        raise read_report(report) or OSError(errno.EPIPE, "it has ended")
-    except (OSError, SpawnError) as error:
+        with socket.socket(fileno=os.dup(zygote)) as sock:
+            socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
+        os.set_blocking(report, False)
+    except OSError as error:
         os.close(report)
-        raise error if isinstance(error, SpawnError) else SpawnError("zygote", error.errno) from None
+        raise SpawnError("zygote", error.errno) from None
+    finally:
+        os.close(report_in)
+    return report
 
 
 def read_report(fd: int) -> SpawnError | None:
-    """Read the report pipe once it is readable: None means that exec succeeded."""
+    """Read the report pipe once it is readable: None means that exec succeeded. Raises BlockingIOError: not yet."""
     text = os.read(fd, 64)
-    if not text:
-        return None
+    return parse_report(text) if text else None
+
+
+def parse_report(text: bytes) -> SpawnError:
     stage, error = (int(word) for word in text.split())
     return SpawnError(STAGES[stage], error)
 

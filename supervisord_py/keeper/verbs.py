@@ -9,21 +9,23 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from functools import partial
 
 from supervisord_py import __version__
-from supervisord_py.keeper import handover, procfs
+from supervisord_py.keeper import procfs
+from supervisord_py.keeper.kill_tree import KILL_SECONDS
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION, close_fds
 from supervisord_py.keeper.spawn import RefusedError
-from supervisord_py.keeper.tree import KILL_SECONDS, HeldChild
+from supervisord_py.keeper.tree import HeldChild
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.main import Keeper
+    from supervisord_py.keeper.handover import Upgrade
+    from supervisord_py.keeper.parts import KeeperParts
     from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.shutdown import Shutdown
 
     Members = dict[str, Any]
 
@@ -31,9 +33,17 @@ LATER: Members = {}
 
 
 class VerbRequest:
-    def __init__(self, keeper: Keeper, message: Members, fds: list[int]) -> None:
+    """One request. Descriptors that came with it and are not taken out of `fds` are closed at the end."""
+
+    def __init__(
+        self, keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: Members, fds: list[int]
+    ) -> None:
         self._control_pid = keeper.control.pid
-        self.keeper, self.message, self.fds = keeper, message, fds
+        self.keeper = keeper
+        self.shutdown = shutdown
+        self.upgrade = upgrade
+        self.message = message
+        self.fds = fds
 
     def answer(self, outcome: Members | RefusedError, fds: Sequence[int] = ()) -> None:
         """Reply with members, or with an error, to a request with an `id`; `fds` stay the keeper's own."""
@@ -50,9 +60,9 @@ class VerbRequest:
         return self.keeper.children.held[key]
 
 
-def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
+def receive(keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: Members, fds: list[int]) -> None:
     """Answer one request of the control plane; its descriptors are ours."""
-    request = VerbRequest(keeper, message, fds)
+    request = VerbRequest(keeper, shutdown, upgrade, message, fds)
     try:
         verb = VERBS.get(message["verb"])
         if verb is None:
@@ -79,16 +89,17 @@ def _hello(request: VerbRequest) -> Members:
     birth, rungs = keeper.birth, keeper.rungs
     who: Members = {"pid": birth.pid, "started_at": birth.started_at, "boot_id": birth.boot_id}
     can: Members = {"kill_rung": rungs.kill, "memory_rung": rungs.memory, "controllers": rungs.controllers}
-    children = [child.document() for child in keeper.children.held.values()]
-    holds: Members = {"children": children, "control_restarts": keeper.control.restarts}
+    children = [child.document() for child in keeper.children.visible()]
+    holds: Members = {"children": children, "control_restarts": keeper.control.machine.restarts}
     request.answer({"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds})
     keeper.control.hello()
-    keeper.children.tell_again()
+    keeper.children.send_ends_again()
+    keeper.logs.send_degradations_again()
     return LATER
 
 
 def _spawn(request: VerbRequest) -> Members:
-    if request.keeper.stopping:
+    if not request.shutdown.is_running:
         raise RefusedError("shutdown", "the keeper is stopping")
     request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, request.answer)
     return LATER
@@ -97,8 +108,8 @@ def _spawn(request: VerbRequest) -> Members:
 def _signal(request: VerbRequest) -> None:
     child = request.child()
     try:
-        if child.exit is not None:
-            raise ProcessLookupError(errno.ESRCH, "its leader has ended")
+        if child.exit is not None or not child.pid:
+            raise ProcessLookupError(errno.ESRCH, "its leader has ended, or is not there yet")
         # Not reaped yet, so its number, and with it that of the group that setsid(2) gave it, is nobody else's.
         os.killpg(child.pid, request.message["signum"])
     except OSError as error:
@@ -111,16 +122,22 @@ def _stop(request: VerbRequest) -> Members:
     child.condemn(message.get("reason") or "stopped", "control", signal.SIGTERM if grace else signal.SIGKILL)
 
     def done(survivors: list[Process], killed: bool) -> None:
-        named = [{"pid": row.pid, "name": row.name, "start_time": row.start_time} for row in survivors]
-        request.answer({"survivors": named, "killed": killed})
+        membership = request.keeper.children.membership
+        unassigned = [] if child.group is not None else membership.unassigned_since(child)
+        request.answer({"survivors": _named(survivors), "killed": killed, "unassigned": _named(unassigned)})
 
-    request.keeper.ladder.stop(child, grace, message.get("kill_seconds", KILL_SECONDS), done)
+    request.keeper.kill_tree.stop(child, grace, message.get("kill_seconds", KILL_SECONDS), done)
     return LATER
 
 
+def _named(rows: list[Process]) -> list[Members]:
+    return [{"pid": row.pid, "name": row.name, "start_time": row.start_time} for row in rows]
+
+
 def _list(request: VerbRequest) -> Members:
-    held = request.keeper.children.held.values()
-    return {"children": [child.document() for child in held if child.unit.startswith(request.message["prefix"])]}
+    prefix = request.message["prefix"]
+    children = request.keeper.children.visible()
+    return {"children": [child.document() for child in children if child.unit.startswith(prefix)]}
 
 
 def _stat(request: VerbRequest) -> Members:
@@ -178,17 +195,14 @@ def _drop_fd(request: VerbRequest) -> None:
 def _restart(request: VerbRequest) -> None:
     keeper = request.keeper
     if request.message.get("all"):
-        keeper.anew = True
-        keeper.end()
+        request.shutdown.asked_by_control(is_restart=True)
     else:
         keeper.control.replace()
 
 
 def _upgrade(request: VerbRequest) -> Members:
-    keeper = request.keeper
-    version = handover.prepare(keeper)
-    keeper.succeed = partial(handover.let_go, keeper) if version is not None else None
-    return {"version": version}
+    request.upgrade.ask(request.answer)
+    return LATER
 
 
 VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
@@ -206,7 +220,7 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "ready": lambda request: request.keeper.notifier.say("READY=1"),
     "status": lambda request: request.keeper.notifier.status(request.message["text"]),
     "alive": lambda request: request.keeper.control.alive(),
-    "shutdown": lambda request: request.keeper.end(),
+    "shutdown": lambda request: request.shutdown.asked_by_control(is_restart=False),
     "upgrade": _upgrade,
     "restart": _restart,
 }

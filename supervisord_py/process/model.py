@@ -76,6 +76,7 @@ class ChildSpec(Struct, frozen=True, rename=_SPAWN):
     listen_pid: bool = False  # set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it)
     max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
     memory_grace_seconds: float = 0.0  # of a tree over it, as of SPAWN; a kernel that enforces it kills at once
+    stop_grace_seconds: float = 5.0  # between TERM and KILL, where the keeper has to stop it by itself
     tag: str = ""  # opaque text that the keeper keeps with the child for a later control plane
     # Of this process, those of output opened O_APPEND; they may be closed after the spawn. None: there is nothing to
     # read (/dev/null), and output goes into the unit's log.
@@ -136,6 +137,8 @@ class StopReport(Struct, frozen=True):
 
     survivors: tuple[Survivor, ...] = ()
     killed: bool = False
+    unassigned: tuple[Survivor, ...] = ()
+    """Orphans that may be its descendants, though nothing tells whose they are; they were not signalled."""
 
 
 class TreeStat(Struct, frozen=True):

@@ -155,7 +155,7 @@ class Supervisor:
 
     async def _spawn(self, instance: Instance, spec: ChildSpec) -> None:
         await self._ledger.write(instance.starting())
-        spec = msgspec.structs.replace(spec, tag=instance.note())
+        spec = msgspec.structs.replace(spec, tag=instance.note(), stop_grace_seconds=instance.stop_seconds)
         instance.child = child = await instance.spawn(self.placement, spec)
         instance.started_at = child.started_at
         self.say("spawned", instance, where=True)
