@@ -54,13 +54,13 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     order = msgspec.json.decode(sys.argv[1], type=ControlOrder)
+    if TRIAL_WORD in sys.argv[2:]:
+        return rehearse(order)
     for fd in order.fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
     configure_log("info")
     log = structlog.get_logger(__name__)
-    if TRIAL_WORD in sys.argv[2:]:
-        return rehearse(order)
     try:
         return _run(order, started_at, log)
     except PxError as error:

@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from supervisord_py.keeper.boot import Boot, Journal
+    from supervisord_py.keeper.boot import Boot
 
 EXIT_USAGE = 2
 EXIT_SURVIVORS = 8
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         journal.error("boot_failed", detail=f"--boot-fd N, from which a boot document can be read: {error}")
         return EXIT_USAGE
     if "--check" in argv:
-        return _rehearse(boot, journal)
+        return _rehearse(boot)
     if "--sweep" in argv:
         from supervisord_py.keeper.sweep import sweep
 
@@ -52,12 +52,12 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _rehearse(boot: Boot, journal: Journal) -> int:
+def _rehearse(boot: Boot) -> int:
     """Tell a keeper that is about to become this version whether it could serve."""
     from supervisord_py.keeper.trial import rehearse
 
     try:
-        rehearse(boot, journal)
+        rehearse(boot)
     except Exception as error:
         if str(error):
             print(f"{type(error).__name__}: {error}", flush=True)

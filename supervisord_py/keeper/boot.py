@@ -43,6 +43,7 @@ class Boot:
     log_spill_bytes = 1 << 20
     stop_seconds = 10.0  # for an orderly stop: KILL, drained pipes, a closed ledger; then the keeper kills
     watchdog_seconds = 10.0  # between two questions for a sign of life of the control plane; 0: half the manager's
+    trial_seconds = 60.0  # in which a new version has to say that it could serve; a cold disk may need many of them
     control_hang_seconds = 30.0  # of silence after which it is replaced
     backoff_initial_seconds = 0.2
     backoff_max_seconds = 20.0

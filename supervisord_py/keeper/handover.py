@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of the document. Members are added within a format; it grows when an older or newer keeper could not go on."""
-TRIAL_SECONDS = 60.0
-"""In which a trial has to say that it could serve. It needs one; a cold disk may need many."""
 POLL_SECONDS = 0.05
 TRIAL_OUTPUT_BYTES = 64 << 10
 _VERSION_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
@@ -132,7 +130,7 @@ class Trial:
     def __init__(self, parts: KeeperParts) -> None:
         self._parts = parts
         self._output = b""
-        self.deadline = parts.loop.now() + TRIAL_SECONDS
+        self.deadline = parts.loop.now() + parts.boot.trial_seconds
         with contextlib.ExitStack() as stack:
             document = _memfd(_document(parts))
             stack.callback(os.close, document)
@@ -175,7 +173,7 @@ class Trial:
             os.waitpid(self.pid, 0)
         self._parts.children.strangers.discard(self.pid)
         if pid == 0:
-            return f"it does not answer within {TRIAL_SECONDS:g} s"
+            return f"it does not answer within {self._parts.boot.trial_seconds:g} s"
         self._read()
         code = os.waitstatus_to_exitcode(status)
         if code == 0:

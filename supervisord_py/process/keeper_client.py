@@ -43,6 +43,7 @@ EARLY_MAX = 4096
 CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
 KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
+UPGRADE_SECONDS = 75.0  # for an answer to `upgrade`: the keeper tries the new version, for a minute at most
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
@@ -182,7 +183,7 @@ class KeeperClient:
 
     async def upgrade(self) -> str | None:
         """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not."""
-        return (await self.ask("upgrade", fine="unknown_verb")).get("version")
+        return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS)).get("version")
 
     async def ask(
         self,

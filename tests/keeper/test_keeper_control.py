@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from keeper.keeper_rig import PATIENCE, SLEEPS, Link, Rig, alive, one_rung, until
-from supervisord_py.keeper.control_machine import pause_after
 
 HANG = 0.5
 """Seconds after which the keeper gives a silent control plane up, where that is to happen."""
@@ -150,14 +149,6 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     assert link.refused("put_fd", (write, write), name="two")["kind"] == "bad_request"
     assert settled_fds(rung) == held - 1
     os.close(write)
-
-
-# -- the pauses ------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_deaths_cost_no_pause_then_pauses_double_up_to_the_cap() -> None:
-    assert [pause_after(failures, 0.5, 4.0) for failures in range(1, 9)] == [0, 0, 0, 0.5, 1.0, 2.0, 4.0, 4.0]
-    assert pause_after(5000, 0.5, 4.0) == 4.0, "nothing overflows after a night of failures"
 
 
 # -- the service manager -----------------------------------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""A newer version is installed over a running daemon: it takes over with all that is held, or nothing changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.house import alive, server, until
+from e2e.pipe_house import DONE, PipeHouse, pipes_house, whole
+from rounds import DEEP, mostly_deep
+
+PACKAGE = Path(__file__).parents[2] / "supervisord_py"
+
+
+@pytest.fixture
+def copied() -> Iterator[PipeHouse]:
+    """A daemon that runs from a copy of the package, in which a test installs the next version."""
+    with pipes_house(start=False) as home:
+        shutil.copytree(PACKAGE, home.home / "lib" / "supervisord_py", ignore=shutil.ignore_patterns("__pycache__"))
+        home.settings = {**home.settings, "PYTHONPATH": str(home.home / "lib")}
+        yield home
+
+
+def install(home: PipeHouse, version: str) -> None:
+    file = home.home / "lib" / "supervisord_py" / "__init__.py"
+    head, _, _ = file.read_text().partition("__version__")
+    file.write_text(f'{head}__version__ = "{version}"\n')
+
+
+def versions(home: PipeHouse) -> list[str]:
+    daemon: dict[str, Any] = home.get("/api/daemon")
+    return [daemon[part]["version"] for part in ("keeper", "control")]
+
+
+@pytest.mark.parametrize("how", ["restart", "hangup"])
+def test_an_upgrade_keeps_what_is_held(copied: PipeHouse, how: str) -> None:
+    """Warm tool, variables of a kernel and a running execution, with their pids; no line of output is lost."""
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    go = home.home / "go"
+    home.shell("counts", f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.001; done; echo END $n")
+    home.start()
+    before = versions(home)
+    tool = home.run("echo").json()["pid"]
+    assert home.pxctl("exec", "import os; x = os.getpid()").returncode == 0
+    number = home.begin("counts").id
+    agent = home.started(number).pid
+    keeper, control = home.pids()
+    install(home, "9.9.9")
+    if how == "restart":
+        assert home.pxctl("daemon", "restart").returncode == 0
+    else:  # as `systemctl reload`
+        os.kill(keeper, signal.SIGHUP)
+
+    def upgraded() -> bool:
+        with suppress(OSError):  # of the control plane that goes
+            return home.answers() and versions(home) == ["9.9.9"] * 2
+        return False
+
+    until(upgraded, f"{before} became 9.9.9; {home.said()}")
+    assert home.pids()[0] == keeper != control
+    assert home.run("echo").json()["pid"] == tool
+    assert "True" in home.pxctl("exec", "print(os.getpid() == x)").stdout
+    assert home.row(number).pid == agent
+    go.touch()
+    assert home.ended(number).ended == DONE
+    whole(home.output(number).decode())
+    assert "9.9.9" in home.pxctl("daemon", "status").stdout
+
+
+def test_a_version_that_cannot_take_over_is_refused(copied: PipeHouse) -> None:
+    home = copied
+    home.start()
+    before, pids = versions(home), home.pids()
+    install(home, "9.9.9")
+    source = home.home / "lib" / "supervisord_py" / "keeper" / "handover.py"
+    source.write_text(source.read_text().replace("FORMAT = 1\n", "FORMAT = 2\n"))
+    refused = home.pxctl("daemon", "restart")
+    assert refused.returncode == 8
+    assert "9.9.9 cannot take over: ValueError: its format is 1, 9.9.9 reads 2" in refused.stderr
+    assert "pxctl daemon restart --all" in refused.stderr
+    assert (versions(home), home.pids()) == (before, pids)
+
+
+# -- several times in a row --------------------------------------------------------------------------------------------
+
+
+def upgrade(home: PipeHouse, version: str) -> None:
+    install(home, version)
+    restarted = home.pxctl("daemon", "restart")
+    assert restarted.returncode == 0, (restarted.stderr, home.said())
+    until(lambda: home.answers() and versions(home) == [version] * 2, f"version {version}; {home.said()}")
+
+
+def test_upgrades_in_a_row_keep_the_daemon_whatever_ended_between_them(copied: PipeHouse) -> None:
+    """What an earlier version inherited is closed one by one: a child ends, a socket is dropped, a zygote goes."""
+    home = copied
+    for name in ("stays", "goes"):
+        home.tool(name, server("return {'pid': os.getpid()}"))
+    home.start()
+    keeper = home.pids()[0]
+    stays = home.run("stays").json()["pid"]
+    for number in range(20 if DEEP else 3):
+        goes = home.run("goes").json()["pid"]
+        upgrade(home, f"9.9.{number}")
+        assert home.pids()[0] == keeper
+        assert home.run("goes").json()["pid"] == goes
+        assert home.pxctl("stop", "goes").returncode == 0
+        assert not alive(goes)
+        assert home.pxctl("exec", "1").returncode == 0
+        assert home.run("stays").json()["pid"] == stays
+
+
+# -- a version that is broken ------------------------------------------------------------------------------------------
+
+BROKEN_SOURCE = "\ndef broken(:\n"
+MODULES = [
+    *sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "keeper").glob("*.py") if path.stem != "__init__"),
+    "daemon/control.py",
+    "daemon/control_plane.py",
+    "api/app.py",
+    "ledger/store.py",
+    "tools/service.py",
+]
+
+
+@pytest.mark.parametrize("module", mostly_deep(MODULES, "keeper/main.py", "keeper/logs.py", "daemon/control_plane.py"))
+def test_a_version_with_a_broken_module_is_refused_before_anything_changes(copied: PipeHouse, module: str) -> None:
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    home.start()
+    tool = home.run("echo").json()["pid"]
+    before, pids = versions(home), home.pids()
+    file = home.home / "lib" / "supervisord_py" / module
+    source = file.read_text()
+    for version in ("9.9.1", "9.9.2"):
+        install(home, version)
+        file.write_text(source + BROKEN_SOURCE)
+        refused = home.pxctl("daemon", "restart")
+        assert refused.returncode == 8, refused.stderr
+        assert f"{version} cannot take over" in refused.stderr
+        assert "invalid syntax" in refused.stderr
+        assert (versions(home), home.pids()) == (before, pids)
+        assert home.run("echo").json()["pid"] == tool
+    file.write_text(source)
+    upgrade(home, "9.9.3")
+    assert home.run("echo").json()["pid"] == tool
