@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -149,6 +150,24 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     assert link.refused("put_fd", (write, write), name="two")["kind"] == "bad_request"
     assert settled_fds(rung) == held - 1
     os.close(write)
+
+
+# -- what the machine refuses for a while ----------------------------------------------------------------------------
+
+
+def test_a_control_plane_that_dies_without_descriptors_is_started_once_there_are_some(rig: Rig) -> None:
+    """Twice in a row: the duty to start one is not lost with the start that fails."""
+    link = rig.up()
+    child = rig.spawn(SLEEPS)
+    limits = resource.prlimit(rig.pid, resource.RLIMIT_NOFILE)
+    for number in (1, 2):
+        resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        link.end(1)
+        until(lambda count=number: len(rig.said("control_not_started")) >= count, "a refused start")
+        resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, limits)
+        link = rig.greet()
+        assert [child["pid"] for child in link.hello["children"]] == [child["pid"]]
+    assert not rig.said("callback_failed")
 
 
 # -- the service manager -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,114 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
     assert rig.wait() == 0
     assert not alive(child["pid"])
     assert not marked(rig.daemon_id)
+
+
+# -- the grace of each unit ------------------------------------------------------------------------------------------
+
+LINGERS = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: open("asked", "w").close())
+open("up", "w").close()
+while not os.path.exists("may end"):
+    signal.sigtimedwait([], 0.01)
+open("ended in peace", "w").close()
+"""
+
+
+def lingering(rig: Rig, **members: object) -> dict[str, Any]:
+    """Spawn a child that ends only when it may, some time after SIGTERM, and wait until it is up."""
+    child = rig.spawn([*PYTHON, "-c", LINGERS], stop_grace_seconds=1000, **members)
+    until((rig.dir / "up").exists, "the child")
+    return child
+
+
+def test_the_keeper_gives_each_unit_its_own_grace(rigs: Callable[..., Rig]) -> None:
+    """The control plane is gone when the end is asked for, and again when it dies in the middle of it."""
+    rig = rigs(stop_seconds=0, backoff_initial_seconds=1000, backoff_max_seconds=1000)
+    link = rig.up()
+    lingering(rig)
+    os.kill(rig.pid, signal.SIGTERM)
+    link.event("stop")
+    rig.dump()  # a turn of its loop is over: it did not lose its patience with the control plane
+    assert not rig.said("control_late")
+    link.end(1)
+    until((rig.dir / "asked").exists, "SIGTERM to the child")
+    rig.dump()
+    (rig.dir / "may end").touch()
+    assert rig.wait() == 0
+    assert (rig.dir / "ended in peace").exists()
+
+
+def test_a_second_signal_cuts_every_grace(rig: Rig) -> None:
+    link = rig.up()
+    child = lingering(rig)
+    os.kill(rig.pid, signal.SIGTERM)
+    link.event("stop")
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+    assert not alive(child["pid"])
+    assert not (rig.dir / "ended in peace").exists()
+
+
+def test_the_service_manager_is_told_how_long_the_end_may_take(rig: Rig) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(rig.dir / "notify"))
+        manager.settimeout(PATIENCE)
+        rig.start(env={"NOTIFY_SOCKET": str(rig.dir / "notify")})
+        link = rig.greet()
+        lingering(rig)
+        (rig.dir / "may end").touch()
+        os.kill(rig.pid, signal.SIGTERM)
+        texts = iter(lambda: manager.recv(4096).decode(), "")
+        text = next(text for text in texts if text.startswith("STOPPING=1"))
+        micros = int(text.partition("EXTEND_TIMEOUT_USEC=")[2])
+        assert micros >= 1000 * 1_000_000
+        link.call("shutdown")
+        link.end()
+
+
+def test_ends_that_no_control_plane_took_are_held_by_the_next_keeper(rigs: Callable[..., Rig]) -> None:
+    """Twice in a row, then released: an end that the keeper had to bring about is told as `shutdown`."""
+    rig = rigs()
+    rig.boot["exit_records_path"] = str(rig.dir / "state" / "exit-records.json")
+    link = rig.up()
+    spec = rig.spec(SLEEPS, unit="tool:ends", tag="note")
+    link.call("spawn", **spec)
+    os.kill(rig.pid, signal.SIGTERM)
+    link.event("stop")
+    link.end(1)
+    assert rig.wait() == 0
+    for _ in range(2):
+        link = rig.up()
+        (held,) = link.hello["children"]
+        assert (held["key"], held["tag"], held["tree_alive"]) == (spec["key"], "note", False)
+        record = link.exit(spec["key"])
+        assert (record["verdict"]["reason"], record["signal"]) == ("shutdown", signal.SIGTERM)
+        link.event("gone", key=spec["key"])
+        os.kill(rig.pid, signal.SIGTERM)
+        link.end(1)
+        assert rig.wait() == 0
+    link = rig.up()
+    link.call("release", key=spec["key"])
+    until(lambda: not os.path.exists(rig.boot["exit_records_path"]), "the end of the file")
+    os.kill(rig.pid, signal.SIGKILL)
+    rig.wait()
+    link.end()
+    assert rig.up().hello["children"] == []
+
+
+def test_exit_records_that_cannot_be_read_do_not_keep_the_keeper_from_starting(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    path = rig.dir / "state" / "exit-records.json"
+    rig.boot["exit_records_path"] = str(path)
+    for text in ("{", "[]", '{"format": 1, "children": [{"key": 1}]}'):
+        path.write_text(text)
+        link = rig.up()
+        assert link.hello["children"] == []
+        assert rig.said("exit_records_not_read")
+        link.call("shutdown")
+        link.end()
+        assert rig.wait() == 0
 
 
 @pytest.mark.parametrize("by", ["a sweep", "the next keeper"])

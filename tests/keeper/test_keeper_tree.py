@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, Rig, alive, family, one_rung, probe, until
+from keeper.keeper_rig import PYTHON, RUNGS, SLEEPS, Rig, alive, family, one_rung, probe, until
 from supervisord_py.keeper import cgroup, procfs
 
 
@@ -159,3 +160,71 @@ def test_who_waits_for_a_processor_shows_it(linux_rung: Rig) -> None:
 
     until(lambda: pressure()["cpu"] > 0, "pressure")
     assert all(0 <= pressure()[name] <= 100 for name in ("cpu", "memory", "io"))
+
+
+# -- orphans that carry no mark --------------------------------------------------------------------------------------
+
+HIDES = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in map(int, sys.argv[2].split(",") if sys.argv[2] else []):
+            os.dup2(null, number)
+        open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+os.wait()
+import signal
+signal.pause()
+"""
+
+
+def hiding(rig: Rig, name: str, closes: str) -> tuple[dict[str, Any], int]:
+    """Spawn an instance with an orphan that emptied its environment and has a session of its own; return both."""
+    book = rig.dir / name
+    spec = rig.spec([*PYTHON, "-c", HIDES, str(book), closes], unit=f"tool:{name}")
+    rig.links[-1].call("spawn", **spec)
+    return spec, int(until(lambda: book.read_text() if book.exists() else "", "the orphan"))
+
+
+def without_groups(rigs: Callable[..., Rig]) -> Rig:
+    rig = rigs(**RUNGS["subreaper"])
+    rig.up()
+    return rig
+
+
+def test_an_orphan_that_writes_into_our_log_is_found_by_its_pipe(rigs: Callable[..., Rig]) -> None:
+    rig = without_groups(rigs)
+    rig.spawn(SLEEPS, unit="tool:other")
+    for name in ("one", "two"):
+        spec, orphan = hiding(rig, name, "")
+        assert rig.links[-1].call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5)["survivors"] == []
+        assert not alive(orphan)
+
+
+def test_an_orphan_is_assigned_to_the_only_instance_there_is(rigs: Callable[..., Rig]) -> None:
+    rig = without_groups(rigs)
+    spec, orphan = hiding(rig, "one", "0,1,2")
+    reply = rig.links[-1].call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5)
+    assert (reply["survivors"], reply["unassigned"]) == ([], [])
+    assert not alive(orphan)
+
+
+def test_an_orphan_that_may_be_anybodys_is_named_and_not_signalled(rigs: Callable[..., Rig]) -> None:
+    """Also when its instance, and then every other one, is stopped: in doubt, nothing is signalled."""
+    rig = without_groups(rigs)
+    other = rig.spawn(SLEEPS, unit="tool:other")
+    spec, orphan = hiding(rig, "one", "0,1,2")
+    link = rig.links[-1]
+    reply = link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5)
+    assert reply["survivors"] == []
+    assert [row["pid"] for row in reply["unassigned"]] == [orphan]
+    link.call("stop", key=other["key"], grace_seconds=5, kill_seconds=5)
+    assert alive(orphan)
+    link.call("shutdown")
+    link.end()
+    assert rig.wait() == 0
+    assert not alive(orphan), "nothing survives the keeper"
