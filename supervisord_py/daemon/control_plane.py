@@ -22,13 +22,15 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from supervisord_py import __version__
 from supervisord_py.api.app import serve
 from supervisord_py.api.auth import TcpAccess, open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.api.streams import first_of
 from supervisord_py.config.settings import KEYS, value_of
+from supervisord_py.daemon.kept_version import keep_version
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed
+from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed, versions_dir
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
@@ -123,6 +125,7 @@ class ControlPlane:
         if (recovery := self.ledger.recovered_from) is not None:
             _log.error("ledger_recovered_from_damage", **recovery)
             self.events.publish("ledger_rebuilt", **recovery)
+        self._tell_of_a_rollback(placement.caps.rolled_back_from)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         lost = await self._interrupted(held)
@@ -137,8 +140,17 @@ class ControlPlane:
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
         rungs = {"kill_rung": placement.caps.kill_rung, "memory_rung": placement.caps.memory_rung}
         _log.info("control_ready", adopted=[child.unit for child in placement.children()], **rungs)
+        self.launcher.supervisor.task(asyncio.to_thread(keep_version, versions_dir(self._paths.state_dir)))
         if self._flags.stamp() != self.loaded.stamp:
             self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
+
+    def _tell_of_a_rollback(self, lost_version: str | None) -> None:
+        """Say, as long as it is so, that an upgrade failed and the version before it serves."""
+        if lost_version is None:
+            return
+        detail = f"version {lost_version} did not come up; pxd went back to {__version__}"
+        self.degrade("upgrade", detail, "pip check, then pxctl daemon restart")
+        self.events.publish("rolled_back", version=lost_version)
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
         """Close the rows of which our keeper holds no child, and tell of each; return all cut off before it began."""
@@ -336,7 +348,7 @@ class ControlPlane:
         """
         await self._read()
         if not everything:
-            await self.placement.upgrade()
+            await self.placement.upgrade(always=True)
         self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
     def stop(self) -> None:

@@ -132,6 +132,11 @@ class ControlOrder(msgspec.Struct, frozen=True):
     fds: tuple[int, int, int] = (3, 4, 5)
 
 
+def versions_dir(state_dir: Path) -> Path:
+    """Return where copies of versions are kept (kept_version.py)."""
+    return state_dir / "versions"
+
+
 def daemon_id(state_dir: Path) -> str:
     """Return the name of the daemon of this state directory: eight hex digits, the same at every start."""
     return hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()[:8]
@@ -162,6 +167,7 @@ def keeper_argv(
         "listen_fd": listen_fd,
         "lock_fd": lock_fd,
         "kept_fds": kept_fds,
+        "versions_dir": str(versions_dir(paths.state_dir)),
         "exit_records_path": str(paths.state_dir / "exit-records.json"),
         "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STDERR_FD = 2
+CONTROL_MODULE = "supervisord_py.daemon.control"
 LINE_LIMIT = 4000  # bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
 
 
@@ -32,6 +33,9 @@ class Boot:
     log_dir: str
     control_argv: list[str]
     pxd_argv: list[str]
+    versions_dir = ""  # where control planes keep copies of versions that served; "": they do not
+    kept_root = ""  # this keeper runs from such a copy: the folder that its package lies in
+    installed_main = ""  # of a kept copy: where the next version will be installed, the path of its __main__.py
     exit_records_path = ""  # of the ends that no control plane has taken; "": they are not kept
     socket_path = ""
     socket_owned = False  # unlink it at the end
@@ -60,6 +64,16 @@ class Boot:
     def to_json(self) -> dict[str, Any]:
         """Return the document for the next version of the keeper, without a hand-over."""
         return {**self._document, "kept_fds": self.kept_fds}
+
+    def control_command(self) -> list[str]:
+        """Return the command of the control plane: of a kept copy it is loaded from there."""
+        python, *words = self.control_argv
+        if not self.kept_root or words[:3] != ["-P", "-m", CONTROL_MODULE]:
+            return self.control_argv
+        code = (
+            f"import sys; sys.path.insert(0, {self.kept_root!r}); from {CONTROL_MODULE} import main; sys.exit(main())"
+        )
+        return [python, "-P", "-c", code, *words[3:]]
 
     def descriptors(self) -> dict[str, int]:
         """Return, by name, the descriptors that the keeper lives with from start to end."""

@@ -130,7 +130,7 @@ class ControlProcess:
             # Watched before the fork: a descriptor that cannot be watched must not leave a process behind.
             self._loop.watch(ours.fileno(), self._readable)
             keeps_ours.callback(self._loop.unwatch, ours.fileno())
-            plan = SpawnPlan({"argv": self._boot.control_argv, "env": self._environ}, (null, 1, 2), {})
+            plan = SpawnPlan({"argv": self._boot.control_command(), "env": self._environ}, (null, 1, 2), {})
             numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
             plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
             frames = FrameSocket(ours)

@@ -2,13 +2,16 @@
 
 Same pid, same children, same descriptors: what is held goes as JSON in a memfd over exec, descriptors by their numbers.
 
-    IDLE ──> REHEARSING ──> READY ──> (exec) ──> IDLE
-                 └──> IDLE (refused)
+    IDLE ──> REHEARSING ──> READY ──> (exec) ──> PROVING ──> IDLE
+                 └──> IDLE (refused)                └──> (exec back) ──> PROVING
 
 Before the exec, the new version is started in full as a trial child (trial.py), with a copy of the hand-over and a
 control plane of its own; what it objects to is the answer, and nothing has changed. The exec happens while no control
 plane lives: between the one that asked for it and the next one, clients wait in the backlog of the socket, children's
 output in their pipes, and signals are blocked. When it fails, the keeper goes on as it was.
+
+After the exec the new version has to prove itself: until a control plane of it has been ready, the version before it,
+of which the control plane keeps a copy (daemon/kept_version.py), is gone back to when none comes up.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from supervisord_py.keeper.boot import Boot
     from supervisord_py.keeper.parts import KeeperParts
     from supervisord_py.keeper.shutdown import Shutdown
 
@@ -41,16 +45,37 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of the document. Members are added within a format; it grows when an older or newer keeper could not go on."""
 POLL_SECONDS = 0.05
+PROOF_FAILURES = 3
+"""Control planes of a new version that end, one after the other, before one was ready: then it is given up."""
+PROOF_SECONDS = 120.0
+"""In which one of them has to be ready: it may have to migrate a large ledger."""
 TRIAL_OUTPUT_BYTES = 64 << 10
-_VERSION_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
 
 
 class UpgradeState(Enum):
     IDLE = auto()
     REHEARSING = auto()
-    """A trial of the new version runs, and whoever asked waits for its answer."""
+    """A trial of the installed version runs, and whoever asked waits for its answer."""
     READY = auto()
     """The new version could serve: the keeper becomes it once the control plane has ended."""
+    PROVING = auto()
+    """This version has taken over, and no control plane of it has been ready yet."""
+
+
+class Version:
+    """A version that the keeper may become: `main` is the path of its keeper/__main__.py."""
+
+    def __init__(self, version: str, main: str, kept_root: str = "") -> None:
+        self.version = version
+        self.main = main
+        self.kept_root = kept_root  # of a kept copy: the folder that its package lies in; "": it is installed
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "main": self.main, "kept_root": self.kept_root}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Version:
+        return cls(document["version"], document["main"], document["kept_root"])
 
 
 class Upgrade:
@@ -60,7 +85,10 @@ class Upgrade:
         self._parts = parts
         self._shutdown = shutdown
         self.state = UpgradeState.IDLE
-        self._version = ""
+        self._next: Version | None = None  # that is rehearsed, or ready
+        self._previous: Version | None = None  # to go back to while this one proves itself
+        self._prove_by = 0.0
+        self.rolled_back_from: str | None = None  # the version that did not come up, when this one was gone back to
         self._answers: list[Answer] = []
         self._trial: Trial | None = None
 
@@ -69,34 +97,53 @@ class Upgrade:
         """Tell whether the keeper is about to exec: no control plane is started any more."""
         return self.state is UpgradeState.READY and not self._parts.control.pid
 
-    def ask(self, answer: Answer) -> None:
-        """Rehearse the installed version; answer {"version": it}, {"version": None} where it is ours, or why not."""
+    @property
+    def is_proving(self) -> bool:
+        return self.state is UpgradeState.PROVING
+
+    # -- before the exec -----------------------------------------------------------------------------
+
+    def ask(self, answer: Answer, *, always: bool) -> None:
+        """Rehearse the installed version, where it is another one or `always`.
+
+        The answer is {"version": it}, {"version": None} where it is ours, or why it could not serve.
+        """
         if self.state is UpgradeState.REHEARSING:
             self._answers.append(answer)
             return
-        self.state = UpgradeState.IDLE
-        version = installed_version()
-        if version in ("", __version__):
+        installed = installed_version(self._parts.boot)
+        # A kept copy is left for whatever is installed, also for the same version.
+        is_another = installed.version != "" and (installed.version != __version__ or bool(self._parts.boot.kept_root))
+        if not is_another and not always:
+            self._become_idle()
             answer({"version": None})
             return
         try:
-            self._trial = Trial(self._parts)
+            self._trial = Trial(self._parts, installed)
         except (OSError, RefusedError) as error:
-            answer(self._refusal(version, str(error)))
+            self._become_idle()
+            answer(_refusal(installed.version, str(error)))
             return
-        self._version = version
+        self._next = installed if is_another else None
         self._answers.append(answer)
         self.state = UpgradeState.REHEARSING
+
+    def _become_idle(self) -> None:
+        if self.state is not UpgradeState.PROVING:
+            self.state = UpgradeState.IDLE
 
     def reconcile(self, now: float) -> float | None:
         if self.state is UpgradeState.REHEARSING:
             return self._follow_trial(now)
+        if self.state is UpgradeState.PROVING:
+            return self._see_proof(now)
         if self.is_due and self._shutdown.is_running:
             if self._parts.children.has_pending_forks:  # their pids are not known yet
                 return now + POLL_SECONDS
             # Set first: whatever happens below, a control plane is started again.
             self.state = UpgradeState.IDLE
-            let_go(self._parts)
+            assert self._next is not None
+            let_go(self._parts, self._next, previous=self._kept_copy())
         return None
 
     def _follow_trial(self, now: float) -> float | None:
@@ -106,33 +153,79 @@ class Upgrade:
             return self._trial.deadline
         self._trial.close()
         self._trial = None
+        self.state = UpgradeState.IDLE
+        version = self._next.version if self._next is not None else None
+        outcome: dict[str, Any] | RefusedError = {"version": version}
+        if problem:
+            outcome = _refusal(version, problem)
+            self._parts.journal.error("upgrade_refused", version=version, detail=problem)
+        elif version is not None:
+            self.state = UpgradeState.READY
         answers = self._answers
         self._answers = []
-        outcome: dict[str, Any] | RefusedError = {"version": self._version}
-        self.state = UpgradeState.READY
-        if problem:
-            outcome = self._refusal(self._version, problem)
-            self.state = UpgradeState.IDLE
-            self._parts.journal.error("upgrade_refused", version=self._version, detail=problem)
         for answer in answers:
             answer(outcome)
         return None
 
-    @staticmethod
-    def _refusal(version: str, problem: str) -> RefusedError:
-        detail = f"the keeper stays version {__version__}: {version} cannot take over: {problem}"
-        return RefusedError("handover", detail)
+    def _kept_copy(self) -> Version | None:
+        """Return the copy of this version that a control plane of it has kept."""
+        boot = self._parts.boot
+        if not boot.versions_dir:
+            return None
+        root = f"{boot.versions_dir}/{__version__}"
+        main = f"{root}/supervisord_py/keeper/__main__.py"
+        return Version(__version__, main, root) if os.path.exists(main) else None
+
+    # -- after the exec ------------------------------------------------------------------------------
+
+    def begin_proof(self, document: dict[str, Any]) -> None:
+        """This version has taken over, by a hand-over document: it has to prove itself."""
+        previous = document.get("previous")
+        self._previous = Version.from_json(previous) if previous else None
+        self.rolled_back_from = document.get("rolled_back_from")
+        self._prove_by = self._parts.loop.now() + PROOF_SECONDS
+        self.state = UpgradeState.PROVING
+
+    def control_is_ready(self) -> None:
+        """A control plane of this version serves."""
+        if self.state is UpgradeState.PROVING:
+            self.state = UpgradeState.IDLE
+
+    def _see_proof(self, now: float) -> float | None:
+        machine = self._parts.control.machine
+        is_late = now >= self._prove_by
+        if machine.failures < PROOF_FAILURES and not is_late:
+            return self._prove_by
+        if self._previous is None:
+            return None  # there is nothing to go back to: starting goes on, and what is held runs on
+        if self._parts.control.pid:
+            machine.leaving(now, is_planned=False, seconds=0.0)
+            return None  # its end causes a turn
+        previous = self._previous
+        self._previous = None
+        self._parts.journal.error(
+            "rolled_back", version=__version__, to=previous.version, detail="no control plane of it came up"
+        )
+        let_go(self._parts, previous, rolled_back_from=__version__)
+        return None
+
+
+def _refusal(version: str | None, problem: str) -> RefusedError:
+    if version is None:
+        return RefusedError("handover", f"the control plane is not replaced, a new one could not serve: {problem}")
+    detail = f"the keeper stays version {__version__}: {version} cannot take over: {problem}"
+    return RefusedError("handover", detail)
 
 
 class Trial:
     """A process of the installed version that does everything but take over. Raises OSError, RefusedError."""
 
-    def __init__(self, parts: KeeperParts) -> None:
+    def __init__(self, parts: KeeperParts, version: Version) -> None:
         self._parts = parts
         self._output = b""
         self.deadline = parts.loop.now() + parts.boot.trial_seconds
         with contextlib.ExitStack() as stack:
-            document = _memfd(_document(parts))
+            document = _memfd(_document(parts, version))
             stack.callback(os.close, document)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, null)
@@ -142,7 +235,7 @@ class Trial:
             keeps_reader.callback(os.close, self._reader)
             os.set_blocking(self._reader, False)
             number = max(2, document) + 1
-            argv = _argv(number, "--check")
+            argv = _argv(version, number, "--check")
             plan = SpawnPlan({"argv": argv, "env": parts.birth.environ}, (null, writer, writer), {})
             plan.grants = [(number, document)]
             plan.guarded = parts.rungs.subreaper
@@ -187,27 +280,40 @@ class Trial:
         os.close(self._reader)
 
 
-def installed_version() -> str:
-    """Return the version that lies where this one was loaded from; "" where none does."""
+def installed_version(boot: Boot) -> Version:
+    """Return what lies where pxd was started from; its version is "" where nothing does."""
+    main = boot.installed_main or _own_main()
+    package = os.path.dirname(os.path.dirname(main))
     try:
-        text = slurp(_VERSION_FILE).decode()
+        text = slurp(f"{package}/__init__.py").decode()
     except (OSError, UnicodeDecodeError):
-        return ""
-    return text.partition('__version__ = "')[2].partition('"')[0]
+        text = ""
+    return Version(text.partition('__version__ = "')[2].partition('"')[0], main)
 
 
-def let_go(parts: KeeperParts) -> None:
-    """Become the installed version; return only when that failed, with everything as it was."""
+def _own_main() -> str:
+    return sys.orig_argv[sys.orig_argv.index("--boot-fd") - 1]
+
+
+def let_go(
+    parts: KeeperParts, version: Version, *, previous: Version | None = None, rolled_back_from: str | None = None
+) -> None:
+    """Become another version; return only when that failed, with everything as it was.
+
+    `previous`: what that one may go back to; `rolled_back_from`: the version that is left because it did not come up.
+    """
     inheritable: list[int] = []
     document_fd = -1
     before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)  # pending ones stay so over exec
     try:
-        document = _document(parts)
+        document = _document(parts, version)
+        document["handover"]["previous"] = previous.to_json() if previous is not None else None
+        document["handover"]["rolled_back_from"] = rolled_back_from
         document_fd = _memfd(document)
         for fd in [document_fd, *_descriptors(parts)]:
             os.set_inheritable(fd, True)
             inheritable.append(fd)
-        argv = _argv(document_fd)
+        argv = _argv(version, document_fd)
         parts.birth.restore()
         os.execve(argv[0], argv, parts.birth.environ)  # noqa: S606  exec is the point
     except (OSError, RefusedError) as error:
@@ -265,8 +371,8 @@ def _handed_over(document: dict[str, Any]) -> set[int]:
     return fds
 
 
-def _document(parts: KeeperParts) -> dict[str, Any]:
-    """Return the boot document of the next version, with the hand-over in it. Raises OSError, RefusedError."""
+def _document(parts: KeeperParts, version: Version) -> dict[str, Any]:
+    """Return the boot document of another version, with the hand-over in it. Raises OSError, RefusedError."""
     if degraded := parts.logs.degraded():
         raise RefusedError("handover", f"output waits in memory for a disk that takes nothing: {', '.join(degraded)}")
     groups = parts.rungs.groups
@@ -281,7 +387,10 @@ def _document(parts: KeeperParts) -> dict[str, Any]:
         "parked": {key: group.path for key, group in parts.children.parked.items()},
         "stops": parts.kill_tree.deadlines(),
     }
-    return {**parts.boot.to_json(), "handover": handover}
+    # A kept copy has to know where the next version will be installed.
+    installed_main = installed_version(parts.boot).main if version.kept_root else ""
+    where = {"kept_root": version.kept_root, "installed_main": installed_main}
+    return {**parts.boot.to_json(), **where, "handover": handover}
 
 
 def _memfd(document: dict[str, Any]) -> int:
@@ -297,5 +406,8 @@ def _memfd(document: dict[str, Any]) -> int:
     return fd
 
 
-def _argv(fd: int, *words: str) -> list[str]:
-    return [*sys.orig_argv[: sys.orig_argv.index("--boot-fd")], *words, "--boot-fd", str(fd)]
+def _argv(version: Version, fd: int, *words: str) -> list[str]:
+    """Return the command of a version's keeper: our own, with its main program in the place of ours."""
+    begin = sys.orig_argv[: sys.orig_argv.index("--boot-fd")]
+    ours = begin.index(_own_main())
+    return [*begin[:ours], version.main, *words, "--boot-fd", str(fd)]

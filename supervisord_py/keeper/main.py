@@ -41,6 +41,7 @@ class Keeper:
         """Go on with all that an earlier version of the keeper held."""
         handover.take_over(self.parts, document)
         handover.resume_stops(self.parts, document)
+        self.upgrade.begin_proof(document)
 
     def run(self) -> int:
         """Serve until the end; return the exit code."""
@@ -91,8 +92,11 @@ class Keeper:
         verbs.receive(self.parts, self.shutdown, self.upgrade, message, fds)
 
     def _control_ended(self, code: int) -> None:
-        """The control plane exited. Settings with which it cannot be started are not worth a restart."""
-        if code == EXIT_BAD_SETTINGS:
+        """The control plane exited. Settings with which it cannot be started are not worth a restart.
+
+        What a new version objects to is no reason to end: it is gone back to the version before.
+        """
+        if code == EXIT_BAD_SETTINGS and not self.upgrade.is_proving:
             self.shutdown.settings_are_bad(code)
 
     # -- signals ---------------------------------------------------------------------------------

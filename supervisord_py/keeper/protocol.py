@@ -13,7 +13,9 @@ Verbs, their members and the members of the reply (`key` is the instance id that
 that names one is idempotent by it):
 
   hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, boot_id, kill_rung, memory_rung,
-                               controllers: [str], children: [CHILD], control_restarts}
+                               controllers: [str], children: [CHILD], control_restarts,
+                               rolled_back_from: str | null}
+             `rolled_back_from`: the version that did not come up, so that the keeper went back to this one (revision 7)
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   error "spawn_failed" with stage, errno. A known key: its child
   signal     {key, signum} -> {}   error "unknown_key", "dead"
@@ -39,10 +41,11 @@ that names one is idempotent by it):
   status     {text: str} -> {}                      STATUS= line for the service manager
   alive      {} -> {}                               the control loop makes progress (answer to event "ping")
   shutdown   {} -> {}                               orderly end: the control plane is done; stop what is left, exit 0
-  upgrade    {} -> {version: str | null}            when this control plane ends, the keeper becomes the version that is
+  upgrade    {always?: bool} -> {version: str | null}
+                                                    when this control plane ends, the keeper becomes the version that is
                                                     installed (handover.py); null: it is that one. error "handover": a
                                                     trial of it failed, with what it said (revision 6). A trial may take
-                                                    a minute
+                                                    a minute; `always`: also of the version that runs (revision 7)
   restart    {all: bool} -> {}                      all=false: replace the control plane, keep every child.
                                                     all=true: stop everything, then exec pxd anew (same pid)
 

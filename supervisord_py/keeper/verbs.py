@@ -91,6 +91,7 @@ def _hello(request: VerbRequest) -> Members:
     can: Members = {"kill_rung": rungs.kill, "memory_rung": rungs.memory, "controllers": rungs.controllers}
     children = [child.document() for child in keeper.children.visible()]
     holds: Members = {"children": children, "control_restarts": keeper.control.machine.restarts}
+    holds["rolled_back_from"] = request.upgrade.rolled_back_from
     request.answer({"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds})
     keeper.control.hello()
     keeper.children.send_ends_again()
@@ -200,8 +201,13 @@ def _restart(request: VerbRequest) -> None:
         keeper.control.replace()
 
 
+def _ready(request: VerbRequest) -> None:
+    request.upgrade.control_is_ready()
+    request.keeper.notifier.say("READY=1")
+
+
 def _upgrade(request: VerbRequest) -> Members:
-    request.upgrade.ask(request.answer)
+    request.upgrade.ask(request.answer, always=request.message.get("always") is True)
     return LATER
 
 
@@ -217,7 +223,7 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "put_fd": _put_fd,
     "take_fd": _take_fd,
     "drop_fd": _drop_fd,
-    "ready": lambda request: request.keeper.notifier.say("READY=1"),
+    "ready": _ready,
     "status": lambda request: request.keeper.notifier.status(request.message["text"]),
     "alive": lambda request: request.keeper.control.alive(),
     "shutdown": lambda request: request.shutdown.asked_by_control(is_restart=False),

@@ -181,9 +181,12 @@ class KeeperClient:
         fds: Fds = (await self.ask("take_fd", fine="unknown_fd", name=name)).get("fds", [])
         return fds[0] if fds else None
 
-    async def upgrade(self) -> str | None:
-        """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not."""
-        return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS)).get("version")
+    async def upgrade(self, *, always: bool = False) -> str | None:
+        """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not.
+
+        A trial of it comes first; with `always` also where it is the version that runs.
+        """
+        return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS, always=always)).get("version")
 
     async def ask(
         self,

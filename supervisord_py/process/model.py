@@ -161,4 +161,5 @@ class Caps(Struct, frozen=True):
     control_restarts: int
     keeper_revision: int = 1  # what it knows of the protocol: it may be older than the control plane
     keeper_version: str | None = None
+    rolled_back_from: str | None = None  # the version that did not come up, so that the keeper went back to this one
     controllers: tuple[str, ...] = ()  # of cgroups that are ours: "cpu", "memory", "pids"

@@ -152,3 +152,54 @@ def test_a_version_with_a_broken_module_is_refused_before_anything_changes(copie
     file.write_text(source)
     upgrade(home, "9.9.3")
     assert home.run("echo").json()["pid"] == tool
+
+
+DOES_NOT_COME_UP = """
+
+async def _open(self: object, *parts: object) -> None:
+    raise RuntimeError("this version cannot open anything")
+
+ControlPlane.open = _open
+"""
+
+
+def test_a_version_that_does_not_come_up_is_rolled_back_twice_in_a_row(copied: PipeHouse) -> None:
+    """Its files overwrote those of the version before, of which a copy was kept; later a good version takes over."""
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    home.start()
+    tool = home.run("echo").json()["pid"]
+    before = versions(home)
+    keeper = home.pids()[0]
+    file = home.home / "lib" / "supervisord_py" / "daemon" / "control_plane.py"
+    source = file.read_text()
+    until((home.home / "state" / "versions" / before[0] / "stamp").exists, "the copy of the version that serves")
+    for version in ("9.9.1", "9.9.2"):
+        install(home, version)
+        file.write_text(source + DOES_NOT_COME_UP)
+        refused = home.pxctl("daemon", "restart")
+        assert refused.returncode == 1, refused.stderr
+        assert f"version {version} did not come up; pxd went back to {before[0]}" in refused.stderr
+        assert (versions(home), home.pids()[0]) == (before, keeper)
+        assert home.run("echo").json()["pid"] == tool
+        assert f"went back to {before[0]}" in home.pxctl("daemon", "status").stdout
+    file.write_text(source)
+    upgrade(home, "9.9.3")
+    assert home.pids()[0] == keeper
+    assert home.run("echo").json()["pid"] == tool
+    assert "went back" not in home.pxctl("daemon", "status").stdout
+
+
+def test_a_broken_control_plane_of_the_same_version_is_not_taken_for_a_new_one(copied: PipeHouse) -> None:
+    home = copied
+    home.start()
+    before, pids = versions(home), home.pids()
+    file = home.home / "lib" / "supervisord_py" / "api" / "app.py"
+    source = file.read_text()
+    file.write_text(source + BROKEN_SOURCE)
+    refused = home.pxctl("daemon", "restart")
+    assert refused.returncode == 8
+    assert "invalid syntax" in refused.stderr
+    assert (versions(home), home.pids()) == (before, pids)
+    file.write_text(source)
+    assert home.pxctl("daemon", "restart").returncode == 0

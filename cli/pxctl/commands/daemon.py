@@ -91,6 +91,9 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
             time.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(Failure):
                 document = client.get("/api/daemon", timeout=5.0)
+    for degraded in document["degraded"]:
+        if degraded["part"] == "upgrade":  # the new version did not come up
+            raise Failure(degraded["detail"], kind="failed", hint=degraded["repair"])
     keeper, control = (document[name]["pid"] for name in ("keeper", "control"))
     invocation.show(document, (), f"pxd answers again (keeper {keeper}, control {control})")
 
