@@ -52,6 +52,42 @@ def test_restart_keeps_the_tools_with_all_it_replaces_everything_and_a_stop_leav
     assert (marked(running.daemon_id), os.path.exists(running.socket)) == ([], False)
 
 
+TAKES_ITS_TIME = """
+def ask(*_):
+    open("asked", "w").close()
+    while not os.path.exists("may end"):
+        time.sleep(0.01)
+    open("ended in peace", "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, ask)
+"""
+
+
+@pytest.mark.parametrize("loses_control", [False, True], ids=["orderly", "the control plane dies during the stop"])
+def test_sigterm_gives_a_unit_its_own_grace_and_says_shutdown(home: House, loses_control: bool) -> None:
+    """As `systemctl stop` does; twice in a row."""
+    source = "import os, signal, time\n" + TAKES_ITS_TIME + ECHO
+    folder = home.tool("slow", source, stop_timeout_seconds=600)
+    for _ in range(2):
+        home.start()
+        home.run("slow")
+        keeper, control = home.pids()
+        os.kill(keeper, signal.SIGTERM)
+        until((folder / "asked").exists, f"SIGTERM to the tool; {home.said()}")
+        if loses_control:
+            os.kill(control, signal.SIGKILL)
+        assert home.process is not None
+        assert home.process.poll() is None
+        (folder / "may end").touch()
+        assert home.process.wait(DEADLINE) == 0
+        assert (folder / "ended in peace").exists()
+        home.start()
+        assert home.status("slow")["reason"] == "shutdown"
+        assert home.stop() == 0
+        for name in ("asked", "may end", "ended in peace"):
+            (folder / name).unlink()
+
+
 def test_a_broken_ledger_is_moved_aside_and_said(home: House) -> None:
     """Its damage is such that what SQLite says of it is no text either."""
     home.start()
