@@ -190,8 +190,14 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
 def check_rungs(caps: Caps) -> Iterator[Finding]:
     """How is a tree killed and held to its limits here, and what would do it better?"""
     repair = "pxctl daemon install"
-    if caps.kill_rung in {"cgroup", "subreaper"}:
-        yield Finding("kill_rung", OK, f"{caps.kill_rung}: a stop finds every descendant")
+    if caps.kill_rung == "cgroup":
+        yield Finding("kill_rung", OK, "cgroup: a stop finds every descendant")
+    elif caps.kill_rung == "subreaper":
+        detail = (
+            "subreaper: a stop finds descendants by parent, mark, process group and output pipe, and names those that it"
+            " cannot assign"
+        )
+        yield Finding("kill_rung", OK, detail)
     else:
         detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
         yield Finding("kill_rung", WARN, detail, repair)
