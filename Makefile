@@ -15,7 +15,7 @@ export VENV PYTHON
 # Tests of memory, which coverage's own tracer would falsify.
 UNMEASURED := tests/keeper/test_keeper_ending.py::test_the_keeper_is_small
 # Modules that only decide: by these names they are under the contract "Deciding is separate from doing", too.
-PURE := due outcome queue schedule session_set pool
+PURE := due outcome queue schedule session_set pool control_machine
 space := $(subst x, ,x)
 PURE_FILES := $(subst $(space),$(shell printf ,),$(foreach name,$(PURE),*/$(name).py))
 

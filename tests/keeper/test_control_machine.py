@@ -124,6 +124,18 @@ def test_unanswered_pings_kill_and_an_answer_begins_anew() -> None:
     assert control.state is ControlState.LEAVING
 
 
+def test_leaving_asks_nothing_of_a_process_that_is_gone() -> None:
+    control = machine()
+    control.leaving(1.0, is_planned=True)
+    assert (control.state, control.deadline, control.is_planned) == (ControlState.ABSENT, None, False)
+
+
+def test_silence_and_life_are_counted_from_the_start() -> None:
+    control = serving(5.0)
+    control.answered(8.0)
+    assert (control.lived_seconds(10.0), control.silent_seconds(10.0)) == (5.0, 2.0)
+
+
 def test_nothing_is_started_while_none_is_needed() -> None:
     control = machine()
     assert control.step(0.0, is_needed=False) is None
