@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from supervisord_py.keeper.boot import Boot
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SURVIVORS = 8
 
@@ -35,12 +36,20 @@ def main(argv: list[str]) -> int:
     if "--sweep" in argv:
         from supervisord_py.keeper.sweep import sweep
 
-        units, survivors = sweep(boot.daemon_id, boot.run_dir)
+        try:
+            units, survivors = sweep(boot.daemon_id, boot.run_dir)
+        except OSError as error:
+            journal.error("sweep_failed", detail=str(error))
+            return EXIT_SURVIVORS
         journal.info("swept", units=units, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
     from supervisord_py.keeper.main import Keeper
 
-    keeper = Keeper(boot, Birth(), journal)
+    try:
+        keeper = Keeper(boot, Birth(), journal)
+    except OSError as error:  # nothing is held yet
+        journal.error("keeper_not_started", detail=str(error))
+        return EXIT_FAILED
     if boot.handover is None:
         keeper.hold_exit_records()
     else:

@@ -124,7 +124,9 @@ class KillTree:
             left = [CANNOT_LOOK]
         now = self._loop.now()
         is_given_up = bool(left) and stop.kill_by is not None and now >= stop.kill_by
-        if stop.child.tree_alive and not is_given_up:
+        if not stop.child.tree_alive:
+            left = []  # closed, perhaps before a later look failed
+        elif not is_given_up:
             return
         del self._stops[stop.child.key]
         for done in stop.waiters:

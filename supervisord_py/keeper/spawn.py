@@ -92,11 +92,16 @@ def _word(text: str, stage: str = "exec") -> bytes:
 
 
 def launch(plan: SpawnPlan) -> tuple[int, int]:
-    """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
+    """Fork; return (pid, descriptor of the report pipe, which does not block). See `read_report`.
+
+    Raises SpawnError: there is no process. Nothing that can fail comes after the fork.
+    """
     report, report_in = pipe()
-    ours, stage = [report_in], "fds"
+    ours = [report_in]
+    stage = "fds"
     _libc.sigprocmask(signal.SIG_BLOCK, _CAUGHT_SET, None)  # that of Python makes an enum of each signal of a mask
     try:
+        os.set_blocking(report, False)
         steps = _steps(plan, ours)
         stage = "fork"
         try:
@@ -114,7 +119,6 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
         for fd in ours:
             os.close(fd)
         _libc.sigprocmask(signal.SIG_UNBLOCK, _CAUGHT_SET, None)
-    os.set_blocking(report, False)
     return pid, report
 
 

@@ -26,30 +26,50 @@ RECORD_NAME = "children"
 
 
 def sweep(daemon_id: str, run_dir: str) -> tuple[list[str], list[Process]]:
-    """Kill what is left until nothing is, SWEEP_SECONDS at most; return the units found and what is still there."""
+    """Kill what is left until nothing is, SWEEP_SECONDS at most; return the units found and what is still there.
+
+    Raises OSError when the processes of this machine cannot be seen for so long: then nothing can be promised.
+    """
     units: set[str] = set()
     until = time.monotonic() + SWEEP_SECONDS
-    spared: set[int] = set()  # ourselves and our ancestors
+    while True:
+        is_over = time.monotonic() >= until
+        try:
+            left, is_done = _kill_leftovers(daemon_id, run_dir, units)
+        except OSError:  # no descriptor, no memory: perhaps only for a moment
+            if is_over:
+                raise
+            is_done = False
+            left = []
+        if is_done or is_over:
+            break
+        select.select((), (), (), PAUSE_SECONDS)
+    forget_record(run_dir)
+    return sorted(filter(None, units)), [process for process, _ in left]
+
+
+def _kill_leftovers(daemon_id: str, run_dir: str, units: set[str]) -> tuple[list[Found], bool]:
+    """Look once, and kill what is there; return it, and whether nothing was. Adds the units to `units`."""
+    spared = _ourselves_and_ancestors()
+    groups = cgroup.leftovers(daemon_id)
+    left = [*_marked(daemon_id, spared), *_recorded(run_dir, spared)]
+    for group in groups:
+        group.kill()
+    for process, unit in left:
+        units.add(unit)
+        procfs.send(process, signal.SIGKILL)
+    are_empty = [group.remove() for group in groups]
+    return left, not left and all(are_empty)
+
+
+def _ourselves_and_ancestors() -> set[int]:
+    spared: set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in spared:
         spared.add(pid)
         row = procfs.look(pid)
         pid = row.ppid if row else 0
-    while True:
-        groups = cgroup.leftovers(daemon_id)
-        left = [*_marked(daemon_id, spared), *_recorded(run_dir, spared)]
-        for group in groups:
-            group.kill()
-        for process, unit in left:
-            units.add(unit)
-            procfs.send(process, signal.SIGKILL)
-        empty = [group.remove() for group in groups]
-        done = not left and all(empty)
-        if done or time.monotonic() >= until:
-            break
-        select.select((), (), (), PAUSE_SECONDS)
-    forget_record(run_dir)
-    return sorted(filter(None, units)), [process for process, _ in left]
+    return spared
 
 
 def _marked(daemon_id: str, spared: set[int]) -> Iterator[Found]:
