@@ -194,8 +194,8 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
         yield Finding("kill_rung", OK, "cgroup: a stop finds every descendant")
     elif caps.kill_rung == "subreaper":
         detail = (
-            "subreaper: a stop finds descendants by parent, mark, process group and output pipe, and names those that it"
-            " cannot assign"
+            "subreaper: a stop finds descendants by parent, mark, process group and output pipe,"
+            " and names those that it cannot assign"
         )
         yield Finding("kill_rung", OK, detail)
     else:
