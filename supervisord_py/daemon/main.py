@@ -111,7 +111,8 @@ def _start(flags: Flags) -> NoReturn:
         loaded = recall_valid(paths.run_dir)
     if loaded is None or loaded.stamp != flags.stamp():
         loaded = _validate(flags)
-    os.umask(0o077)
+    # From here on the daemon's own files are its user's alone; children get the umask and the limit that were there.
+    umask = os.umask(0o077)
     make_places(paths)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only.
     lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
@@ -134,6 +135,8 @@ def _start(flags: Flags) -> NoReturn:
         listen_fd=listening.fileno(),
         kept_fds={"state lock": state_fd},
         socket_owned=inherited is None,
+        umask=umask,
+        nofile=(soft, hard),
     )
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
 

@@ -151,11 +151,14 @@ def keeper_argv(
     listen_fd: int | None = None,
     kept_fds: dict[str, int] | None = None,
     socket_owned: bool = False,
+    umask: int | None = None,
+    nofile: tuple[int, int] | None = None,
 ) -> list[str]:
     """Return the command that becomes the keeper: no site packages, nothing of the user's environment.
 
     Its document lies in an inheritable descriptor, from which it can be read once. The given descriptors go over exec;
-    `kept_fds`: by name, those that it only keeps open; `socket_owned`: unlink the socket file at the end.
+    `kept_fds`: by name, those that it only keeps open; `socket_owned`: unlink the socket file at the end. `umask` and `nofile` (soft and hard limit of open files) are what
+    children get: those that pxd was started with.
     """
     order = msgspec.json.encode(ControlOrder(flags)).decode()
     document: dict[str, Any] = {
@@ -171,6 +174,8 @@ def keeper_argv(
         "exit_records_path": str(paths.state_dir / "exit-records.json"),
         "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
+        "umask": umask,
+        "nofile": nofile,
         "log_segment_bytes": settings.logs.total_bytes // 8,
         "log_total_bytes": settings.logs.total_bytes,
         "backoff_initial_seconds": settings.daemon.backoff_initial_seconds,

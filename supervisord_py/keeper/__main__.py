@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     from supervisord_py.keeper.main import Keeper
 
     try:
-        keeper = Keeper(boot, Birth(), journal)
+        keeper = Keeper(boot, Birth(boot), journal)
     except OSError as error:  # nothing is held yet
         journal.error("keeper_not_started", detail=str(error))
         return EXIT_FAILED

@@ -53,6 +53,8 @@ class Boot:
     backoff_max_seconds = 20.0
     cgroup = "auto"
     platform = "auto"
+    umask: int | None = None  # that pxd was started with; None: that of this process
+    nofile: list[int] | None = None  # soft and hard limit of open files, likewise
     handover: dict[str, Any] | None = None  # of an earlier version (handover.py)
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -117,16 +119,23 @@ class Rungs:
 
 
 class Birth:
-    """How the keeper was started: what it gives back before an exec, and what children get."""
+    """What this process had when it began; children get the user's umask and limit of open files.
 
-    def __init__(self) -> None:
+    `pxd` has changed both before it became the keeper, so the boot document says what they were.
+    """
+
+    def __init__(self, boot: Boot) -> None:
         self.pid = os.getpid()
         self.started_at = time.time()
         self.boot_id = procfs.boot_id()
         self.environ = dict(os.environ)
-        self.nofile = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Everything that the keeper makes is its user's alone, whatever umask it was started with.
-        self.umask = os.umask(0o077)
+        present_umask = os.umask(0o077)
+        self.umask = present_umask if boot.umask is None else boot.umask
+        self.nofile = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if boot.nofile is not None:
+            soft, hard = boot.nofile
+            self.nofile = (soft, hard)
         self.inherited = []  # descriptors from 3 on; a child gets none of them unasked
         for fd in map(int, os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")):
             with contextlib.suppress(OSError):  # the descriptor of the listing itself

@@ -240,6 +240,7 @@ class Children:
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
         plan.guarded = self._rungs.subreaper
+        plan.umask = self._birth.umask
         if "nofile" not in limits:
             plan.rlimits.append((resource.RLIMIT_NOFILE, *self._birth.nofile))
         zygote = message.get("zygote")

@@ -74,6 +74,7 @@ class SpawnPlan:
         if any(b"=" in name or not name for name in self.env):
             raise SpawnError("exec", errno.EINVAL)
         self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
+        self.umask: int | None = None  # None keeps the keeper's
         self.cwd = _word(message["cwd"], "chdir") if "cwd" in message else None  # None keeps the keeper's
         self.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
         limits = message.get("rlimits") or ()
@@ -146,6 +147,7 @@ def _steps(plan: SpawnPlan, ours: list[int]) -> list[Step]:
         *moves,
         *([("pdeathsig", _die_with, (os.getpid(),))] if plan.guarded else []),
         *([("chdir", os.chdir, (plan.cwd,))] if plan.cwd is not None else []),
+        *([("exec", os.umask, (plan.umask,))] if plan.umask is not None else []),
         *(("rlimit", resource.setrlimit, (number, (soft, hard))) for number, soft, hard in limits),
         ("exec", signal.set_wakeup_fd, (-1,)),
         *(("exec", _libc.signal, (number, None)) for number in (*CAUGHT, *_IGNORED)),
@@ -176,6 +178,7 @@ def order_fork(zygote: int, plan: SpawnPlan) -> int:
         "keeper": os.getpid(),
         "numbers": [0, 1, 2, *(number for number, _ in plan.grants)],
         "rlimits": plan.rlimits,
+        "umask": plan.umask,
         "guarded": plan.guarded,
         "listen_pid": plan.listen_pid,
         "joins": plan.cgroup >= 0,

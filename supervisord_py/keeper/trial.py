@@ -55,7 +55,7 @@ def rehearse(boot: Boot) -> None:
     folder = tempfile.mkdtemp(prefix="trial-", dir=boot.run_dir)
     try:
         _separate(boot, folder)
-        birth = Birth()
+        birth = Birth(boot)
         birth.inherited = []
         keeper = Keeper(boot, birth, QuietJournal())
         handover.take_over(keeper.parts, _with_descriptors_of_its_own(document))

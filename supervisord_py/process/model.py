@@ -49,8 +49,8 @@ class ResourceLimit(Struct, frozen=True, array_like=True):
 
 
 def tree_limits(processes: int | None, cpu_percent: int | None) -> tuple[ResourceLimit, ...]:
-    """Return limits of a tree, None for none; a core dump is never written."""
-    asked = (("core", 0), ("nproc", processes), ("cpu_percent", cpu_percent))
+    """Return limits of a tree, None for none; all others are those that pxd was started with."""
+    asked = (("nproc", processes), ("cpu_percent", cpu_percent))
     return tuple(ResourceLimit(name, value, value) for name, value in asked if value is not None)
 
 

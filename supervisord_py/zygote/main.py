@@ -13,10 +13,10 @@ FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by 
 imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. To
 here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
-"guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a descriptor for
-each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its group: moving a
-process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven bytes with a newline, and what
-comes from any spawn: nothing, or where it failed.
+"umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a
+descriptor for each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its
+group: moving a process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven bytes with a
+newline, and what comes from any spawn: nothing, or where it failed.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
             lambda: _place_fds(dict(zip(order["numbers"], sources)), [*own, *fds, *sources]),  # noqa: B905  Python 3.8
             lambda: _die_with(order["keeper"]) if order["guarded"] else None,
             lambda: os.chdir(order["cwd"]),
-            lambda: _limit(order["rlimits"]),
+            lambda: _limit(order["rlimits"], order.get("umask")),
             lambda: _take_environment(argv, order["env"], listens=order["listen_pid"]),
         ]
         for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
@@ -338,7 +338,9 @@ def _die_with(keeper: int) -> None:
         os._exit(127)
 
 
-def _limit(rlimits: list[list[int]]) -> None:
+def _limit(rlimits: list[list[int]], umask: int | None) -> None:
+    if umask is not None:
+        os.umask(umask)
     for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
         resource.setrlimit(number, (soft, hard))
 

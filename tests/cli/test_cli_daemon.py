@@ -27,7 +27,9 @@ def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_wai
         os.umask(old)
     assert (ended.code, "started (pid " in ended.text) == (0, True), ended.err
     home = house.px.folder
-    assert json.loads((home / "calls").read_text()) == {"argv": [], "umask": 0o077, "sid": True}
+    assert json.loads((home / "calls").read_text()) == {"argv": [], "umask": 0, "sid": True}, (
+        "the user's, which tools get"
+    )
     log = home / "px/state/logs/pxd.log"
     assert [path.stat().st_mode & 0o777 for path in (log, *list(log.parents)[:2])] == [0o600, 0o700, 0o700]
     ended = house("daemon", "stop")

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def test_a_child_has_what_was_asked_for_it_and_nothing_else(rung: Rig) -> None:
     assert int(report["ignored"], 16) & ~(own | GLIBC_OWN) == 0
     assert int(report["blocked"], 16) == 0
     assert felt(rung, rlimits=[["nofile", 64, 128]], unit="tool:few")["limits"]["nofile"] == [64, 128]
+
+
+def test_children_get_the_umask_and_open_files_of_the_boot_document(rigs: Callable[..., Rig]) -> None:
+    """Over `pxd`, which has changed both by then; the keeper's own files stay private."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    rig = rigs(umask=0o027, nofile=[77, hard], platform="portable")
+    rig.up()
+    report = felt(rig)
+    assert (report["umask"], report["limits"]["nofile"]) == (0o027, [77, hard])
+    files = [
+        path for path in rig.dir.rglob("*") if path.is_file() and rig.daemon_id in path.read_text(errors="replace")
+    ]
+    assert files
+    assert {path.stat().st_mode & 0o077 for path in files} == {0}
 
 
 BORN_ELSEWHERE = """
