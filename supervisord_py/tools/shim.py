@@ -1,7 +1,11 @@
 """Runs a tool's own program in the tool's own interpreter, and gives it the daemon's listening socket at `bind`.
 
-Law: the tool's code is not changed and cannot tell the difference. Standard library only, Python 3.8 or later; nothing
-of this package is imported, because the interpreter is the tool's.
+Law: the program finds what `python main.py --port N` would give it. Standard library only, Python 3.8 or later; nothing
+of this package is imported, because the interpreter is the tool's. Nothing else is imported either that Python's own
+start has not imported: a module of the tool may have the name of one of the standard library.
+
+Differences that remain: descriptor N, the command line that ps(1) shows, this file's frames below the program's own
+(`inspect.stack`), and an entry of `sys.meta_path` until `socket` is imported.
 
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
     python shim.py --px-zygote N        imports PX_PRELOAD and forks such tools: see zygote/main.py
@@ -11,11 +15,13 @@ takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` g
 
 Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking mode that the
 tool had asked for is set again after each substitution. Descriptor N itself does not survive exec.
+
+The first substitution is reported as X_PX_BOUND=1 on NOTIFY_SOCKET: from then on somebody may connect to the port.
 """
 
-from __future__ import annotations
-
 import sys
+
+# No `from __future__ import annotations`: that is a module, which Python's own start does not import.
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # This folder must not shadow the standard library for the imports below, nor for the tool's.
@@ -23,14 +29,12 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 import _thread
 import io
-import itertools
 import os
-import socket
 import time
-import types
 
 MYPY = False
 if MYPY:  # typing is not imported in a tool's process
+    import socket
     from typing import Any
 
 _PROGRAM = 6  # where it stands in our argv
@@ -40,14 +44,58 @@ _known = [0]  # how many modules were told, or come from a zygote: to touch thos
 
 
 def _substitute(fd: int, port: int) -> None:
-    """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
-    real_bind, real_listen, real_accept = socket.socket.bind, socket.socket.listen, socket.socket.accept
-    with socket.socket(fileno=os.dup(fd)) as listening:
+    """Patch `socket.socket`, at once or when the program imports that module.
+
+    Every pure-Python server goes through it; natively binding ones see EADDRINUSE.
+    """
+    notify_path = os.environ.get("NOTIFY_SOCKET", "")  # the program may change its environment
+    if "socket" in sys.modules:
+        _patch(sys.modules["socket"], fd, port, notify_path)
+    else:
+        sys.meta_path.insert(0, _SocketFinder(fd, port, notify_path))
+
+
+class _SocketFinder:
+    """Finds the module `socket` where it is found anyway, has it patched when it was executed, and is gone then."""
+
+    def __init__(self, fd: int, port: int, notify_path: str) -> None:
+        self._order = (fd, port, notify_path)
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        if name != "socket":
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                self._patch_after(spec.loader)
+                return spec
+        return None
+
+    def _patch_after(self, loader: "Any") -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: "Any") -> None:
+            # The loader stays in the module's spec: it is left as it was.
+            del loader.exec_module
+            execute(module)
+            # A file of the tool may have this name.
+            if hasattr(module, "socket") and hasattr(module, "SOCK_STREAM"):
+                _patch(module, *self._order)
+
+        loader.exec_module = exec_module
+
+
+def _patch(module: "Any", fd: int, port: int, notify_path: str) -> None:
+    kind = module.socket
+    real_bind, real_listen, real_accept = kind.bind, kind.listen, kind.accept
+    is_reported: list[bool] = []
+    with kind(fileno=os.dup(fd)) as listening:
         ours = listening.getsockname()
 
-    def bind(self: socket.socket, address: Any) -> None:
+    def bind(self: "socket.socket", address: "Any") -> None:
         told = isinstance(address, tuple) and len(address) == 2 and address[1] == port
-        if not (told and self.family == socket.AF_INET and self.type == socket.SOCK_STREAM):
+        if not (told and self.family == module.AF_INET and self.type == module.SOCK_STREAM):
             real_bind(self, address)
             return
         _tell_modules()
@@ -58,22 +106,37 @@ def _substitute(fd: int, port: int) -> None:
         timeout = self.gettimeout()
         os.dup2(fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
         self.settimeout(timeout)
+        if not is_reported:
+            is_reported.append(True)
+            _send("X_PX_BOUND=1", notify_path)
 
-    def listen(self: socket.socket, *backlog: int) -> None:
+    def listen(self: "socket.socket", *backlog: int) -> None:
         try:
-            handed_over = self.family == socket.AF_INET and self.getsockname() == ours
+            handed_over = self.family == module.AF_INET and self.getsockname() == ours
         except OSError:
             handed_over = False
         # A small backlog (http.server asks for 5) would throw away the room that the daemon made for waiting requests.
         if not handed_over:
             real_listen(self, *backlog)
 
-    def accept(self: socket.socket) -> Any:
+    def accept(self: "socket.socket") -> "Any":
         _tell_modules()  # also what a handler has imported, by the next connection
         return real_accept(self)
 
     for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
-        setattr(socket.socket, name, patched)
+        setattr(kind, name, patched)
+
+
+def _send(message: str, notify_path: str) -> None:
+    """Send one datagram to the daemon, if it listens."""
+    import socket  # the program has imported it by now
+
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(message.encode(), notify_path)
+    except OSError:
+        return  # without it the daemon asks a little later
 
 
 def _tell_later() -> None:
@@ -87,6 +150,8 @@ def _tell_later() -> None:
 
 def _tell_modules() -> None:
     """Tell the daemon what the tool has imported of installed packages; the next start can then be forked."""
+    import itertools  # which `socket` has imported
+
     count = len(sys.modules)
     newest = list(itertools.islice(reversed(sys.modules.items()), max(0, count - _known[0])))  # others may import
     _known[0] = count
@@ -99,34 +164,62 @@ def _tell_modules() -> None:
             names.append(name)
     if not names:
         return
-    message = ("X_PX_MODULES=" + ",".join(names)).encode()[:_MESSAGE_BYTES]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
-            telling.setblocking(False)
-            telling.sendto(message, os.environ["NOTIFY_SOCKET"])
-    except (OSError, KeyError):
-        return  # nobody wants to know
+    _send(("X_PX_MODULES=" + ",".join(names))[:_MESSAGE_BYTES], os.environ.get("NOTIFY_SOCKET", ""))
 
 
-def _run(path: str, arguments: list[str]) -> None:
-    """Be `python path arguments…`: argv, sys.path[0], and a `__main__` that stays, also for multiprocessing."""
-    with io.open_code(os.path.abspath(path)) as program:
-        source = program.read()
-    main = types.ModuleType("__main__")
-    own: Any = sys.modules[__name__].__loader__
-    loader = type(own)("__main__", path)
-    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __loader__=loader)
+def _run(path: str, arguments: "list[str]") -> None:
+    """Be `python path arguments…`: its argv, its sys.path, its `__main__`, and its words about an error."""
+    # Python makes this name absolute since 3.9, and removes no dots.
+    file = path
+    if sys.version_info >= (3, 9) and not os.path.isabs(path):
+        file = os.path.join(os.getcwd(), path)
     sys.argv[:] = [path, *arguments]
+    if hasattr(sys, "orig_argv"):  # Flask's reloader starts this anew
+        sys.orig_argv[:] = [sys.orig_argv[0], path, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    main = _main_module(file)
     sys.modules["__main__"] = main
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - running the tool is the purpose
+    try:
+        with io.open_code(file) as program:
+            source = program.read()
+        code = compile(source, file, "exec", dont_inherit=True)
+        del source
+        exec(code, main.__dict__)  # noqa: S102 - running the tool is the purpose
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _report(error)
 
 
-def _excepthook(kind: Any, error: Any, trace: Any) -> None:
+def _main_module(file: str) -> "Any":
+    """Return a fresh `__main__` with the names that this version of Python gives one, and no others."""
+    own = globals()
+    main = type(sys)("__main__")
+    names: dict[str, Any] = {name: own[name] for name in own if name[:2] == "__" and name[-2:] == "__"}
+    names.update(__doc__=None, __file__=file, __loader__=type(own["__loader__"])("__main__", file))
+    if "__annotations__" in names:
+        names["__annotations__"] = {}
+    main.__dict__.clear()
+    main.__dict__.update(names)
+    return main
+
+
+def _report(error: BaseException) -> None:
+    """Report an exception that the program did not catch as Python itself does, without this file's frames, and end."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    sys.excepthook(type(error), error, trace)
+    if isinstance(error, KeyboardInterrupt):
+        # Python ends itself by SIGINT then, after its exit functions: it has to see the exception for that.
+        sys.excepthook = lambda *_: None
+        raise error
+    raise SystemExit(1)
 
 
 def _serve(number: str) -> None:
@@ -155,7 +248,7 @@ def _has_own(folder: str) -> bool:
     return False
 
 
-def _preload(names: list[str]) -> dict[str, float]:
+def _preload(names: "list[str]") -> "dict[str, float]":
     seconds: dict[str, float] = {}
     for name in names:
         begin, package = time.perf_counter(), name.partition(".")[0]
@@ -170,7 +263,6 @@ def _preload(names: list[str]) -> dict[str, float]:
 if __name__ == "__main__":
     if sys.argv[1] == "--px-zygote":
         _serve(sys.argv[2])
-    sys.excepthook = _excepthook
     os.set_inheritable(int(sys.argv[2]), False)
     _substitute(int(sys.argv[2]), int(sys.argv[4]))
     _run(sys.argv[_PROGRAM], sys.argv[_PROGRAM + 1 :])

@@ -13,10 +13,10 @@ FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by 
 imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. To
 here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
-"umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a
-descriptor for each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its
-group: moving a process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven bytes with a
-newline, and what comes from any spawn: nothing, or where it failed.
+"umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the
+report, a descriptor for each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks`
+that of its group: moving a process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven
+bytes with a newline, and what comes from any spawn: nothing, or where it failed.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socke
     (tmp_path / "main.py").write_text("\nraise ValueError('mine')\n")
     with child(listening, "main.py", cwd=tmp_path) as process:
         _, err = process.communicate(timeout=PATIENCE)
-    shown = ['File "main.py", line 2, in <module>' in err, "ValueError: mine" in err, "shim.py" in err]
+    shown = [f'File "{tmp_path}/main.py", line 2, in <module>' in err, "ValueError: mine" in err, "shim.py" in err]
     assert (process.returncode, shown) == (1, [True, True, False])
 
 

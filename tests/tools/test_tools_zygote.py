@@ -66,7 +66,8 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     assert "numpy" not in seconds.get("shapes", {}), "a tool is charged only with what it imports itself"
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
-    assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
+    file = str(house.tools / "packages" / "main.py")
+    assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", file)
     shows = shown(house.state("packages").pid)
     assert (second["workers_cwd"], second["names"], shows) == (first["workers_cwd"], first["names"], seen)
     third = await again(house, "packages", method="zygote")
