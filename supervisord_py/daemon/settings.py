@@ -157,8 +157,8 @@ def keeper_argv(
     """Return the command that becomes the keeper: no site packages, nothing of the user's environment.
 
     Its document lies in an inheritable descriptor, from which it can be read once. The given descriptors go over exec;
-    `kept_fds`: by name, those that it only keeps open; `socket_owned`: unlink the socket file at the end. `umask` and `nofile` (soft and hard limit of open files) are what
-    children get: those that pxd was started with.
+    `kept_fds`: by name, those that it only keeps open; `socket_owned`: unlink the socket file at the end. `umask` and
+    `nofile` (soft and hard limit of open files) are what children get: those that pxd was started with.
     """
     order = msgspec.json.encode(ControlOrder(flags)).decode()
     document: dict[str, Any] = {

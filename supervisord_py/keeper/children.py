@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Rungs
+    from supervisord_py.keeper.descriptors import DescriptorStore
     from supervisord_py.keeper.logs import Logs, UnitLog
     from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.tree import Answer
@@ -160,7 +161,7 @@ class Children:
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
-    def spawn(self, message: dict[str, Any], fds: list[int], stored: Mapping[str, int], answer: Answer) -> None:
+    def spawn(self, message: dict[str, Any], fds: list[int], stored: DescriptorStore, answer: Answer) -> None:
         """Start a child, or join a start under way; `answer` is called once with the reply's members, or why not.
 
         The descriptors that came with the message, and those stored by name, stay the caller's.
@@ -176,18 +177,22 @@ class Children:
         else:
             child.answers.append(answer)
 
-    def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
+    def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: DescriptorStore) -> None:
         """Start a child. Raises SpawnError or RefusedError: then nothing of it is left, or it is being killed."""
         given = {"stdin": self._null, **dict(zip(message.get("stdio_fds") or (), fds, strict=True))}
         log = self._logs.log(child.unit)
         pipes = LogPipes()
+        granted: dict[str, int] = {}  # duplicates, until the child has them
         try:
             for name, stream in STREAMS.items():
                 if name not in given:
                     given[name] = pipes.open(stream)
             child.pipe_inodes = pipes.inodes()
-            plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
-            self._launch(child, plan, message, stored)
+            for name in _stored_names(message):
+                if name in stored:
+                    granted[name] = _take(stored, name)
+            plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), granted)
+            self._launch(child, plan, message, granted)
             # From here on there is, or will be, a process. It is held before anything else can fail.
             self.held[child.key] = child
             if child.pid:
@@ -201,6 +206,8 @@ class Children:
             raise
         finally:
             pipes.close()
+            for fd in granted.values():
+                os.close(fd)
             self._logs.tidy(log)
 
     def _attach(self, child: HeldChild, log: UnitLog, pipes: LogPipes) -> None:
@@ -235,7 +242,7 @@ class Children:
         else:
             self._forget(child)
 
-    def _launch(self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], stored: Mapping[str, int]) -> None:
+    def _launch(self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], granted: Mapping[str, int]) -> None:
         """Fork, in the child's own group where there are groups, or have a zygote fork. Raises SpawnError."""
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
@@ -258,18 +265,18 @@ class Children:
             if zygote is None:
                 child.pid, child.report = spawn.launch(plan)
             else:
-                self._fork_from(child, plan, zygote, stored)
+                self._fork_from(child, plan, zygote, granted)
         finally:
             for fd in (plan.cgroup, plan.parks):
                 if fd >= 0:
                     os.close(fd)
 
-    def _fork_from(self, child: HeldChild, plan: SpawnPlan, zygote: str, stored: Mapping[str, int]) -> None:
+    def _fork_from(self, child: HeldChild, plan: SpawnPlan, zygote: str, granted: Mapping[str, int]) -> None:
         """Order a fork; its pid comes by the report pipe. Raises SpawnError."""
         name = f"zygote:{zygote}"
-        if name not in stored or not self._rungs.subreaper or zygote in self._silent:
+        if name not in granted or not self._rungs.subreaper or zygote in self._silent:
             raise SpawnError("zygote", errno.ENOENT)
-        child.report = spawn.order_fork(stored[name], plan)
+        child.report = spawn.order_fork(granted[name], plan)
         self._forking[child.key] = (child, self._loop.now() + spawn.ZYGOTE_SECONDS, zygote)
 
     def _give_up_late_forks(self, now: float) -> None:
@@ -476,3 +483,18 @@ class Children:
                 self._emit({"event": "exit", "record": child.exit})
                 if not child.tree_alive:
                     self._emit({"event": "gone", "key": child.key})
+
+
+def _stored_names(message: Mapping[str, Any]) -> list[str]:
+    """Return the names of the stored descriptors that a spawn needs: those that are granted, and its zygote's."""
+    names = [name for _, name in message.get("grant_fds") or ()]
+    if message.get("zygote") is not None:
+        names.append(f"zygote:{message['zygote']}")
+    return names
+
+
+def _take(stored: DescriptorStore, name: str) -> int:
+    try:
+        return stored.take(name)
+    except OSError as error:
+        raise SpawnError("fds", error.errno) from None

@@ -225,7 +225,7 @@ class Trial:
         self._output = b""
         self.deadline = parts.loop.now() + parts.boot.trial_seconds
         with contextlib.ExitStack() as stack:
-            document = _memfd(_document(parts, version))
+            document = _memfd(_document(parts, version, dict.fromkeys(parts.stored.names(), -1)))
             stack.callback(os.close, document)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, null)
@@ -303,14 +303,16 @@ def let_go(
     `previous`: what that one may go back to; `rolled_back_from`: the version that is left because it did not come up.
     """
     inheritable: list[int] = []
+    stored: dict[str, int] = {}  # duplicates
     document_fd = -1
     before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)  # pending ones stay so over exec
     try:
-        document = _document(parts, version)
+        stored = parts.stored.hand_over()
+        document = _document(parts, version, stored)
         document["handover"]["previous"] = previous.to_json() if previous is not None else None
         document["handover"]["rolled_back_from"] = rolled_back_from
         document_fd = _memfd(document)
-        for fd in [document_fd, *_descriptors(parts)]:
+        for fd in [document_fd, *stored.values(), *_descriptors(parts)]:
             os.set_inheritable(fd, True)
             inheritable.append(fd)
         argv = _argv(version, document_fd)
@@ -323,8 +325,7 @@ def let_go(
         for fd in inheritable:
             with contextlib.suppress(OSError):
                 os.set_inheritable(fd, False)
-        if document_fd >= 0:
-            close_fds([document_fd])
+        close_fds([*stored.values(), *([document_fd] if document_fd >= 0 else [])])
         os.umask(0o077)
         parts.birth.take_descriptors()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -334,13 +335,13 @@ def _descriptors(parts: KeeperParts) -> list[int]:
     """Return the descriptors that the next version goes on with: what the hand-over and the boot document name."""
     reports = [child.report for child in parts.children.held.values() if child.report >= 0]
     pipes = [pipe.fd for child in parts.children.held.values() for pipe in child.pipes if pipe.fd >= 0]
-    return [*reports, *pipes, *parts.stored.values(), *parts.boot.descriptors().values()]
+    return [*reports, *pipes, *parts.boot.descriptors().values()]
 
 
 def take_over(parts: KeeperParts, document: dict[str, Any]) -> None:
     """Go on with what an earlier version held."""
     parts.birth.started_at = document["started_at"]
-    parts.stored = document["stored"]
+    parts.stored.take_over(document["stored"])
     parts.control.machine.restarts = document["restarts"]
     parts.boot.adopt_descriptors(parts.birth.inherited, _handed_over(document))
     parts.children.take_over(read(document), document["parked"])
@@ -371,8 +372,11 @@ def _handed_over(document: dict[str, Any]) -> set[int]:
     return fds
 
 
-def _document(parts: KeeperParts, version: Version) -> dict[str, Any]:
-    """Return the boot document of another version, with the hand-over in it. Raises OSError, RefusedError."""
+def _document(parts: KeeperParts, version: Version, stored: dict[str, int]) -> dict[str, Any]:
+    """Return the boot document of another version, with the hand-over in it. Raises OSError, RefusedError.
+
+    `stored`: by name, the descriptors that are handed over out of the store.
+    """
     if degraded := parts.logs.degraded():
         raise RefusedError("handover", f"output waits in memory for a disk that takes nothing: {', '.join(degraded)}")
     groups = parts.rungs.groups
@@ -381,7 +385,7 @@ def _document(parts: KeeperParts, version: Version) -> dict[str, Any]:
         "version": __version__,
         "started_at": parts.birth.started_at,
         "cgroup": groups.path if groups else None,
-        "stored": parts.stored,
+        "stored": stored,
         "restarts": parts.control.machine.restarts + (1 if parts.control.pid else 0),
         "children": parts.children.to_json(),
         "parked": {key: group.path for key, group in parts.children.parked.items()},

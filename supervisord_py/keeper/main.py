@@ -127,7 +127,7 @@ class Keeper:
         if signal.SIGUSR1 in numbers:
             parts.control.emit({"event": "dump"})
             children = [f"{child.unit} {child.key} pid {child.pid}" for child in parts.children.held.values()]
-            stored = sorted(parts.stored)
+            stored = parts.stored.names()
             parts.journal.info("state", control_pid=parts.control.pid, children=children, stored_fds=stored)
 
     # -- exit records that an earlier keeper could not deliver ---------------------------------------

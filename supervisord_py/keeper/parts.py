@@ -15,6 +15,7 @@ from supervisord_py.keeper import sweep
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
 from supervisord_py.keeper.control_process import ControlProcess
+from supervisord_py.keeper.descriptors import DescriptorStore
 from supervisord_py.keeper.kill_tree import KILL_SECONDS, KillTree, kill_all
 from supervisord_py.keeper.logs import Logs
 from supervisord_py.keeper.loop import Loop
@@ -43,7 +44,7 @@ class KeeperParts:
         self.journal = journal
         self.loop = Loop(self.failed)
         self.notifier = Notifier(os.environ)
-        self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
+        self.stored = DescriptorStore()  # kept for the control plane, by name
         with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
             file.write(b"pxd: keeper")  # as ps and pgrep show it, where a process can say so
         birth.take_descriptors()

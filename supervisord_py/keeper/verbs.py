@@ -171,23 +171,24 @@ def _annotate(request: VerbRequest) -> None:
 
 def _put_fd(request: VerbRequest) -> None:
     (fd,) = request.fds
-    _drop_fd(request)
-    request.keeper.stored[request.message["name"]] = fd
     request.fds.clear()
+    request.keeper.stored.put(request.message["name"], fd)
 
 
 def _take_fd(request: VerbRequest) -> Members:
     name = request.message["name"]
     if name not in request.keeper.stored:
         raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
-    request.answer({}, [request.keeper.stored[name]])
+    fd = request.keeper.stored.take(name)
+    try:
+        request.answer({}, [fd])  # which is sent later, as a duplicate
+    finally:
+        os.close(fd)
     return LATER
 
 
 def _drop_fd(request: VerbRequest) -> None:
-    fd = request.keeper.stored.pop(request.message["name"], -1)
-    if fd >= 0:
-        os.close(fd)
+    request.keeper.stored.drop(request.message["name"])
 
 
 # -- the daemon as a whole -------------------------------------------------------------------------------------------
