@@ -327,6 +327,16 @@ class Pool:
             self._stop(slot, None)
         return self._settle(now)
 
+    def start_again(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that an instance never became ready, but may come up in another way.
+
+        Whoever waits goes on waiting: once it is gone the next start begins at once, if anybody waits then. The caller
+        sees to it that this comes to an end.
+        """
+        if slot := self._present(unit, serial, Phase.STARTING):
+            self._stop(slot, None)
+        return self._settle(now)
+
     def died(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that the leader of a ready instance ended unasked. What is left of its tree is still to be stopped."""
         if slot := self._present(unit, serial, Phase.READY):

@@ -14,11 +14,16 @@ It is ready as soon as one of these says so; an early exit ends the wait at once
   belong to the child's tree.
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
-tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
+tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the question comes after the shim's report
+of the bind: until then this process must not be a client of the port, which the tool may free first (`lsof -ti :PORT`).
 
 A tool that was ever started or is adopted has one listening socket on 127.0.0.1. It outlives every instance and the
-control plane too (the keeper has a duplicate), so the port is stable, nobody else can take it, and requests wait in its
+control plane too (the keeper has it), so the port is stable, nobody else can take it, and requests wait in its
 backlog instead of being refused. Only an instance accepts.
+
+Not every program fits a socket that listens before it was started: the server may be another process, bind without
+Python, or look first whether its port is free. A start in handover that fails in such a way (`may_be_the_handover`) is
+tried once more with a plain port, by the service, which remembers what came of it.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import socket
 import sys
 import time
@@ -33,13 +39,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
-from supervisord_py.process.instance import End, Instance, Note, outcome
+from supervisord_py.process.instance import End, Instance, Note, outcome, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit, tree_limits
 from supervisord_py.process.supervisor import Supervisor
@@ -63,6 +69,10 @@ class ToolsConfig(msgspec.Struct, frozen=True):
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
 LISTEN_BACKLOG = 128
+BOUND_SECONDS = 3.0  # after which a program is asked that has not reported its bind
+UNFIT_SECONDS = 1.5  # before the first look at one that has not
+UNFIT_PERIOD_SECONDS = 1.0
+UNFIT_LOOKS = 2  # in a row
 _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
@@ -71,83 +81,141 @@ _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACE
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
 
+class Observer(Protocol):
+    """A descriptor that is readable while a connection waits at a listening socket."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def observe(listening: socket.socket) -> Observer:
+    """Return an observer of a listening socket, which the caller may close.
+
+    On Linux this is an epoll of its own: a registration lives as long as the open file description does, and the keeper
+    has another descriptor of that (epoll(7), Q6). So this process holds no socket of a tool's port: it would be ended
+    with it by `fuser -k PORT/tcp`. Elsewhere it is a duplicate.
+    """
+    if not hasattr(select, "epoll"):
+        return listening.dup()
+    observer = select.epoll()
+    observer.register(listening.fileno(), select.EPOLLIN)
+    return observer
+
+
 class Listeners:
-    """The listening sockets, by tool; the keeper has them under `prefix` + tool."""
+    """The listening sockets, by tool. The keeper has them, under `prefix` + tool; here are only their observers."""
 
     def __init__(self, placement: KeeperClient, prefix: str) -> None:
         self.prefix = prefix
+        self.ports: dict[str, int] = {}
         self._placement = placement
-        self.held: dict[str, socket.socket] = {}
+        self._observers: dict[str, Observer] = {}
         self._one_at_a_time = asyncio.Lock()
 
     def port_of(self, tool: str) -> int | None:
-        return self.held[tool].getsockname()[1] if tool in self.held else None
+        return self.ports.get(tool)
 
     async def get(self, tool: str) -> int:
-        """Return the tool's port: of the socket we have, else the keeper's, else a new one.
+        """Return the port of the tool's socket: that which the keeper has, or a new one.
+
+        One that was lost is made again on the same port, if that is free.
 
         Raises OSError: there is no socket; KeeperLostError: the keeper is gone.
         """
         async with self._one_at_a_time:  # who asks while the keeper answers gets the same
             await self.recall(tool)
-            if tool not in self.held:
-                listening = _listening_socket()
-                await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
-                self.held[tool] = listening
-        return int(self.held[tool].getsockname()[1])
+            if tool not in self._observers:
+                with _listening_socket(self.ports.get(tool, 0)) as listening:
+                    await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
+                    self._note(tool, listening)
+        return self.ports[tool]
 
     async def recall(self, tool: str) -> None:
-        """Take the tool's socket back if the keeper has one."""
-        fd = None if tool in self.held else await self._placement.take_fd(self.prefix + tool)
-        if fd is not None:
-            os.set_inheritable(fd, False)
-            self.held[tool] = socket.socket(fileno=fd)
+        """Take note of the tool's socket if the keeper has one."""
+        if tool not in self._observers:
+            listening = await self._borrow(tool)
+            if listening is not None:
+                with listening:
+                    self._note(tool, listening)
+
+    async def _borrow(self, tool: str) -> socket.socket | None:
+        """Return a duplicate of the tool's socket, to be closed at once; None: the keeper has none."""
+        fd = await self._placement.take_fd(self.prefix + tool)
+        if fd is None:
+            return None
+        os.set_inheritable(fd, False)
+        return socket.socket(fileno=fd)
+
+    def _note(self, tool: str, listening: socket.socket) -> None:
+        self._observers[tool] = observe(listening)
+        self.ports[tool] = int(listening.getsockname()[1])
 
     def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
         """Call back when somebody connects while no instance is there to accept."""
-        if tool in self.held:
-            asyncio.get_running_loop().add_reader(self.held[tool].fileno(), on_connection)
+        if tool in self._observers:
+            asyncio.get_running_loop().add_reader(self._observers[tool].fileno(), on_connection)
 
     def unwatch(self, tool: str) -> None:
-        if tool in self.held:
-            asyncio.get_running_loop().remove_reader(self.held[tool].fileno())
+        if tool in self._observers:
+            asyncio.get_running_loop().remove_reader(self._observers[tool].fileno())
 
-    def listen_again(self, tool: str, *, refuse_waiting: bool) -> None:
+    async def listen_again(self, tool: str, *, refuse_waiting: bool) -> None:
         """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it.
 
         `refuse_waiting`: what waits in the backlog is refused first: the kernel resets it at a shutdown(2). (Not on
         macOS: there it waits for the next start.)
+
+        Raises OSError, KeeperLostError, as `get`.
         """
-        if tool in self.held:
-            if refuse_waiting:
-                with suppress(OSError):
-                    self.held[tool].shutdown(socket.SHUT_RDWR)
-            self.held[tool].listen(LISTEN_BACKLOG)
+        if tool not in self._observers:
+            return
+        listening = await self._borrow(tool)
+        if listening is not None:
+            with listening, suppress(OSError):
+                if refuse_waiting:
+                    with suppress(OSError):
+                        listening.shutdown(socket.SHUT_RDWR)
+                listening.listen(LISTEN_BACKLOG)
+                return
+        # The keeper has lost it, or it cannot listen any more.
+        self._forget(tool)
+        await self._placement.ask("drop_fd", name=self.prefix + tool)
+        await self.get(tool)
 
     async def drop(self, tool: str) -> None:
-        """Forget the socket: the tool has disappeared."""
-        if tool in self.held:
-            self.unwatch(tool)
-            self.held.pop(tool).close()
+        """Give the socket up, if there is one: the tool has disappeared, or binds its port itself."""
+        self._forget(tool)
+        self.ports.pop(tool, None)
         await self._placement.ask("drop_fd", name=self.prefix + tool)
 
     def close(self) -> None:
-        """Close our duplicates; the keeper's stay."""
-        for tool in self.held:
+        """Close our observers; the keeper's sockets stay."""
+        for tool in tuple(self._observers):
+            self._forget(tool)
+
+    def _forget(self, tool: str) -> None:
+        if tool in self._observers:
             self.unwatch(tool)
-            self.held[tool].close()
-        self.held.clear()
+            self._observers.pop(tool).close()
 
 
-def _listening_socket() -> socket.socket:
-    """Return a listening socket on a free port, so bound that it keeps that port even through a shutdown(2).
+def _listening_socket(port: int = 0) -> socket.socket:
+    """Return a listening socket, so bound that it keeps its port even through a shutdown(2).
+
+    It has that port if it is free, or else a free one.
 
     The kernel takes a port that it chose itself back at a shutdown, one that was asked for by number it does not
     (SOCK_BINDPORT_LOCK). So the number that it chose for a first socket is asked for by a second one.
     """
     with socket.socket() as chosen:
         chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        chosen.bind(("127.0.0.1", 0))
+        try:
+            chosen.bind(("127.0.0.1", port))
+        except OSError:
+            if not port:
+                raise
+            return _listening_socket()
         port = chosen.getsockname()[1] if sys.platform == "linux" else 0
         listening = socket.create_server(("127.0.0.1", port), backlog=LISTEN_BACKLOG)
     # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
@@ -171,6 +239,7 @@ class NotifySocket:
     def __init__(self, run_dir: Path, key: str) -> None:
         self.path = notify_path(run_dir, key)
         self.is_ready = asyncio.Event()
+        self.is_bound = asyncio.Event()  # the program has bound its port, through the shim
         self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
@@ -186,6 +255,8 @@ class NotifySocket:
             name, _, value = line.partition("=")
             if name == "READY" and value == "1":
                 self.is_ready.set()
+            elif name == "X_PX_BOUND":
+                self.is_bound.set()
             elif name == "X_PX_MODULES":
                 self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
 
@@ -202,17 +273,24 @@ def notify_path(run_dir: Path, key: str) -> Path:
 
 def listening_of(leader: int) -> list[tuple[str, int]]:
     """Return where a tree of processes listens, address and port; leader first. Costs milliseconds."""
+    return look_at_tree(leader)[0]
+
+
+def look_at_tree(leader: int) -> tuple[list[tuple[str, int]], int]:
+    """Return where a tree of processes listens, as `listening_of` does, and of how many processes it consists."""
     import psutil  # a megabyte that an idle daemon does not need
 
     found: dict[tuple[str, int], None] = {}
+    tree: list[Any] = []
     with suppress(psutil.Error):
         root = psutil.Process(leader)
-        for process in (root, *root.children(recursive=True)):
+        tree = [root, *root.children(recursive=True)]
+        for process in tree:
             with suppress(psutil.Error, OSError):
                 for each in process.net_connections(kind="tcp"):
                     if each.status == psutil.CONN_LISTEN:
                         found[each.laddr[:2]] = None
-    return list(found)
+    return list(found), len(tree)
 
 
 def is_listener_of(leader: int, port: int) -> bool:
@@ -295,7 +373,13 @@ class ToolDriver:
         Raises StartFailedError: the interpreter or a required secret is missing; OSError: there is no socket.
         """
         spec = instance.spec
-        instance.port = free_port() if spec.listen == "port" else await self._listeners_of(instance).get(spec.name)
+        listeners = self._listeners_of(instance)
+        if spec.listen == "port":
+            if listeners.port_of(spec.name) is not None:  # of earlier starts in handover
+                await listeners.drop(spec.name)
+            instance.port = free_port()
+        else:
+            instance.port = await listeners.get(spec.name)
         instance.notify = NotifySocket(self.config.run_dir, instance.key)
         child = await asyncio.to_thread(self._child_spec, instance)
         if instance.trial_env is None:
@@ -350,7 +434,9 @@ class ToolDriver:
         left = spec.start_timeout_seconds - (time.time() - instance.started_at)
         exited = asyncio.ensure_future(supervisor.wait(instance))
         healthy = asyncio.ensure_future(_until_healthy(instance, instance.upstream))
-        first: list[asyncio.Future[Any]] = [exited, healthy, asyncio.ensure_future(instance.notify.is_ready.wait())]
+        unfit = asyncio.ensure_future(_until_unfit(instance, instance.notify))
+        notified = asyncio.ensure_future(instance.notify.is_ready.wait())
+        first: list[asyncio.Future[Any]] = [exited, healthy, unfit, notified]
         try:
             done, _ = await asyncio.wait(first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -360,6 +446,9 @@ class ToolDriver:
         if exited in done:
             record, words = exited.result(), await supervisor.last_words(instance)
             raise failures.early_exit(spec, End(outcome(record, instance.wanted, ready=False), record, words))
+        if done == {unfit}:
+            instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
+            raise failures.not_bound(spec, port, unfit.result(), await supervisor.tail(instance))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
             listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
@@ -374,6 +463,8 @@ class ToolDriver:
         spec = None
         with suppress(PxError):
             spec = self._catalog.get(child.unit.partition(":")[2])
+        if spec is not None and note is not None and note.own.get("listen") == "port":
+            spec = with_plain_port(spec)
         instance = ToolInstance(child.key, child.unit, spec)
         if note is not None:
             instance.digest = note.digest
@@ -405,7 +496,7 @@ class ToolDriver:
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         # What waits there would start it again at once, unless it came after an end that nobody was concerned by.
         is_let_go = instance.wanted in _LET_GO_IDLE and not instance.is_asked
-        self._listeners_of(instance).listen_again(instance.name, refuse_waiting=not is_let_go)
+        await self._listeners_of(instance).listen_again(instance.name, refuse_waiting=not is_let_go)
 
     def let_go(self, instance: ToolInstance) -> None:
         """Close our ends of what an instance holds; it may live on for the next control plane."""
@@ -418,6 +509,11 @@ class ToolDriver:
 async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
     spec, delay = instance.spec, 0.002
+    if spec.listen == "handover" and instance.notify is not None:
+        # The report may be lost, or never come: then the question is asked all the same.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BOUND_SECONDS):
+                await instance.notify.is_bound.wait()
     while True:
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
         answer = await asyncio.shield(asyncio.ensure_future(upstream.healthz()))
@@ -431,6 +527,45 @@ async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
                 return
         await asyncio.sleep(delay)
         delay = min(delay * 1.3, 0.05)
+
+
+async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tuple[str, int]]:
+    """Return once it shows that a program does not take the socket that was handed over; see `may_be_the_handover`.
+
+    That is so while it has not bound its port, but listens elsewhere (it took its port for another's), or, after a
+    third of its time, has started other processes (in which nothing binds for it). Returns where it listens.
+    """
+    if instance.spec.listen != "handover":
+        await asyncio.Event().wait()
+    looks_elsewhere = 0
+    third = instance.started_at + instance.spec.start_timeout_seconds / 3
+    await asyncio.sleep(UNFIT_SECONDS)
+    while not notify.is_bound.is_set():
+        listening, processes = await asyncio.to_thread(look_at_tree, instance.pid or 0)
+        elsewhere = [place for place in listening if place[1] != instance.port]
+        looks_elsewhere = looks_elsewhere + 1 if elsewhere else 0
+        if looks_elsewhere == UNFIT_LOOKS or (processes > 1 and time.time() >= third):
+            return listening
+        await asyncio.sleep(UNFIT_PERIOD_SECONDS)
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def may_be_the_handover(instance: ToolInstance) -> bool:
+    """Say whether a start that failed may come up with a plain port: a process was there, and its end is its own.
+
+    Not after a limit, a stop that was asked for, or an answer to `/healthz`, which proves that the socket was taken.
+    """
+    if instance.spec.listen != "handover" or instance.child is None or instance.error is None or instance.healthz:
+        return False
+    if instance.wanted not in {None, Reason.READINESS_TIMEOUT}:
+        return False
+    return reason_of(instance.error) in {Reason.EARLY_EXIT, Reason.READINESS_TIMEOUT}
+
+
+def with_plain_port(spec: ToolSpec) -> ToolSpec:
+    """Return what starts a tool exactly as `python main.py --port N` does; its digest stays."""
+    return msgspec.structs.replace(spec, listen="port")
 
 
 def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:

@@ -30,7 +30,7 @@ MEMORY_SIGNS = re.compile(
     r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
-_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
+_IN_USE = re.compile(r"(?i)\b(address|port)\b[^\n]{0,40} already in use|EADDRINUSE")
 NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)'?")
 _SYNTAX = re.compile(
     r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
@@ -42,6 +42,7 @@ _HINTS = (
     (MEMORY_SIGNS, "memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."),
 )
 """What stderr says, and the next step; {1} is the pattern's first group."""
+PLAIN_PORT_HINT = 'Set "listen": "port" in tool.json: the program then binds a free port itself.'
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
@@ -115,6 +116,21 @@ def not_ready(
     return errors.ReadinessTimeoutError(
         f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_line(stderr_tail)}",
         hint=hint_for(spec, stderr_tail) or hint,
+        unit=spec.unit,
+        reason=Reason.READINESS_TIMEOUT.value,
+        stderr_tail=stderr_tail,
+    )
+
+
+def not_bound(
+    spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
+) -> errors.ReadinessTimeoutError:
+    """Describe a start with the handed-over socket that the program does not take; `listening`: where its tree does."""
+    elsewhere = ", ".join(f"{address}:{number}" for address, number in listening if number != port)
+    why = f"it listens on {elsewhere}" if elsewhere else "it has started other processes"
+    return errors.ReadinessTimeoutError(
+        f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}{_last_line(stderr_tail)}",
+        hint=PLAIN_PORT_HINT,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         stderr_tail=stderr_tail,

@@ -30,10 +30,10 @@ from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
-from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig
+from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig, may_be_the_handover, with_plain_port
 from supervisord_py.tools.environment import find_interpreter, read_ahead
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
-from supervisord_py.tools.status import LastStates, ToolState
+from supervisord_py.tools.status import AFTER_FAILURE, AFTER_READY, LastStates, PlainPort, ToolState
 from supervisord_py.tools.upstream import schema_drift
 
 PERIOD_SECONDS = 5.0
@@ -85,6 +85,7 @@ class Tools:
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, ToolSpec] = {}  # as each was asked for last
+        self._retried: dict[str, ToolInstance] = {}  # by tool: a start that failed, whose waiters get another one
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -114,7 +115,7 @@ class Tools:
         for tool in self.snapshot():
             if imports := self.states.of(tool.name).imports:
                 with suppress(PxError, AttributeError):  # its files may be broken by now; macOS reads nothing ahead
-                    spec = self.catalog.get(tool.name)
+                    spec = self.as_started(self.catalog.get(tool.name))
                     if tool.pinned:
                         await self.driver.expect(spec, imports)
                     else:
@@ -218,8 +219,12 @@ class Tools:
 
     def _start(self, start: Start) -> int:
         self.driver.listeners.unwatch(start.unit)
-        spec = self._specs[start.unit]
+        spec = self.as_started(self._specs[start.unit])
         instance = ToolInstance(self._placement.new_key(), spec.unit, spec, start.serial)
+        earlier = self._retried.pop(start.unit, None)
+        if earlier is not None:  # the same cold start, told as one
+            instance.event = earlier.event
+            instance.asked_at = earlier.asked_at
         self._instances[start.serial] = instance
         self.states.remember(instance.name, state="starting")
         instance.life = self.supervisor.task(self._live(instance))
@@ -230,15 +235,50 @@ class Tools:
         try:
             await self.supervisor.start(self.driver, instance)
         except PxError as error:
+            if may_be_the_handover(instance):
+                self._start_plainly(instance, error)
+                return
+            self._note_plain_port(instance, AFTER_FAILURE)
             self.states.remember(name, state="failed", reason=reason_of(error).value, failure=error.problem())
             self._tell(self.pool.start_failed, name, instance.serial)
             return
+        self._note_plain_port(instance, AFTER_READY)
         await self.supervisor.became_ready(instance, cold_start_ms=instance.cold_start_ms)
         self.states.remember(name, state="ready", reason=None, failure=None)
         self._tell(self.pool.ready, name, instance.serial)
         if self.states.of(name).drift_digest != instance.digest:
             self.supervisor.task(self._compare_schema(instance))
         await self._watch(instance)
+
+    def as_started(self, spec: ToolSpec) -> ToolSpec:
+        """Return what is started for a declaration: with a plain port where the handed-over socket did not do."""
+        is_plain = self.states.of(spec.name).plain_port_of(spec.digest) is not PlainPort.NO
+        return with_plain_port(spec) if is_plain and spec.listen == "handover" else spec
+
+    def _start_plainly(self, instance: ToolInstance, error: PxError) -> None:
+        """Have whoever waits for a failed start wait for one with a plain port, once.
+
+        Only a start in handover comes here, and the next one is none, until the declaration changes.
+        """
+        name = instance.name
+        self.states.remember(
+            name,
+            state="cold",
+            plain_port=PlainPort.TRYING,
+            plain_digest=instance.digest,
+            plain_why=error.detail,
+        )
+        self.supervisor.say(
+            "plain_port", instance, reason_of(error), detail=error.detail, hint=failures.PLAIN_PORT_HINT
+        )
+        self._retried[name] = instance
+        self._tell(self.pool.start_again, name, instance.serial)
+
+    def _note_plain_port(self, instance: ToolInstance, after: Mapping[PlainPort, PlainPort]) -> None:
+        """Take the step that the end of a start means, if that start had a plain port in the place of the socket."""
+        plain_port = self.states.of(instance.name).plain_port_of(instance.digest)
+        if instance.spec.listen == "port" and plain_port in after:
+            self.states.remember(instance.name, plain_port=after[plain_port])
 
     async def _watch(self, instance: ToolInstance) -> None:
         """Wait for the end of a ready instance; if nobody wanted it, say so and clear up."""
@@ -291,7 +331,7 @@ class Tools:
         except PxError as error:  # of a start that failed the waiters are refused already
             _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
             if self.instance_of(name) is None:
-                self.driver.listeners.listen_again(name, refuse_waiting=True)
+                await self.driver.listeners.listen_again(name, refuse_waiting=True)
                 # Where waiters cannot be refused (macOS) they are there still: no faster than this.
                 asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
@@ -324,7 +364,8 @@ class Tools:
             unpinned = self.states.of(spec.name).unpinned
             if spec.pinned and not unpinned and self.pool.pin_of(spec.name) is Pin.NONE:
                 self._tell(self.pool.pin, spec.name, Pin.LRU)
-        patience = QUEUE_SECONDS + spec.start_timeout_seconds if timeout_seconds is None else timeout_seconds
+        starts = 2 if spec.listen == "handover" else 1  # the second one with a plain port
+        patience = QUEUE_SECONDS + starts * spec.start_timeout_seconds if timeout_seconds is None else timeout_seconds
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
         actions = self.pool.ask(ticket, spec.name, spec.rules, now + patience, keep_alive, now=now)
@@ -394,7 +435,7 @@ class Tools:
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
-        for name in {*self.driver.listeners.held, *(slot.unit for slot in self.pool.slots())}:
+        for name in {*self.driver.listeners.ports, *(slot.unit for slot in self.pool.slots())}:
             slot = self.pool.slot(name)
             try:
                 rules = self.catalog.get(name).rules

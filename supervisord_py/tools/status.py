@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -14,6 +15,25 @@ from supervisord_py.process.instance import Phase
 from supervisord_py.process.pool import Slot
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.driver import ToolInstance
+
+
+class PlainPort(StrEnum):
+    """Whether a tool's starts get a plain port, because one with the handed-over socket failed.
+
+    NO to TRYING: such a start failed. TRYING to PROVEN: the next one, with a plain port, came up, so that all that
+    follow are like it. TRYING to FAILED: that one failed as well, so the fault is not the socket's; starts have a plain
+    port until one comes up, which costs one process each, not two. FAILED to NO: one came up, and the next one gets the
+    socket again. Another declaration begins with NO.
+    """
+
+    NO = "no"
+    TRYING = "trying"
+    PROVEN = "proven"
+    FAILED = "failed"
+
+
+AFTER_READY = {PlainPort.TRYING: PlainPort.PROVEN, PlainPort.FAILED: PlainPort.NO}
+AFTER_FAILURE = {PlainPort.TRYING: PlainPort.FAILED}
 
 
 class LastState(msgspec.Struct):
@@ -27,7 +47,14 @@ class LastState(msgspec.Struct):
     drift: tuple[str, ...] = ()  # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
     drift_digest: str = ""
     unpinned: bool = False  # somebody took back the pin that the tool declares for itself
+    plain_port: PlainPort = PlainPort.NO  # of the declaration `plain_digest`
+    plain_digest: str = ""
+    plain_why: str = ""  # how its start with the handed-over socket failed
     imports: tuple[str, ...] = ()  # of installed packages, in order: for a zygote before its first start
+
+    def plain_port_of(self, digest: str) -> PlainPort:
+        """Return what was found out about a declaration."""
+        return self.plain_port if self.plain_digest == digest else PlainPort.NO
 
 
 class LastStates:
@@ -102,6 +129,11 @@ class ToolState:
         self.config_error = entry.error if entry is not None else None
         self.failure = last.failure
         self.warnings = [*(spec.warnings if spec is not None else ())]
+        if spec is not None and spec.listen == "handover" and last.plain_port_of(spec.digest) is PlainPort.PROVEN:
+            why = last.plain_why.rstrip(".")
+            self.warnings.append(
+                f'starts with a plain port: {why}. "listen": "port" in tool.json makes that permanent.'
+            )
         self.warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
         self.survivors = [each.pid for each in live.report.survivors] if live else []
         self.rss_bytes = (slot.rss_bytes or None) if slot else None

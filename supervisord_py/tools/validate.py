@@ -27,7 +27,7 @@ from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
-from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.driver import ToolInstance, may_be_the_handover, with_plain_port
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
 from supervisord_py.tools.manifest import MANIFEST, ToolSpec, check_input, load_tool
 from supervisord_py.tools.pixie import FILE_TYPES, PixieManifest, value_schema
@@ -190,9 +190,13 @@ class _Trial:
         self._spec = spec
         self._seconds = float((spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
-        self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
-        self._instance.trial_env = VALIDATING
-        self._instance.start_method = METHOD
+        self._instance = self._new_instance(tools.as_started(trial))
+
+    def _new_instance(self, spec: ToolSpec) -> ToolInstance:
+        instance = ToolInstance(self._tools.supervisor.placement.new_key(), spec.unit, spec)
+        instance.trial_env = VALIDATING
+        instance.start_method = METHOD
+        return instance
 
     async def run(self, checks: dict[str, ToolCheck]) -> None:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
@@ -236,12 +240,25 @@ class _Trial:
         return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
 
     async def tool_spawns(self) -> ToolCheck:
-        await self._tools.supervisor.start(self._tools.driver, self._instance)
+        trouble = ""
+        try:
+            await self._tools.supervisor.start(self._tools.driver, self._instance)
+        except PxError as error:
+            if not may_be_the_handover(self._instance):
+                raise
+            # As a request would have it: once more with a plain port, whose error would be the true one.
+            trouble = error.detail
+            await self._tools.supervisor.stop(self._tools.driver, self._instance, None)
+            self._instance = self._new_instance(with_plain_port(self._instance.spec))
+            await self._tools.supervisor.start(self._tools.driver, self._instance)
         health = await self._ask(self._seconds, "GET", "/healthz")
         said = health.value()
         if health.status != 200 or not isinstance(said, dict) or said.get("ok") is not True:
             what = 'GET /healthz does not answer 200 and {"ok": true} but'
             return health.refused(what, FAIL if health.status != 200 else WARN)
+        if trouble:
+            ready = f"ready after {self._instance.cold_start_ms} ms, but only with a plain port"
+            return ToolCheck(WARN, ready, f"{trouble}\n{failures.PLAIN_PORT_HINT}")
         return ToolCheck(PASS, f"ready after {self._instance.cold_start_ms} ms")
 
     async def schema_matches_disk(self) -> ToolCheck:

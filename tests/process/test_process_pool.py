@@ -118,6 +118,25 @@ def test_another_declaration_is_tried_at_once() -> None:
     assert pool.ask(rules=Rules("v3", 1, 100.0)) == (Start("a", 3),)
 
 
+def test_a_start_that_begins_again_keeps_its_waiters_and_costs_no_pause() -> None:
+    pool = Pool(backoff=HOLDING)
+    pool.ask()
+    assert pool.send("start_again", "a", 1) == (Stop("a", 1, None),)
+    assert pool.ask() == (), "it waits in the same line"
+    assert pool.send("gone", "a", 1) == (Start("a", 2),)
+    granted = pool.send("ready", "a", 2)
+    assert [type(each) for each in granted] == [Grant], "it takes one at a time"
+    assert pool.send("start_again", "a", 2) == (), "a ready one does not"
+
+
+def test_a_start_that_begins_again_for_nobody_does_not() -> None:
+    pool = Pool(backoff=HOLDING)
+    pool.ask()
+    pool.send("start_again", "a", 1)
+    pool.send("end", "a", 1)
+    assert pool.send("gone", "a", 1) == ()
+
+
 def test_a_start_that_outlived_its_declaration_says_nothing_of_the_next_one() -> None:
     pool = Pool(backoff=HOLDING)
     pool.ask()

@@ -79,7 +79,7 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     await house.launcher.refresh()
     await eventually(lambda: not alive(pid) and not house.launcher._instances)
     await house.launcher.refresh()
-    assert house.launcher.driver.listeners.held == {}
+    assert house.launcher.driver.listeners.ports == {}
     assert await house.placement.take_fd("listen:tool:shapes") is None
 
 
