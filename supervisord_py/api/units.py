@@ -57,6 +57,7 @@ class UnitView(msgspec.Struct, kw_only=True):
     failure: Mapping[str, Any] | None = None
     survivors: Sequence[Any] = ()
     warnings: Sequence[str] = ()
+    plain_port: bool = False  # of a tool whose starts were found to need one; `warnings` says why
     config_problem: Mapping[str, Any] | None = None
     running: str | int | None = None  # cell or execution
     session: str | None = None  # its name, which others may have

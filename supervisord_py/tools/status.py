@@ -129,11 +129,12 @@ class ToolState:
         self.config_error = entry.error if entry is not None else None
         self.failure = last.failure
         self.warnings = [*(spec.warnings if spec is not None else ())]
-        if spec is not None and spec.listen == "handover" and last.plain_port_of(spec.digest) is PlainPort.PROVEN:
+        self.plain_port = False
+        if spec is not None and spec.listen == "handover":
+            self.plain_port = last.plain_port_of(spec.digest) is PlainPort.PROVEN
+        if self.plain_port:
             why = last.plain_why.rstrip(".")
-            self.warnings.append(
-                f'starts with a plain port: {why}. "listen": "port" in tool.json makes that permanent.'
-            )
+            self.warnings.append(f'starts with a plain port: {why}. "listen": "port" in tool.json makes that permanent')
         self.warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
         self.survivors = [each.pid for each in live.report.survivors] if live else []
         self.rss_bytes = (slot.rss_bytes or None) if slot else None

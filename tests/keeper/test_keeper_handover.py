@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +97,42 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     assert link.call("upgrade")["version"] is None
 
 
+def open_inodes(pid: int) -> set[int]:
+    """Return the inodes of all that a process has open, as fuser(1) and lsof(8) look for them."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
+    return inodes
+
+
+def test_sockets_out_of_sight_and_a_umask_go_over_two_upgrades(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(umask=0o027)
+    package = installed(rig)
+    link = rig.up()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        inode, address = os.fstat(listening.fileno()).st_ino, listening.getsockname()
+        link.call("put_fd", (listening.fileno(),), name="listen:tool:x")
+    for version in ("9.9.9", "9.9.10"):
+        (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
+        before = len(os.listdir(f"/proc/{rig.pid}/fd"))
+        assert link.call("upgrade")["version"] == version
+        link.call("restart", all=False)
+        link.end()
+        link = rig.greet()
+        assert (link.hello["version"], link.hello["pid"]) == (version, rig.pid)
+        assert inode not in open_inodes(rig.pid)
+        assert len(os.listdir(f"/proc/{rig.pid}/fd")) <= before, "no duplicate is left"
+        socket.create_connection(address).close()
+        spec = rig.spawn(probe("felt"), unit=f"tool:felt-{version}", grant_fds=[[3, "listen:tool:x"]])
+        link.event("gone", key=spec["key"])
+        felt = json.loads(rig.output(spec["unit"]))
+        assert (felt["umask"], felt["fds"]["3"]) == (0o027, f"socket:[{inode}]")
+    link.call("drop_fd", name="listen:tool:x")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
 def test_a_stop_under_way_goes_on(rig: Rig) -> None:
     package = installed(rig)
     link = rig.up()
@@ -114,6 +153,9 @@ def test_an_exec_that_fails_loses_nothing(rig: Rig) -> None:
     rig.argv[0] = str(python)
     link = rig.up()
     child = rig.spawn(SLEEPS)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        inode = os.fstat(listening.fileno()).st_ino
+        link.call("put_fd", (listening.fileno(),), name="listen:tool:x")
     install(package)
     assert link.call("upgrade")["version"] == "9.9.9"
     python.unlink()
@@ -121,5 +163,6 @@ def test_an_exec_that_fails_loses_nothing(rig: Rig) -> None:
     link = rig.greet()
     assert os.strerror(errno.ENOENT) in rig.said("handover_failed")[0]["detail"]
     assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
-    second = rig.spawn(["/bin/true"])
+    assert inode not in open_inodes(rig.pid)
+    second = rig.spawn(["/bin/true"], grant_fds=[[3, "listen:tool:x"]])
     assert link.exit(second["key"])["code"] == 0

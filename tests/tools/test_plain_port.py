@@ -86,10 +86,11 @@ UNFIT = {
 NEEDED = {"kills who has its port": "fuser", "kills who uses its port": "lsof"}
 
 
-def write(house: ToolHouse, source: str, name: str = "tool", **keys: Any) -> Path:
+def write(house: ToolHouse, source: str, *, begin: str = SERVER, **keys: Any) -> Path:
+    name = "tool"
     folder = house.tools / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "main.py").write_text(SERVER + source + "\n")
+    (folder / "main.py").write_text(begin + source + "\n")
     (folder / "child.py").write_text(SERVER + "serve()\n")
     plain = {"name": name, "version": "1", "description": "x", "input": {"type": "object"}, "start_timeout_seconds": 6}
     (folder / "tool.json").write_text(json.dumps({**plain, **keys}))
@@ -122,6 +123,27 @@ async def test_what_the_socket_does_not_fit_gets_a_plain_port(
     assert (starts(folder), len(await house.said("adopted", "tool:tool"))) == (4, 2)
     assert len(await house.said("plain_port", "tool:tool")) == 1
     assert len(await house.said("start_failed", "tool:tool")) == 1
+
+
+FLASK = """
+import os, sys, flask
+
+with open("starts", "a") as starts:
+    starts.write(os.environ["NOTIFY_SOCKET"] + "\\n")
+app = flask.Flask(__name__)
+app.get("/healthz")(lambda: {"ok": True})
+app.post("/run", endpoint="run")(lambda: {"reloads": bool(os.environ.get("WERKZEUG_RUN_MAIN"))})
+app.run(port=int(sys.argv[2]), debug=True)
+"""
+
+
+async def test_a_reloader_that_starts_the_same_command_again_keeps_the_socket(house: ToolHouse) -> None:
+    """Flask's: it looks at sys.orig_argv, and hands the socket that it has bound to the next process."""
+    folder = write(house, FLASK, begin="")
+    for count in (1, 2):
+        assert await house.ask("tool") == {"reloads": True}
+        assert (starts(folder), house.state("tool").warnings) == (count, [])
+        await house.launcher.stop("tool")
 
 
 async def test_another_declaration_begins_with_the_socket(house: ToolHouse) -> None:

@@ -29,7 +29,10 @@ def _reason(unit: Document) -> output.Cell:
     if error := unit.get("config_error"):
         return str(error), "red"
     if unit.get("kind") != "pipe":
-        return str(unit.get("reason") or ""), "red" if unit.get("state") == "failed" else None
+        reason = unit.get("reason")
+        if not reason and unit.get("plain_port"):  # `why` tells more
+            return "plain port", "yellow"
+        return str(reason or ""), "red" if unit.get("state") == "failed" else None
     if unit.get("running") is not None:
         return f"execution {unit['running']}", None
     if unit.get("last_status") not in {"failed", "timed_out"}:
