@@ -103,6 +103,13 @@ def observe(listening: socket.socket) -> Observer:
     return observer
 
 
+def is_shut_down(observer: Observer) -> bool:
+    """Say whether the socket that is observed does not listen any more, as far as that can be told here."""
+    if not hasattr(select, "epoll") or not isinstance(observer, select.epoll):
+        return False
+    return any(event & select.EPOLLHUP for _, event in observer.poll(0))
+
+
 class Listeners:
     """The listening sockets, by tool. The keeper has them, under `prefix` + tool; here are only their observers."""
 
@@ -119,17 +126,23 @@ class Listeners:
     async def get(self, tool: str) -> int:
         """Return the port of the tool's socket: that which the keeper has, or a new one.
 
-        One that was lost is made again on the same port, if that is free.
+        One that was lost, or was shut down while nobody used it (`ss -K`), is made again on the same port, if that is
+        free.
 
         Raises OSError: there is no socket; KeeperLostError: the keeper is gone.
         """
         async with self._one_at_a_time:  # who asks while the keeper answers gets the same
             await self.recall(tool)
+            if tool in self._observers and is_shut_down(self._observers[tool]):
+                await self._listen(tool)
             if tool not in self._observers:
-                with _listening_socket(self.ports.get(tool, 0)) as listening:
-                    await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
-                    self._note(tool, listening)
+                await self._make(tool)
         return self.ports[tool]
+
+    async def _make(self, tool: str) -> None:
+        with _listening_socket(self.ports.get(tool, 0)) as listening:
+            await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
+            self._note(tool, listening)
 
     async def recall(self, tool: str) -> None:
         """Take note of the tool's socket if the keeper has one."""
@@ -168,8 +181,11 @@ class Listeners:
 
         Raises OSError, KeeperLostError, as `get`.
         """
-        if tool not in self._observers:
-            return
+        async with self._one_at_a_time:
+            if tool in self._observers:
+                await self._listen(tool, refuse_waiting=refuse_waiting)
+
+    async def _listen(self, tool: str, *, refuse_waiting: bool = False) -> None:
         listening = await self._borrow(tool)
         if listening is not None:
             with listening, suppress(OSError):
@@ -181,7 +197,7 @@ class Listeners:
         # The keeper has lost it, or it cannot listen any more.
         self._forget(tool)
         await self._placement.ask("drop_fd", name=self.prefix + tool)
-        await self.get(tool)
+        await self._make(tool)
 
     async def drop(self, tool: str) -> None:
         """Give the socket up, if there is one: the tool has disappeared, or binds its port itself."""

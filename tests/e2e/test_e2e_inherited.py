@@ -87,3 +87,21 @@ def test_children_have_the_umask_and_limits_that_pxd_was_started_with(umask: str
             assert home.pxctl("daemon", "restart", "--all").returncode == 0
             until(home.answers, "the next daemon answers")
         assert reports(home) == whole
+
+
+def test_what_is_forked_has_them_too() -> None:
+    """A zygote's forks: of a tool, and of kernels, one of which was prepared before it had an order."""
+    with house(kind=PipeHouse) as home:
+        home.runner = ("sh", "-c", 'umask 022; ulimit -Sn 500; exec "$0" "$@"')
+        home.start()
+        home.tool("forked", REPORT + server("return report()"), preload=["json", "http.server"])
+        method, found = "", {}
+        while method != "zygote":  # its first start may come before its zygote
+            found = home.run("forked").json()
+            method = home.status("forked")["start_method"]
+            home.post("/api/tools/forked/stop")
+        assert (found["umask"], found["mode"], found["nofile"][0]) == ("0022", "644", 500)
+        for kernel in ("a", "b", "c"):
+            cell = home.json("exec", "--kernel", kernel, PROGRAM)["cells"][0]
+            found = json.loads(cell["text"])
+            assert (found["umask"], found["mode"], found["nofile"][0]) == ("0022", "644", 500)

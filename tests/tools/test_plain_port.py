@@ -255,6 +255,19 @@ async def test_only_the_tool_has_its_port_and_its_end_is_its_own(house: ToolHous
         await eventually(lambda: house.state("tool").state == "ready", "its start by a connection")
 
 
+async def test_a_listener_that_is_shut_down_while_the_tool_is_cold_listens_again(house: ToolHouse) -> None:
+    write(house, "serve()")
+    port = (await house.ask("tool"))["port"]
+    for _ in range(2):
+        await house.launcher.stop("tool")
+        fd = await house.placement.take_fd("listen:tool:tool")
+        assert fd is not None
+        with socket.socket(fileno=fd) as listening:
+            listening.shutdown(socket.SHUT_RDWR)
+        assert (await house.ask("tool"))["port"] == port
+    assert (await house.said("start_failed"), house.state("tool").warnings) == ([], [])
+
+
 async def test_a_listener_that_was_lost_is_made_again_on_its_port(house: ToolHouse) -> None:
     write(house, "serve()")
     port = (await house.ask("tool"))["port"]
