@@ -10,7 +10,7 @@ It is ready as soon as one of these says so; an early exit ends the wait at once
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
 - An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
-  without the path (404): it accepts, so it is ready. Where the tool binds by itself, the listener that answers must
+  without the path (404): it accepts, so it is ready. No answer holds nothing up: another question is put beside. Where the tool binds by itself, the listener that answers must
   belong to the child's tree.
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
@@ -69,6 +69,9 @@ class ToolsConfig(msgspec.Struct, frozen=True):
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
 LISTEN_BACKLOG = 128
+QUESTION_SECONDS = 0.25  # for an answer, after which another question is put beside; twice as long with each
+QUESTION_SECONDS_MAX = 4.0
+QUESTIONS_MAX = 8  # that are without an answer at a time
 BOUND_SECONDS = 3.0  # after which a program is asked that has not reported its bind
 UNFIT_SECONDS = 1.5  # before the first look at one that has not
 UNFIT_PERIOD_SECONDS = 1.0
@@ -324,12 +327,14 @@ class ToolInstance(Instance):
     upstream: Upstream | None = None
     recipe: Recipe | None = None  # of what it was, or could have been, forked from
     fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
+    questions: set[asyncio.Task[int]]  # about its health, without an answer so far
     healthz = 0  # the last answer to that question, 0 for none
     is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:
         super().__init__(key, unit)
         self.serial = serial  # its number in the pool
+        self.questions = set()
         self.breaks: set[Callable[[PxError], None]] = set()  # each breaks off one of the runs that it works on
         self.is_declared = spec is not None
         if spec is not None:
@@ -511,7 +516,8 @@ class ToolDriver:
         self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         # What waits there would start it again at once, unless it came after an end that nobody was concerned by.
-        is_let_go = instance.wanted in _LET_GO_IDLE and not instance.is_asked
+        is_asked = instance.is_asked or any(not question.done() for question in instance.questions)
+        is_let_go = instance.wanted in _LET_GO_IDLE and not is_asked
         await self._listeners_of(instance).listen_again(instance.name, refuse_waiting=not is_let_go)
 
     def let_go(self, instance: ToolInstance) -> None:
@@ -530,19 +536,38 @@ async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(BOUND_SECONDS):
                 await instance.notify.is_bound.wait()
+    patience = QUESTION_SECONDS
     while True:
-        # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
-        answer = await asyncio.shield(asyncio.ensure_future(upstream.healthz()))
-        if answer:
-            is_own = spec.listen != "port" or await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port)
-            if not is_own:
-                raise failures.port_taken(spec, instance.port)
-            instance.healthz = answer
-            # 501 is what http.server with `do_POST` only says: it has no such path either.
-            if answer < 500 or answer == 501:
+        if len(instance.questions) < QUESTIONS_MAX:
+            # A task of its own, which is never cancelled: hanging up in the middle of the answer would put a traceback
+            # into the tool's log. It ends with the instance at the latest.
+            question = asyncio.create_task(upstream.healthz())
+            instance.questions.add(question)
+        # A server may swallow what comes a moment before its handler is there: the next question does not wait for the
+        # answer to this one, which may be slow all the same.
+        done, _ = await asyncio.wait(instance.questions, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        instance.questions -= done
+        for question in done:
+            if await _is_healthy(instance, question.result()):
                 return
-        await asyncio.sleep(delay)
-        delay = min(delay * 1.3, 0.05)
+        if done:
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.3, 0.05)
+        else:
+            patience = min(patience * 2, QUESTION_SECONDS_MAX)
+
+
+async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
+    """Say whether an answer to `/healthz` counts, 0 for none. Raises StartFailedError: the port is somebody else's."""
+    spec = instance.spec
+    if not answer:
+        return False
+    is_own = spec.listen != "port" or await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port)
+    if not is_own:
+        raise failures.port_taken(spec, instance.port)
+    instance.healthz = answer
+    # 501 is what http.server with `do_POST` only says: it has no such path either.
+    return answer < 500 or answer == 501
 
 
 async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tuple[str, int]]:

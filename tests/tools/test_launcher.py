@@ -68,6 +68,37 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
     assert len(await house.said("spawned")) == 1
 
 
+SWALLOWS = """
+import socket, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    do_POST = do_GET
+
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
+swallowed = server.socket.accept()
+server.serve_forever()
+"""
+SLOW = SWALLOWS.replace("swallowed = server.socket.accept()", "import time").replace(
+    "    def do_GET(self):\n", "    def do_GET(self):\n        time.sleep(1)\n"
+)
+
+
+@pytest.mark.parametrize("listen", ["handover", "port"])
+@pytest.mark.parametrize("program", [SWALLOWS, SLOW], ids=["swallows the first", "answers each late"])
+async def test_a_question_without_an_answer_holds_up_no_other(house: ToolHouse, listen: str, program: str) -> None:
+    house.add("shapes", listen=listen, start_timeout_seconds=10)
+    (house.tools / "shapes" / "main.py").write_text(program)
+    for _ in range(2):
+        await house.launcher.warm("shapes")
+        await house.launcher.stop("shapes")
+    assert await house.said("start_failed") == []
+
+
 # -- capacity and ends ----------------------------------------------------------------------------------------------
 
 
