@@ -145,4 +145,13 @@ class ShuttingDownError(PxError, kind="shutdown", title="The daemon is stopping"
 
 
 class KeeperLostError(PxError, kind="keeper_lost", title="The keeper is gone", status=503):
-    """The keeper is gone or does not answer; nothing can be spawned or stopped through it."""
+    """The keeper is gone: its channel is closed. Nothing can be spawned or stopped through it."""
+
+
+class KeeperTimeoutError(
+    PxError, kind="keeper_timeout", title="The keeper does not answer", status=504, exit_code=EXIT_TIMED_OUT
+):
+    """The keeper did not answer in time, but its channel is open.
+
+    The outcome of the request is unknown: the keeper may have carried it out, or will do so once it runs again.
+    """

@@ -35,7 +35,7 @@ class Exit:
 
 _EXIT_BY_KIND = {
     "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
-    "unreachable": 5, "forbidden": 6, "timed_out": 7, "conflict": 8, "survivors": 8,
+    "unreachable": 5, "forbidden": 6, "timed_out": 7, "keeper_timeout": 7, "conflict": 8, "survivors": 8,
 }  # fmt: skip
 PROBLEM_PREFIX = "urn:px:problem:"
 AWAY = {"unreachable", "interrupted", "shutdown"}  # kinds of failures of a daemon that is away, perhaps for a moment

@@ -181,12 +181,28 @@ def stop_daemon(client: Client, timeout: float) -> int:
     deadline = time.monotonic() + timeout
     while left := [one for one in left if _lives(one)]:
         if time.monotonic() >= deadline:
+            _refuse_unknown_end(client, [named[one.pid] for one in left], timeout)
             survivors = [{"pid": one.pid, "name": named[one.pid]} for one in left]
             hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(one.pid) for one in left)}"
             detail = f"still alive: {', '.join(named[one.pid] for one in left)}"
             raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
         time.sleep(_PAUSE_SECONDS)
     return sum(unit["waiting"] for unit in units if unit["kind"] == "pipe")
+
+
+def _refuse_unknown_end(client: Client, left: list[str], timeout: float) -> None:
+    """Raise Failure (exit 7) if the daemon lives on because its keeper does not answer: the stop may still come."""
+    if "pxd keeper" not in left:
+        return
+    # The control plane serves until all units are stopped. Then only the keeper's own answer is missing.
+    is_silent = not any(name not in {"pxd keeper", "pxd control"} for name in left)
+    with contextlib.suppress(Failure):
+        parts = client.get("/api/daemon", timeout=_READ_SECONDS)["degraded"]
+        is_silent = any(part["part"] == "keeper" for part in parts)
+    if is_silent:
+        detail = f"it is not known whether pxd stops: its keeper has not answered within {timeout:g} s"
+        hint = "the stop goes on once the keeper answers; is it stopped (ps -o pid,stat,args), or its disk hung?"
+        raise Failure(detail, kind="keeper_timeout", hint=hint, left=left)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -25,6 +25,7 @@ from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
 
+MEASURE_SECONDS = 5.0  # a status is answered without what its trees use where the keeper takes longer to measure
 T = TypeVar("T")
 
 
@@ -192,8 +193,11 @@ async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitVie
 async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) -> Mapping[str, TreeStat]:
     """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
     living = [view.instance for view in views if view.instance is not None]
-    with contextlib.suppress(PxError):
-        return await context.placement.stat(living) if living else {}
+    if not living or context.placement.is_silent:
+        return {}
+    with contextlib.suppress(PxError, TimeoutError):
+        async with asyncio.timeout(MEASURE_SECONDS):
+            return await context.placement.stat(living)
     return {}
 
 

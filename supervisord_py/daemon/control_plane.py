@@ -135,8 +135,8 @@ class ControlPlane:
         # Agents call the API: no schedule may start one before it listens, and each is told its real port.
         self.pipes.reconfigure(self._pipes_config())
         self.pipes.start_scheduler()
-        await placement.ask("ready")
-        await placement.ask("status", text=f"serving on {self._socket}")
+        await placement.until_known(lambda: placement.ask("ready"))
+        await placement.until_known(lambda: placement.ask("status", text=f"serving on {self._socket}"))
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
         rungs = {"kill_rung": placement.caps.kill_rung, "memory_rung": placement.caps.memory_rung}
         _log.info("control_ready", adopted=[child.unit for child in placement.children()], **rungs)
@@ -268,6 +268,10 @@ class ControlPlane:
                 self.end(Shutdown.KEEPER_LOST)
             case "stop":
                 self.end(Shutdown.STOP)
+            case "silent":
+                self.degrade("keeper", f"{event['detail']}; what it was asked for since is unknown", "pxctl doctor")
+            case "speaks":
+                self.recover("keeper")
             case "reload":
                 self.reload_wanted.set()
             case "dump":
@@ -297,7 +301,7 @@ class ControlPlane:
                 self.events.publish("reload_refused", detail=error.detail)
             # The service manager shows `reloading` until it hears READY=1 again, also after a refusal.
             with contextlib.suppress(KeeperLostError):
-                await self.placement.ask("ready")
+                await self.placement.until_known(lambda: self.placement.ask("ready"))
 
     async def _prune(self) -> NoReturn:
         """Forget old rows, now and then. A ledger in trouble is left alone until the next time."""
@@ -401,20 +405,24 @@ class ControlPlane:
             if self.wish is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
                 await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                 await self._close_ledger()
-                await self.placement.ask("restart", all=False)
+                await self._order("restart", all=False)
             elif self.wish is not Shutdown.KEEPER_LOST:
                 wanted = self.wish
                 await self._stop_children()
                 await self._close_ledger()
                 if wanted is Shutdown.RESTART_ALL and self.wish is wanted:
-                    await self.placement.ask("restart", all=True)
+                    await self._order("restart", all=True)
                 else:
-                    await self.placement.ask("shutdown")
+                    await self._order("shutdown")
         except KeeperLostError:
             self.end(Shutdown.KEEPER_LOST)
         if self.wish is Shutdown.KEEPER_LOST:
             await self._record_loss()
         return self.wish
+
+    async def _order(self, verb: str, **members: Any) -> None:
+        """Give the keeper the last order, again until it answers: if it dies first, we are the ones who clean up."""
+        await self.placement.until_known(lambda: self.placement.ask(verb, **members))
 
     async def _stop_children(self) -> None:
         """Stop all at the same time, each with its own grace; KeeperLostError when the keeper dies meanwhile."""

@@ -17,7 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, UnknownUnitError
+from supervisord_py.errors import (
+    ConflictError,
+    InvalidInputError,
+    KeeperLostError,
+    KeeperTimeoutError,
+    PxError,
+    UnknownUnitError,
+)
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import KernelsConfig
@@ -167,7 +174,10 @@ class BashHandle:
     async def _left_behind(self, shell: ShellInstance) -> int:
         deadline, pause = time.monotonic() + LINGER_SECONDS, 0.005
         while True:
-            stat = (await self._supervisor.placement.stat((shell.key,))).get(shell.key)
+            try:
+                stat = (await self._supervisor.placement.stat((shell.key,))).get(shell.key)
+            except KeeperTimeoutError:
+                return 0  # what is there is stopped anyway, once the keeper answers; only the notice is missing
             if stat is None or stat.processes == 0 or time.monotonic() >= deadline:
                 return 0 if stat is None else stat.processes
             await asyncio.sleep(pause)
@@ -190,7 +200,8 @@ class BashHandle:
 
     async def _signal(self, number: signal.Signals) -> str:
         if (shell := self.shell) is not None:
-            await shell.decided.wait()
+            spawned = shell.decided.wait()
+            await self._supervisor.placement.unless_silent(spawned, "the cell was started", unit=self.launch.unit)
             with contextlib.suppress(ConflictError, UnknownUnitError):
                 await self._supervisor.placement.signal_group(shell.key, number)
                 return number.name.lower()

@@ -212,7 +212,8 @@ class DirectKernel(MessagingKernel):
         """
         if await self._signal(signal.SIGKILL):
             await asyncio.wait({self.died}, timeout=RECORD_SECONDS)
-        await self._placement.stop(self._key, grace_seconds=0.0, reason=Reason.STOPPED.value)
+        ending = self._placement.stop(self._key, grace_seconds=0.0, reason=Reason.STOPPED.value)
+        await self._placement.unless_silent(ending, "the kernel ended")
         return "sigkill"
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.config.settings import MIB
-from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutError
+from supervisord_py.errors import KeeperLostError, KeeperTimeoutError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Backends, KernelGoneError
@@ -30,7 +30,7 @@ from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, 
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
-from supervisord_py.process.instance import End, Note, Phase, outcome, read_note
+from supervisord_py.process.instance import End, Note, Phase, outcome, read_note, stopping_tag
 from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import SHORT, Driver, Supervisor
 
@@ -339,7 +339,7 @@ class KernelPool(Driver[KernelInstance]):
             instance.launch = await asyncio.to_thread(instance.plan, self.config)
             instance.backend = await self.backends.get(session.key.backend)
             instance.handle = await instance.backend.attach(instance.launch, child)
-        except KeeperLostError:
+        except (KeeperLostError, KeeperTimeoutError):
             raise
         except Exception:
             self._unsure.add(session.key.backend)
@@ -364,6 +364,7 @@ class KernelPool(Driver[KernelInstance]):
         if not is_open or not await self._take_remote(child, own):
             instance = self._found(child, None)
             instance.record = child.exit
+            instance.kept_tag = stopping_tag(child.tag, note, note.stopping or Reason.REPLACED)
             self.supervisor.task(self.supervisor.stop(self, instance, None if child.exit else Reason.REPLACED))
 
     async def _adopt_from(self, name: BackendName) -> None:
@@ -425,7 +426,7 @@ class KernelPool(Driver[KernelInstance]):
     async def measure(self, *kernels: KernelInstance, shared_once: bool = False) -> int:
         """Measure kernels; return the largest, in bytes, 0 where nothing of them is ours to measure."""
         keys, largest = {key: it for it in kernels if (key := it.process_key) is not None}, 0
-        with contextlib.suppress(KeeperLostError):
+        with contextlib.suppress(KeeperLostError, KeeperTimeoutError):
             stats = await self.placement.stat(tuple(keys), shared_once=shared_once) if keys else {}
             for key, stat in stats.items():
                 keys[key].rss_bytes = stat.rss_bytes

@@ -186,13 +186,16 @@ class Kernels:
         return waiter.is_cold
 
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
-        """Stop a session's kernel, busy or not; return the pids that survived. Raises UnknownUnitError."""
+        """Stop a session's kernel, busy or not; return the pids that survived.
+
+        Raises UnknownUnitError; KeeperTimeoutError: the keeper does not answer, the stop goes on.
+        """
         session = self.register.known(session_id)
         kernel = session.kernel
         self.pool.stop(session, reason)
         if kernel is None:
             return ()
-        await kernel.stopped.wait()
+        await self._placement.unless_silent(kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit)
         return tuple(each.pid for each in kernel.report.survivors)
 
     async def restart(self, session_id: str) -> SessionView:
@@ -200,7 +203,8 @@ class Kernels:
         self._refuse_at_the_end()
         session = self.register.known(session_id)
         await asyncio.to_thread(session.check_folder)
-        await self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
+        again = self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
+        await self._placement.unless_silent(again, f"{session.unit} restarted", unit=session.unit)
         return session.view()
 
     async def interrupt(self, session_id: str, *, cell: str | None = None) -> tuple[str | None, tuple[Step, ...]]:

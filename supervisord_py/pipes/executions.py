@@ -150,9 +150,16 @@ class Executions(PipesContext):
             self.task(self.runs[number].go())
 
     async def end(self, run: Run, why: str) -> Execution:
-        if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
+        """End an execution, whatever it is at; return it as it became.
+
+        Raises KeeperTimeoutError if the keeper does not answer: the end follows once it does.
+        """
+        waited = run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id)
+        if waited:
             self.task(run.end_now())
-        await run.until_done()
+            await run.until_done()
+        else:
+            await self.placement.unless_silent(run.until_done(), f"execution {run.id} ended", unit=run.unit)
         return run.execution
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:

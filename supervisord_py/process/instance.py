@@ -54,6 +54,13 @@ def read_note(text: str) -> Note | None:
     return note if note.v == NOTE_VERSION else None
 
 
+def stopping_tag(tag: str, note: Note | None, reason: Reason) -> str:
+    """Return the text of a note with the reason of a stop added; a note that is not understood stays as it is."""
+    if note is None:
+        return tag
+    return msgspec.json.encode(msgspec.structs.replace(note, stopping=reason)).decode()
+
+
 class End:
     """How an instance ended: the reason, the exit record (None where there never was a process), its last words."""
 
@@ -90,6 +97,7 @@ class Instance:
         self.port = 0  # where it listens on 127.0.0.1, 0 for nowhere
         self.is_ours = True  # one that another server runs has no row, and ends as its driver says
         self.words_since: float | None = None  # of what it is blamed for; what it wrote to stderr before says nothing
+        self.kept_tag: str | None = None  # the keeper's note on one that is adopted only to be stopped
         self.event: int | None = None  # id of the newest event about it: the cause of the next one
         self.child: Child | None = None
         self.wanted: Reason | None = None  # why it is to end; None while it is to live
@@ -156,7 +164,8 @@ class Instance:
         return await placement.spawn(self.key, spec)
 
     async def annotate(self, placement: KeeperClient) -> None:
-        await placement.ask("annotate", key=self.key, tag=self.note())
+        tag = self.note() if self.kept_tag is None else self.kept_tag
+        await placement.ask("annotate", key=self.key, tag=tag)
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
         word = (self.wanted or Reason.EXIT).value

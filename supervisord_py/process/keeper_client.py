@@ -1,8 +1,14 @@
 """The control plane's way to get processes: asks the keeper, over the channel that it inherited.
 
-Law: nothing here blocks; every call has a deadline and ends; when the keeper is gone every call, pending or new, raises
-`KeeperLostError`. An exit record is kept until it is released, so `wait` may come before or after the end. Descriptors
-that nobody takes are closed.
+Laws:
+- Nothing here blocks. When the keeper is gone, every call, pending or new, raises `KeeperLostError`.
+- A keeper that does not answer in time is not gone: `ask` raises `KeeperTimeoutError`, and the outcome is unknown. The
+  channel keeps the order of requests, so the keeper carries out what it was asked as soon as it runs again, before
+  anything that is asked later. Requests that must have an outcome (`hello`, `list`, `wait`, `stop`, and what is passed
+  to `until_known`) are asked again until the keeper answers or is lost. A caller that must not wait that long uses
+  `unless_silent`.
+- An exit record is kept until it is released, so `wait` may come before or after the end.
+- Descriptors that nobody takes are closed.
 
 The keeper's JSON becomes the values of process/model.py: members that this side does not know are ignored (a newer
 keeper may say more), missing ones are an error, because guessing about a process is worse than refusing to.
@@ -11,13 +17,14 @@ keeper may say more), missing ones are an error, because guessing about a proces
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +33,7 @@ import structlog
 from supervisord_py.errors import (
     ConflictError,
     KeeperLostError,
+    KeeperTimeoutError,
     PxError,
     ShuttingDownError,
     StartFailedError,
@@ -44,12 +52,13 @@ CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
 KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
 UPGRADE_SECONDS = 75.0  # for an answer to `upgrade`: the keeper tries the new version, for a minute at most
+ASK_AGAIN_SECONDS = 1.0  # pause before a request whose outcome is unknown is repeated, once the keeper speaks again
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
-_MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
+_SILENT_HINT = "once the keeper answers, what was asked is completed; `pxctl doctor` shows whether it does"
 _log = structlog.get_logger(__name__)
 
 
@@ -57,6 +66,7 @@ class KeeperClient:
     """Holds processes. Make it with `connect`; use it on the loop's thread only.
 
     Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
+    All except `list`, `attach`, `wait` and `stop` may raise `KeeperTimeoutError`.
     """
 
     caps: Caps
@@ -73,6 +83,10 @@ class KeeperClient:
         self._children: dict[str, Child] = {}
         self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
         self._emptied: set[str] = set()  # told to be gone with its tree: there is nothing to stop
+        self._silent = asyncio.Event()  # a request was not answered in time, and the keeper said nothing since
+        self._speaks = asyncio.Event()  # the opposite; also set once the keeper is lost, so that nobody waits for it
+        self._speaks.set()
+        self._background: set[asyncio.Future[Any]] = set()  # what goes on after `unless_silent` gave up
         self._listener: Callable[[Message], None] | None = None
         self._early: deque[Message] = deque(maxlen=EARLY_MAX)
         self._loop.add_reader(self._fd, self._readable)
@@ -82,7 +96,7 @@ class KeeperClient:
         """Take over our end of the channel. Raises KeeperLostError: no keeper that speaks this protocol answers."""
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
-            reply = await client.ask("hello", protocol=PROTOCOL)
+            reply = await client.until_known(lambda: client.ask("hello", protocol=PROTOCOL))
             keeper = {f"keeper_{name}": value for name, value in reply.items()}
             client.caps = _read(Caps, {**keeper, **reply})
             for child in reply["children"]:
@@ -101,7 +115,11 @@ class KeeperClient:
         return tuple(self._children.values())
 
     def listen(self, listener: Callable[[Message], None]) -> None:
-        """Call back with each event that is about no child, and once with `lost`; what came before is told at once."""
+        """Call back with each event that is about no child; what came before is told at once.
+
+        Events of this side: `lost` (once), `silent` (a request was not answered in time, `detail` says which) and
+        `speaks` (the keeper was silent and has said something).
+        """
         self._listener = listener
         while self._early:
             self._tell(self._early.popleft())
@@ -130,7 +148,7 @@ class KeeperClient:
         return next((child for child in await self.list() if child.key == key), None)
 
     async def list(self, prefix: str = "") -> Sequence[Child]:
-        reply = await self.ask("list", prefix=prefix)
+        reply = await self.until_known(lambda: self.ask("list", prefix=prefix))
         return tuple(self._hold(child) for child in reply.get("children", ()))
 
     async def wait(self, key: str) -> ExitRecord:
@@ -156,13 +174,15 @@ class KeeperClient:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
 
         An unknown key is already gone: an empty report. So is one of which the keeper has said so, without asking it:
-        of a leader that has ended by itself it most often does in one breath with the end.
+        of a leader that has ended by itself it most often does in one breath with the end. A keeper that does not
+        answer is asked again until it does: nothing counts as stopped before that.
         """
         if key in self._emptied:
             return StopReport()
         seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
         members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": KILL_SECONDS, "reason": reason}
-        return _read(StopReport, await self.ask("stop", fine="unknown_key", seconds=seconds, **members))
+        answer = await self.until_known(lambda: self.ask("stop", fine="unknown_key", seconds=seconds, **members))
+        return _read(StopReport, answer)
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
         """Measure whole trees; what is unknown or gone is absent."""
@@ -188,6 +208,70 @@ class KeeperClient:
         """
         return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS, always=always)).get("version")
 
+    async def drop_fd(self, name: str) -> None:
+        """Have the keeper close a deposited descriptor. A silent keeper does so before anything that is asked later."""
+        with contextlib.suppress(KeeperTimeoutError):
+            await self.ask("drop_fd", name=name)
+
+    # -- a keeper that does not answer -----------------------------------------------------------------------------
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a request was not answered in time, and the keeper has said nothing since."""
+        return self._silent.is_set()
+
+    async def until_known(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Return what a request returns; make it again, without end, while its outcome is unknown.
+
+        The request must be safe to repeat. Raises KeeperLostError if the keeper is lost, and what else it raises.
+        """
+        while True:
+            try:
+                return await request()
+            except KeeperTimeoutError as error:
+                _log.warning("keeper_request_unanswered", detail=error.detail)
+            # A repetition while the keeper says nothing would only queue up behind the first request.
+            await self._speaks.wait()
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def unless_silent(self, work: Awaitable[T], what: str, *, unit: str | None = None) -> T:
+        """Return what `work` returns, unless the keeper is silent or becomes so: then it goes on in the background.
+
+        `what` completes the sentence "It is not known whether …". When the caller is cancelled, so is the work.
+        Raises KeeperTimeoutError if the keeper is silent, and what the work raises.
+        """
+        task = asyncio.ensure_future(work)
+        silence = asyncio.create_task(self._silent.wait())
+        try:
+            await asyncio.wait((task, silence), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            silence.cancel()
+        if task.done():
+            return task.result()
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(_log_failure)
+        detail = f"It is not known whether {what}: the keeper does not answer."
+        raise KeeperTimeoutError(detail, hint=_SILENT_HINT, unit=unit)
+
+    def _mark_silent(self, detail: str) -> None:
+        was_silent = self._silent.is_set()
+        self._silent.set()
+        self._speaks.clear()
+        if not was_silent:
+            self._tell({"event": "silent", "detail": detail})
+
+    def _mark_speaking(self) -> None:
+        if self._silent.is_set():
+            self._silent.clear()
+            self._speaks.set()
+            self._tell({"event": "speaks"})
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
     async def ask(
         self,
         verb: str,
@@ -201,7 +285,7 @@ class KeeperClient:
         """Ask by a verb of keeper/protocol.py; return the answer, `fds` in it the descriptors that came.
 
         The answer is empty where the keeper refused by the kind `fine`. `fds` are sent as duplicates; `spec`: of the
-        child that it is about, for the error.
+        child that it is about, for the error. Raises KeeperTimeoutError if no answer comes in time.
         """
         if self.lost:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
@@ -214,8 +298,12 @@ class KeeperClient:
         except FrameError as error:
             raise TooLargeError(f"`{verb}` cannot be sent to the keeper: {error}") from error
         except TimeoutError as error:
-            said = f"the keeper did not answer `{verb}` within {seconds:g} s"
-            raise KeeperLostError(said, hint=_MUTE_HINT) from error
+            # The answer may have come in the turn of the loop in which the deadline ended: then it counts.
+            if not future.done() or future.cancelled():
+                detail = f"the keeper did not answer `{verb}` within {seconds:g} s"
+                self._mark_silent(detail)
+                raise KeeperTimeoutError(detail, hint=_SILENT_HINT) from error
+            reply = future.result()
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 close_fds(future.result()["fds"])  # it came in the very moment
@@ -256,6 +344,7 @@ class KeeperClient:
             self._tell({"event": "lost"})
 
     def _take(self, message: Message, fds: Fds) -> None:
+        self._mark_speaking()
         future = self._pending.pop(message.get("id", 0), None)
         if future is not None and not future.done():
             future.set_result({**message, "fds": fds})
@@ -310,6 +399,8 @@ class KeeperClient:
         if self.lost:
             return
         self.lost = True
+        self._silent.clear()
+        self._speaks.set()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._frames.close()
@@ -318,6 +409,11 @@ class KeeperClient:
             if not future.done():
                 future.set_exception(KeeperLostError(why, hint=_GONE_HINT))
                 future.exception()  # a waiter whose last task was cancelled is not reported as forgotten
+
+
+def _log_failure(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("keeper_request_failed_late", detail=str(error))
 
 
 def _read(kind: type[T], message: Any) -> T:

@@ -2,7 +2,7 @@
 
 What they print comes through a pipe of ours: it is never stored, because some of them print keys, and lines are there
 as they are printed. Who stops waiting stops the whole tree first; what an earlier control plane left is stopped at the
-next start, its answers are nobody's.
+next start, its answers are nobody's. While the keeper does not answer, a stop goes on in the background.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import ChildSpec, ExitRecord, ResourceLimit
+from supervisord_py.process.supervisor import start_error
 
 KIND = "program"
 GRACE_SECONDS = 1.0
@@ -66,15 +67,16 @@ async def run(
     `argv[0]` is an absolute path, or looked up on PATH of `env`, which is complete. `on_line` gets each line of both
     streams as it is printed; the text of the answer is then all in `stdout`.
 
-    Raises TimeoutError: it did not end in time, and nothing of it is left; StartFailedError: it cannot be started.
+    Raises TimeoutError if it did not end in time, and nothing of it is left; StartFailedError if it cannot be started,
+    also for want of descriptors; KeeperTimeoutError if the keeper does not answer: it is unknown whether it runs.
     """
-    key = client.new_key()
+    key, unit = client.new_key(), f"{KIND}:{name}"
     kept = [bytearray() for _ in range(1 if on_line is not None else 2)]
-    pipes = [os.pipe() for _ in kept]
+    pipes = _open_pipes(len(kept), unit)
     reading = [asyncio.create_task(_collect(end, into, on_line)) for (end, _), into in zip(pipes, kept, strict=True)]
     try:
         async with asyncio.timeout(timeout):
-            spec = ChildSpec(f"{KIND}:{name}", tuple(argv), cwd, env, limits)
+            spec = ChildSpec(unit, tuple(argv), cwd, env, limits)
             try:
                 await client.spawn(key, replace(spec, stdout_fd=pipes[0][1], stderr_fd=pipes[-1][1]))
             finally:
@@ -82,12 +84,33 @@ async def run(
                     os.close(end)  # our copies: the pipes end with the tree
             record: ExitRecord = await client.wait(key)
     finally:
-        await asyncio.shield(_finish(client, key))
-        await asyncio.wait(reading, timeout=_DRAIN_SECONDS)  # something may survive and hold them open
-        for task in reading:
-            task.cancel()
-        await asyncio.wait(reading)
+        try:
+            # A caller that gives up meanwhile leaves the stop to go on.
+            finishing = asyncio.shield(_finish(client, key))
+            await client.unless_silent(finishing, f"{unit} ended", unit=unit)
+            await asyncio.wait(reading, timeout=_DRAIN_SECONDS)  # something may survive and hold them open
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.wait(reading)
     return Completed(record.code, record.signal, *(text.decode("utf-8", "replace") for text in kept))
+
+
+def _open_pipes(count: int, unit: str) -> list[tuple[int, int]]:
+    """Return pipes, each as its reading and its writing end. Raises StartFailedError if there are too few descriptors.
+
+    None stays open then.
+    """
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            pipes.append(os.pipe())  # noqa: PERF401 - a comprehension would lose those that were opened
+    except OSError as error:
+        for ends in pipes:
+            for end in ends:
+                os.close(end)
+        raise start_error(unit, error) from error
+    return pipes
 
 
 async def stop_left_over(client: KeeperClient, names: str = "") -> None:

@@ -4,6 +4,8 @@ Laws:
 - The row of an instance is written before its process is spawned; the keeper's note and the events follow.
 - *Stopped* means that the whole tree is gone. An instance whose tree cannot be ended stays in the stopping phase, so
   that no second copy is started beside it; its stop is tried again, and what survives is named.
+- A keeper that does not answer leaves an instance *unknown*: it stays starting or stopping, its start or stop is asked
+  for again until the keeper answers or is lost, and then it is completed.
 - The end is in the ledger before the keeper forgets the instance, and is published in one breath with `Driver.gone`:
   whoever hears of it finds the final state.
 - What the keeper holds at the start is adopted if its note is understood and its driver wants it; everything else of
@@ -29,7 +31,7 @@ from supervisord_py.keeper import procfs
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.instance import Instance, Note, Phase, read_note, reason_of
+from supervisord_py.process.instance import Instance, Note, Phase, read_note, reason_of, stopping_tag
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Identity, Reason
@@ -144,10 +146,7 @@ class Supervisor:
         except PxError as error:
             raise self._failed(instance, error) from error
         except OSError as error:
-            said, reason = f"{instance.unit} was not started: {error}.", Reason.SPAWN_FAILED.value
-            known: dict[str, Any] = {"unit": instance.unit, "reason": reason, "errno": error.errno}
-            failed = StartFailedError(said, hint="See `pxctl doctor`.", **known)
-            raise self._failed(instance, shortage(instance.unit) if error.errno in SHORT else failed) from error
+            raise self._failed(instance, start_error(instance.unit, error)) from error
         except Exception as error:
             _log.exception("start_broke", unit=instance.unit)
             broken = StartFailedError(f"pxd failed: {error!r}", unit=instance.unit)
@@ -156,7 +155,9 @@ class Supervisor:
     async def _spawn(self, instance: Instance, spec: ChildSpec) -> None:
         await self._ledger.write(instance.starting())
         spec = msgspec.structs.replace(spec, tag=instance.note(), stop_grace_seconds=instance.stop_seconds)
-        instance.child = child = await instance.spawn(self.placement, spec)
+        # The key makes a repetition safe: a keeper that has started it already answers with the same child.
+        child = await self.placement.until_known(lambda: instance.spawn(self.placement, spec))
+        instance.child = child
         instance.started_at = child.started_at
         self.say("spawned", instance, where=True)
         self._ledger.post(instance.spawned(child))  # until then the keeper says who it is, else the child's mark
@@ -174,12 +175,15 @@ class Supervisor:
             self._ledger.post(became_ready(instance.key, instance.ready_at))
 
     async def annotate(self, instance: Instance) -> None:
-        """Have the keeper remember what is known now."""
+        """Have the keeper remember what is known now.
+
+        A keeper that does not answer in time will do so before anything that it is asked later.
+        """
         try:
             await instance.annotate(self.placement)
         except KeeperLostError:
             raise
-        except PxError as error:  # it has ended meanwhile: nobody will adopt it
+        except PxError as error:  # it has ended meanwhile, so nobody will adopt it; or the keeper is silent
             _log.debug("annotate_refused", instance=instance.key, detail=error.detail)
 
     def _failed(self, instance: Instance, error: PxError) -> PxError:
@@ -205,7 +209,9 @@ class Supervisor:
         return [instance for instance in goes_on if instance is not None]
 
     async def _adopt(self, driver: Driver[Any], instance: Any, child: Child, note: Note | None) -> Any:
-        instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
+        instance.child = child
+        instance.started_at = child.started_at
+        instance.wanted = note.stopping if note is not None else None
         instance.asked_at -= max(0.0, time.time() - child.started_at)
         self._ledger.post(Instance.spawned(instance, child))  # who started it may have died before its commit
         if was_ready := note is not None and note.ready:
@@ -213,13 +219,18 @@ class Supervisor:
         if child.exit is not None:
             instance.record = child.exit
             await self.stop(driver, instance, None)
-        elif note is not None and note.stopping is None and await driver.adopt(instance, note):
+            return None
+        goes_on = False
+        if note is not None and note.stopping is None:
+            goes_on = await self.placement.until_known(lambda: driver.adopt(instance, note))
+        if goes_on:
             self.say("adopted", instance, where=True)
             if instance.phase is Phase.READY and not was_ready:  # it has come up since
                 await self.became_ready(instance)
             return instance
-        else:
-            self.task(self.stop(driver, instance, instance.wanted or Reason.REPLACED))
+        reason = instance.wanted or Reason.REPLACED
+        instance.kept_tag = stopping_tag(child.tag, note, reason)
+        self.task(self.stop(driver, instance, reason))
         return None
 
     # -- down --------------------------------------------------------------------------------------------------
@@ -232,10 +243,15 @@ class Supervisor:
     async def stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
         """Stop what is there of an instance, record its end, and let the driver forget it.
 
-        `reason`: why; None when it ended, or failed to start, by itself.
+        `reason`: why; None when it ended, or failed to start, by itself. Returns when nothing is left of it: while the
+        keeper does not answer that is unknown, and this goes on. Callers that must answer use `unless_silent` on
+        `instance.stopped`.
         """
         try:
-            await self._stop(driver, instance, reason)
+            await self._announce(driver, instance, reason)
+            await self._terminate(instance)
+            await self._collect(driver, instance)
+            await self._record(driver, instance)
         except KeeperLostError as error:
             await self._cut_off(driver, instance, error)
         except Exception as error:
@@ -245,26 +261,50 @@ class Supervisor:
             await self._ledger.flush()  # whoever hears that it is gone may kill us: the event and its reason are kept
         instance.stopped.set()
 
-    async def _stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
-        starting = instance.phase is Phase.STARTING
+    async def _announce(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
+        """Enter the stopping phase, and have everybody know why: waiters, followers of events, the keeper's note."""
+        was_starting = instance.phase is Phase.STARTING
         instance.wanted = instance.wanted or reason
         instance.phase = Phase.STOPPING
-        if starting and instance.life is not None and instance.error is None:
+        if was_starting and instance.life is not None and instance.error is None:
             instance.life.cancel()
         if instance.wanted is not None and instance.record is None:
             self.say("stopping", instance, instance.wanted)
             driver.fail_waiters(instance)
+            # A control plane that comes after us finishes this stop, with the same reason.
             await self.annotate(instance)
-        elif instance.error is None and (instance.record is not None or not instance.is_ours):
+            return
+        has_ended = instance.record is not None or not instance.is_ours
+        if instance.error is None and has_ended:
             instance.decide_end(await self.last_words(instance) if instance.logged else "")
             driver.fail_waiters(instance)
-        await self._clear(instance)
+
+    async def _terminate(self, instance: Instance) -> None:
+        """Stop the tree, again and again while something survives or the keeper does not say what became of it."""
+        while True:
+            report = await self.placement.until_known(lambda: instance.shut_down(self.placement))
+            instance.report = report
+            if not report.survivors:
+                return
+            pids = [each.pid for each in report.survivors]
+            self.say("survivors", instance, instance.wanted or Reason.EXIT, pids=pids)
+            _log.error("survived_stop", unit=instance.unit, pids=pids)
+            instance.stopped.set()
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
+
+    async def _collect(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
+        """Get the exit record, where there was a process, and decide how the instance ended."""
         if instance.record is None and instance.is_ours:
+            # A spawn that was given up may have succeeded: only the keeper can tell.
             held = await self.placement.attach(instance.key)
-            instance.record = await self.placement.wait(instance.key) if held is not None else None
+            if held is not None:
+                instance.record = await self.placement.wait(instance.key)
         if instance.end is None:
             instance.decide_end("")
             driver.fail_waiters(instance)
+
+    async def _record(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
+        """Write the end down, give back what the instance held, and publish the end."""
         if instance.is_ours:
             await self._ledger.write(await instance.ended())
         await driver.release(instance)
@@ -277,18 +317,6 @@ class Supervisor:
             _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
         instance.phase = Phase.COLD
         driver.gone(instance)  # no await since the event: who hears it reads the state after this
-
-    async def _clear(self, instance: Instance) -> None:
-        """Stop the tree, again and again while something survives."""
-        while True:
-            instance.report = report = await instance.shut_down(self.placement)
-            if not report.survivors:
-                return
-            pids = [each.pid for each in report.survivors]
-            self.say("survivors", instance, instance.wanted or Reason.EXIT, pids=pids)
-            _log.error("survived_stop", unit=instance.unit, pids=pids)
-            instance.stopped.set()
-            await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def _cut_off(self, driver: Driver[Kind_contra], instance: Kind_contra, error: PxError) -> None:
         """The keeper is gone, or we are broken: nothing can be known or done any more; whoever waits hears of it."""
@@ -371,6 +399,14 @@ def shortage(unit: str, left: int | None = None) -> StartFailedError:
     hint = "Stop what is not needed, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor."
     facts = {"reason": Reason.SPAWN_FAILED.value, "stage": "fds", "errno": errno.EMFILE}
     return StartFailedError(said, hint=hint, unit=unit, **facts)
+
+
+def start_error(unit: str, error: OSError) -> StartFailedError:
+    """Return the error of a start for which the system refused something."""
+    if error.errno in SHORT:
+        return shortage(unit)
+    facts: dict[str, Any] = {"reason": Reason.SPAWN_FAILED.value, "errno": error.errno}
+    return StartFailedError(f"{unit} was not started: {error}.", hint="See `pxctl doctor`.", unit=unit, **facts)
 
 
 def check_room(unit: str) -> None:

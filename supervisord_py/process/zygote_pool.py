@@ -92,7 +92,7 @@ class Zygote:
             try:
                 self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
             finally:
-                await self._placement.ask("drop_fd", name=their_name)
+                await self._placement.drop_fd(their_name)
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
             if not text:
                 ended = await self._placement.wait(self.key)
@@ -132,6 +132,9 @@ class ZygotePool:
         """
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
+            return
+        # An earlier one may live on unseen while the keeper does not answer: the next start asks again.
+        if self._placement.is_silent:
             return
         old = zygote = self._zygotes.pop(recipe, None)
         known = () if old is None else old.sound if old.refused else old.modules
@@ -208,7 +211,7 @@ class ZygotePool:
         if life is not None:
             await asyncio.wait([life])  # it may be spawning
         try:
-            await self._placement.ask("drop_fd", name=f"{UNITS}{key}")
+            await self._placement.drop_fd(f"{UNITS}{key}")
             report = await self._placement.stop(key, grace_seconds=0.0, reason=reason.value)
             if not report.survivors:
                 self._placement.release(key)

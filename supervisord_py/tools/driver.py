@@ -10,8 +10,8 @@ It is ready as soon as one of these says so; an early exit ends the wait at once
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
 - An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
-  without the path (404): it accepts, so it is ready. No answer holds nothing up: another question is put beside. Where the tool binds by itself, the listener that answers must
-  belong to the child's tree.
+  without the path (404): it accepts, so it is ready. A question without an answer holds nothing up: another one is asked
+  beside it. Where the tool binds by itself, the listener that answers must belong to the child's tree.
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
 tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the question comes after the shim's report
@@ -132,7 +132,7 @@ class Listeners:
         One that was lost, or was shut down while nobody used it (`ss -K`), is made again on the same port, if that is
         free.
 
-        Raises OSError: there is no socket; KeeperLostError: the keeper is gone.
+        Raises OSError: there is no socket; KeeperLostError: the keeper is gone; KeeperTimeoutError: it is silent.
         """
         async with self._one_at_a_time:  # who asks while the keeper answers gets the same
             await self.recall(tool)
@@ -160,8 +160,12 @@ class Listeners:
         fd = await self._placement.take_fd(self.prefix + tool)
         if fd is None:
             return None
-        os.set_inheritable(fd, False)
-        return socket.socket(fileno=fd)
+        try:
+            os.set_inheritable(fd, False)
+            return socket.socket(fileno=fd)
+        except OSError:
+            os.close(fd)
+            raise
 
     def _note(self, tool: str, listening: socket.socket) -> None:
         self._observers[tool] = observe(listening)
@@ -199,14 +203,14 @@ class Listeners:
                 return
         # The keeper has lost it, or it cannot listen any more.
         self._forget(tool)
-        await self._placement.ask("drop_fd", name=self.prefix + tool)
+        await self._placement.drop_fd(self.prefix + tool)
         await self._make(tool)
 
     async def drop(self, tool: str) -> None:
         """Give the socket up, if there is one: the tool has disappeared, or binds its port itself."""
         self._forget(tool)
         self.ports.pop(tool, None)
-        await self._placement.ask("drop_fd", name=self.prefix + tool)
+        await self._placement.drop_fd(self.prefix + tool)
 
     def close(self) -> None:
         """Close our observers; the keeper's sockets stay."""
@@ -343,12 +347,15 @@ class ToolInstance(Instance):
             self.stop_seconds = spec.stop_timeout_seconds
 
     def note(self) -> str:
-        """Return the note for the keeper; one that is not in the pool is never adopted."""
-        return super().note() if self.serial else ""
+        """Return the note for the keeper; one that is not in the pool is never adopted, only stopped."""
+        is_kept = self.serial or self.wanted is not None
+        return super().note() if is_kept else ""
 
     def own_note(self) -> dict[str, Any]:
-        own = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
-        return {**own, **self.facts()}
+        own = {"port": self.port, "cold_start_ms": self.cold_start_ms, **self.facts()}
+        if self.is_declared:
+            own["listen"] = self.spec.listen
+        return own
 
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.start_method} if self.child is not None else {}

@@ -11,13 +11,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 import structlog
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, KeeperLostError, PxError, UnknownUnitError
+from supervisord_py.errors import ConfigError, KeeperLostError, KeeperTimeoutError, PxError, UnknownUnitError
 from supervisord_py.ledger.instances import PINS, PinRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
@@ -101,7 +102,7 @@ class Tools:
             self._adopted(instance)
         for tool in tuple(self.states.by_tool):
             if self.instance_of(tool) is None:
-                await self.driver.listeners.recall(tool)
+                await self._placement.until_known(partial(self.driver.listeners.recall, tool))
                 self._watch_port(tool)
         self.supervisor.task(self.expect())
         self.supervisor.task(self._keep_up())
@@ -406,7 +407,8 @@ class Tools:
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         """Stop a tool, busy or not, and return when nothing of it is left.
 
-        Raises SurvivorsError: something outlived it, `survivors` lists pid, name, start time; UnknownUnitError.
+        Raises SurvivorsError: something outlived it, `survivors` lists pid, name, start time; UnknownUnitError;
+        KeeperTimeoutError: the keeper does not answer, so it is unknown whether anything is left; the stop goes on.
         """
         instance = self.instance_of(name)
         if instance is None:
@@ -414,7 +416,7 @@ class Tools:
         self._tell(self.pool.stop, name, reason)
         if instance is None:
             return StopReport()
-        await instance.stopped.wait()
+        await self._placement.unless_silent(instance.stopped.wait(), f"{instance.unit} stopped", unit=instance.unit)
         if instance.report.survivors:
             raise failures.survived(instance.unit, instance.report)
         return instance.report
@@ -460,8 +462,10 @@ class Tools:
                 await self.refresh()
                 if self.pool.bounds.memory_budget_bytes is not None:
                     keys = {instance.key: instance.name for instance in self._instances.values()}
-                    stats = await self._placement.stat(tuple(keys))
-                    self._tell(self.pool.measured, {keys[key]: stat.rss_bytes for key, stat in stats.items()})
+                    # Without an answer there is nothing to decide: the next round measures again.
+                    with suppress(KeeperTimeoutError):
+                        stats = await self._placement.stat(tuple(keys))
+                        self._tell(self.pool.measured, {keys[key]: stat.rss_bytes for key, stat in stats.items()})
 
     def reconfigure(self, config: ToolsConfig) -> None:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""

@@ -24,7 +24,14 @@ import msgspec
 
 from supervisord_py.config.documents import DocumentError, Problem, read_document
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
+from supervisord_py.errors import (
+    ConfigError,
+    InvalidInputError,
+    KeeperTimeoutError,
+    PxError,
+    StartFailedError,
+    TimedOutError,
+)
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance, may_be_the_handover, with_plain_port
@@ -327,7 +334,11 @@ class _Trial:
 
     async def clean_shutdown(self) -> ToolCheck:
         spec, driver, instance = self._spec, self._tools.driver, self._instance
-        await self._tools.supervisor.stop(driver, instance, Reason.STOPPED)
+        stopping = self._tools.supervisor.stop(driver, instance, Reason.STOPPED)
+        try:
+            await self._tools.supervisor.placement.unless_silent(stopping, f"{spec.unit} stopped")
+        except KeeperTimeoutError as error:
+            return ToolCheck(FAIL, clip(error.detail), error.hint)
         self.stderr = await self._tools.supervisor.tail(instance)
         await driver.trials.drop(spec.name)
         if instance.report.survivors:

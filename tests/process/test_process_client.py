@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervisord_py import errors
-from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
+from supervisord_py.errors import KeeperLostError, KeeperTimeoutError, PxError, StartFailedError
 from supervisord_py.keeper.protocol import MAX_FRAME, FrameSocket, close_fds
 from supervisord_py.process import keeper_client
 from supervisord_py.process.keeper_client import KeeperClient
@@ -196,7 +196,7 @@ async def test_a_late_answer_goes_with_its_descriptor(keeper: FakeKeeper, monkey
     keeper.answers["take_fd"] = None
     client = await keeper.connect()
     monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)  # only now: the greeting may take its time
-    with pytest.raises(KeeperLostError, match="did not answer `take_fd`"):
+    with pytest.raises(KeeperTimeoutError, match="did not answer `take_fd`"):
         await client.take_fd("n")
     asked = await keeper.is_asked("take_fd")  # maybe after we gave up
     read, write = os.pipe()
@@ -224,6 +224,134 @@ async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(keep
         await task
     assert os.read(read, 1) == b""
     os.close(read)
+
+
+async def test_an_answer_in_the_turn_of_its_deadline_counts_and_leaks_no_descriptor(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    keeper.answers["take_fd"] = None
+    client = await keeper.connect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        keeper.asked.clear()
+        task = asyncio.ensure_future(client.take_fd("n"))
+        asked = await eventually(lambda: keeper.asked)
+        read, write = os.pipe()
+        keeper.send({"id": asked[0]["id"], "ok": True, "fds": 1}, write)
+        os.close(write)
+        # In its next turn the loop reads the answer, and only then looks at the timer of the deadline.
+        now = loop.time()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "time", lambda moment=now: moment + 2 * keeper_client.CALL_SECONDS)
+            fd = await task
+        assert fd is not None
+        os.close(fd)
+        assert os.read(read, 1) == b"", "no other duplicate is open"
+        os.close(read)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("verb", ["hello", "list", "stop"])
+async def test_what_needs_an_outcome_is_asked_again_until_a_silent_keeper_answers(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    for name, seconds in {"CALL_SECONDS": 0.05, "KILL_SECONDS": 0.0, "SLACK_SECONDS": 0.05}.items():
+        monkeypatch.setattr(keeper_client, name, seconds)
+    monkeypatch.setattr(keeper_client, "ASK_AGAIN_SECONDS", 0.01)
+    answer = keeper.answers.pop(verb, {})
+    keeper.answers[verb] = None
+
+    async def request() -> KeeperClient:
+        client = keeper.client or await keeper.connect()
+        if verb == "list":
+            assert await client.list() == ()
+        elif verb == "stop":
+            assert await client.stop(KEY, grace_seconds=0.0, reason="stopped") == StopReport()
+        return client
+
+    for _ in range(2):
+        keeper.answers[verb] = None
+        count = sum(asked["verb"] == verb for asked in keeper.asked)
+        task = asyncio.create_task(request())
+
+        def asked_times(known: int = count) -> int:
+            return sum(asked["verb"] == verb for asked in keeper.asked) - known
+
+        await eventually(lambda: asked_times() == 1)
+        keeper.emit("ping")  # it speaks, and did not answer this one
+        if verb != "hello":
+            await eventually(lambda: keeper.client is not None and not keeper.client.is_silent)
+        keeper.answers[verb] = answer
+
+        async def answered(task: asyncio.Task[KeeperClient] = task) -> bool:
+            keeper.emit("ping")
+            return task.done()
+
+        await eventually(answered)
+        assert task.result().lost is False
+        assert asked_times() >= 2
+        if verb == "hello":
+            return
+
+
+async def test_a_silent_keeper_is_told_once_and_once_that_it_speaks_again(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.answers["stat"] = None
+    client = await keeper.connect()
+    told: list[str] = []
+    client.listen(lambda event: told.append(event["event"]))
+    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)
+    for _ in range(2):
+        told.clear()
+        for _ in range(2):
+            with pytest.raises(KeeperTimeoutError) as caught:
+                await client.stat([KEY])
+            assert (caught.value.kind, caught.value.status, caught.value.exit_code) == ("keeper_timeout", 504, 7)
+        assert (told, client.is_silent, client.lost) == (["silent"], True, False)
+        keeper.emit("ping")
+        await eventually(lambda: not client.is_silent)
+        assert told == ["silent", "speaks"]
+
+
+async def test_a_keeper_that_is_lost_while_it_is_silent_ends_what_is_asked_again(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.answers["list"] = None
+    client = await keeper.connect()
+    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)
+    asking = asyncio.create_task(client.list())
+    await eventually(lambda: client.is_silent)
+    keeper.hang_up()
+    with pytest.raises(KeeperLostError):
+        await asking
+    assert (client.lost, client.is_silent) == (True, False)
+
+
+async def test_who_must_answer_gives_up_on_a_silent_keeper_and_the_work_goes_on(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.answers["list"] = None
+    client = await keeper.connect()
+    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)
+    monkeypatch.setattr(keeper_client, "ASK_AGAIN_SECONDS", 0.01)
+    listed: list[Any] = []
+
+    async def work() -> int:
+        listed.append(await client.list())
+        return 7
+
+    for _ in range(2):
+        keeper.answers["list"] = None
+        listed.clear()
+        with pytest.raises(KeeperTimeoutError, match="not known whether x stopped"):
+            await client.unless_silent(work(), "x stopped")
+        assert listed == []
+        keeper.answers["list"] = {"children": []}
+        keeper.emit("ping")
+        await eventually(lambda: listed == [()])
+    assert await client.unless_silent(work(), "x stopped") == 7
 
 
 async def test_an_older_keeper_starts_nothing(keeper: FakeKeeper) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keeper.keeper_rig import PATIENCE, RealKeeper, alive
-from supervisord_py.errors import PxError, StartFailedError
+from supervisord_py.errors import KeeperTimeoutError, PxError, StartFailedError
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.process import program
+from supervisord_py.process import keeper_client, program
 from supervisord_py.process import supervisor as module
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import Instance, Note, Phase
@@ -38,6 +39,7 @@ class Scripts:
     def __init__(self, house: House) -> None:
         self.house = house
         self.script = SERVES
+        self.stop_seconds = 0.5  # of what is adopted
         self.said: list[tuple[str, str]] = []
 
     async def prepare(self, instance: Instance) -> ChildSpec:
@@ -58,7 +60,7 @@ class Scripts:
             await asyncio.wait([ended])
 
     def revive(self, child: Child, note: Note | None) -> Instance:
-        return Instance(child.key, child.unit, digest=note.digest if note else "", stop_seconds=0.5)
+        return Instance(child.key, child.unit, digest=note.digest if note else "", stop_seconds=self.stop_seconds)
 
     async def adopt(self, instance: Instance, note: Note) -> bool:
         if note.digest == "answers":
@@ -280,6 +282,135 @@ async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_d
         await late[0]
 
 
+# -- a keeper that does not answer for a while -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of the keeper give up early, so that a test need not wait for long."""
+    for name in ("CALL_SECONDS", "SPAWN_SECONDS", "SLACK_SECONDS", "KILL_SECONDS"):
+        monkeypatch.setattr(keeper_client, name, 0.3)
+    monkeypatch.setattr(keeper_client, "ASK_AGAIN_SECONDS", 0.01)
+
+
+@contextlib.contextmanager
+def silent(house: House) -> Iterator[None]:
+    """Have the keeper answer nothing meanwhile."""
+    os.kill(house.keeper.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(house.keeper.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stop_that_a_silent_keeper_does_not_answer_is_unknown_and_then_completed(house: House) -> None:
+    for _ in range(2):
+        instance = await house.started()
+        with silent(house):
+            stopping = house.supervisor.task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
+            with pytest.raises(KeeperTimeoutError):
+                await house.client.unless_silent(instance.stopped.wait(), "it stopped")
+            assert (instance.phase, alive(instance.pid or 0)) == (Phase.STOPPING, True)
+            assert ("gone", instance.key) not in house.driver.said, "no second one is started beside it"
+            assert (await house.row(instance.key)).reason is None
+        await stopping
+        assert (instance.phase, alive(instance.pid or 0)) == (Phase.COLD, False)
+        assert ((await house.row(instance.key)).reason, instance.error) == ("evicted_lru", None)
+        assert await house.client.list("thing:") == ()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_start_that_a_silent_keeper_does_not_answer_goes_on_as_one_process(house: House) -> None:
+    for _ in range(2):
+        instance = house.made()
+        with silent(house):
+            starting = asyncio.create_task(house.supervisor.start(house.driver, instance))
+            await eventually(lambda: house.client.is_silent)
+            assert instance.phase is Phase.STARTING
+        await starting
+        (child,) = await house.client.list("thing:")
+        assert (child.key, instance.phase, instance.pid) == (instance.key, Phase.READY, child.identity.pid)
+        await house.supervisor.stop(house.driver, instance, Reason.STOPPED)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_start_of_unknown_outcome_that_is_not_wanted_any_more_leaves_nothing(house: House) -> None:
+    for _ in range(2):
+        instance = house.made()
+        with silent(house):
+            instance.life = house.supervisor.task(house.supervisor.start(house.driver, instance))
+            await eventually(lambda: house.client.is_silent)
+            stopping = house.supervisor.task(house.supervisor.stop(house.driver, instance, Reason.STOPPED))
+            with pytest.raises(KeeperTimeoutError):
+                await house.client.unless_silent(instance.stopped.wait(), "it stopped")
+        await stopping
+        assert await house.client.list("thing:") == ()
+        assert ((await house.row(instance.key)).reason, instance.phase) == ("stopped", Phase.COLD)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_becomes_ready_or_dies_while_the_keeper_is_silent_is_recorded_as_it_was(house: House) -> None:
+    for _ in range(2):
+        instance = house.made()
+        await house.supervisor.start(house.driver, instance)
+        with silent(house):
+            await house.supervisor.became_ready(instance)
+            os.kill(instance.pid or 0, signal.SIGKILL)
+        await house.supervisor.wait(instance)
+        await house.supervisor.stop(house.driver, instance, None)
+        row = await house.row(instance.key)
+        assert (row.reason, row.signal, row.ready_at is not None) == ("signal", 9, True)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_control_plane_that_begins_while_the_keeper_is_silent_adopts_once_it_answers(house: House) -> None:
+    instance = await house.started()
+    for _ in range(2):
+        await house.vanish()
+        await asyncio.to_thread(house.keeper.end_control)
+        await house.open()
+        with silent(house):
+            adopting = asyncio.create_task(house.supervisor.adopt(house.driver))
+            await eventually(lambda: house.client.is_silent)
+        (adopted,) = await adopting
+        assert (adopted.key, adopted.pid, adopted.phase) == (instance.key, instance.pid, Phase.READY)
+    await house.supervisor.stop(house.driver, adopted, Reason.STOPPED)
+
+
+async def test_a_stop_keeps_its_reason_and_its_note_over_several_control_planes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.driver.script = DEAF
+    instance = await house.started()
+    house.driver.stop_seconds = instance.stop_seconds = 600
+    house.supervisor.task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
+
+    async def noted() -> bool:
+        child = await house.client.attach(instance.key)
+        return child is not None and "evicted_lru" in child.tag
+
+    await eventually(noted, "the keeper knows why it stops")
+    before = await house.client.attach(instance.key)
+    # Of what it only stops, the next control plane may know too little to write a note of its own.
+    monkeypatch.setattr(Instance, "note", lambda _: "")
+    for number in range(2):
+        assert await house.replace() == []
+
+        async def is_announced(count: int = number + 2) -> bool:
+            return (await house.told()).count("stopping") == count
+
+        await eventually(is_announced, "the stop is announced again")
+        # The keeper answers in order: it has taken in by now what was noted with that.
+        after = await house.client.attach(instance.key)
+        assert before is not None
+        assert after is not None
+        assert after.tag == before.tag
+    os.kill(instance.pid or 0, signal.SIGKILL)
+    await eventually(lambda: ("gone", instance.key) in house.driver.said)
+    assert (await house.row(instance.key)).reason == "evicted_lru"
+
+
 # -- short programs --------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +428,40 @@ async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_
     assert lines == ["out", "50%", "100%"]
     assert "out" not in repr(done)
     assert await house.client.list("program:") == ()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_program_that_a_silent_keeper_does_not_start_is_unknown_and_then_ended(house: House) -> None:
+    for _ in range(2):
+        with silent(house), pytest.raises(KeeperTimeoutError, match="program:test"):
+            await run(house, "import time; time.sleep(600)")
+
+        async def is_gone() -> bool:
+            return await house.client.list("program:") == ()
+
+        await eventually(is_gone)
+
+
+async def test_a_program_that_gets_only_one_of_two_pipes_is_a_failed_start_and_leaks_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pipe
+    for _ in range(2):
+        before = len(os.listdir("/proc/self/fd"))
+        given = [True]
+
+        def pipe(given: list[bool] = given) -> tuple[int, int]:
+            if not given:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            given.pop()
+            return real()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(program.os, "pipe", pipe)
+            with pytest.raises(StartFailedError, match="file descriptors left") as caught:
+                await run(house, "pass")
+        assert (caught.value.extra["errno"], bool(caught.value.hint)) == (errno.EMFILE, True)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_program_over_its_time_ends_with_its_tree_and_one_that_is_not_there_is_told(house: House) -> None:
