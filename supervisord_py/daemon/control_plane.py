@@ -269,7 +269,9 @@ class ControlPlane:
             case "stop":
                 self.end(Shutdown.STOP)
             case "silent":
-                self.degrade("keeper", f"{event['detail']}; what it was asked for since is unknown", "pxctl doctor")
+                pid = self.placement.caps.keeper_pid
+                detail = f"{event['detail']}; what became of that, and of later requests, is not known"
+                self.degrade("keeper", detail, f"kill -CONT {pid} if it is stopped: ps -o pid,stat,wchan,args -p {pid}")
             case "speaks":
                 self.recover("keeper")
             case "reload":

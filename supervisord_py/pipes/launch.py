@@ -402,9 +402,13 @@ def stdin_of(prompt: str) -> int:
     else:
         fd, path = tempfile.mkstemp()
         os.unlink(path)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(raw)
-    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(raw)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

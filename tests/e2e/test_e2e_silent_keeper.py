@@ -60,7 +60,8 @@ def silent(home: House) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(keeper, signal.SIGCONT)
 
 
 def log(home: House) -> list[dict[str, Any]]:
@@ -137,6 +138,36 @@ def test_a_start_whose_spawn_is_not_answered_goes_on_once_it_is(shared: PipeHous
         assert starting.result().status == 200
         assert len([pid for pid in bearing("PX_UNIT=tool:one") if pid in marked(shared.daemon_id)]) == 1
         assert shared.pxctl("stop", "one").returncode == 0
+
+
+def test_a_control_plane_that_is_killed_meanwhile_leaves_the_stop_to_the_next_one(shared: PipeHouse) -> None:
+    for _ in range(2):
+        pid = shared.run("one").json()["pid"]
+        brain = shared.pids()[1]
+        with silent(shared):
+            assert is_unknown(shared.pxctl("stop", "one"))
+            os.kill(brain, signal.SIGKILL)
+        gone(pid)
+        until(lambda: shared.answers() and shared.pids()[1] != brain, "the next one serves")
+        until(lambda: shared.status("one")["state"] == "cold", "the stop is completed")
+        assert shared.events("tool:one", "stopped")[-1]["reason"] == "stopped"
+        assert shared.status("one")["reason"] == "stopped"
+
+
+def test_a_keeper_that_dies_while_it_is_silent_leaves_nothing(impatient: dict[str, str]) -> None:
+    with pipes_house(start=False, **impatient) as home:
+        home.tool("one", server(PID))
+        for _ in range(2):
+            home.start()
+            pid = home.run("one").json()["pid"]
+            keeper = keeper_of(home)
+            with silent(home):
+                assert is_unknown(home.pxctl("stop", "one"))
+                os.kill(keeper, signal.SIGKILL)
+            assert home.process is not None
+            assert home.process.wait(60) == -signal.SIGKILL
+            gone(pid)
+            home.wait_gone()
 
 
 # -- pipes -----------------------------------------------------------------------------------------
