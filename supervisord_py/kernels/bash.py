@@ -54,6 +54,7 @@ class ShellInstance(Instance):
         self.code_file: Path
         self.out = -1  # descriptor of its output, until it is spawned
         self.decided = asyncio.Event()  # the process is there, or will never be
+        self.due_signal: signal.Signals | None = None  # for it, as soon as it is there: nobody waits any more
 
     def note(self) -> str:
         return self.session.tag
@@ -123,7 +124,15 @@ class BashHandle:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
-        """Run a cell; one that cannot be started failed with the error `StartFailed`."""
+        """Run a cell; one that cannot be started failed with the error `StartFailed`.
+
+        Raises KeeperTimeoutError if it is not known whether the cell before it has ended.
+        """
+        if self._cell is not None and not self._cell.done():
+            # Its call gave up, because the keeper did not answer. Two at a time are one too many.
+            last = asyncio.wait({self._cell})
+            unit = self.launch.unit
+            await self._supervisor.placement.unless_silent(last, f"the last cell of {unit} ended", unit=unit)
         if is_sent and self.shell is None:
             if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
                 return reply
@@ -152,6 +161,9 @@ class BashHandle:
             shell.decided.set()
             if shell.out >= 0:
                 os.close(shell.out)
+        if shell.due_signal is not None:
+            with contextlib.suppress(ConflictError, UnknownUnitError, KeeperTimeoutError):
+                await self._supervisor.placement.signal_group(shell.key, shell.due_signal)
         return await self._see_out(shell, cell)
 
     async def _see_out(self, shell: ShellInstance, cell: ExecuteRequest) -> Reply:
@@ -200,8 +212,12 @@ class BashHandle:
 
     async def _signal(self, number: signal.Signals) -> str:
         if (shell := self.shell) is not None:
-            spawned = shell.decided.wait()
-            await self._supervisor.placement.unless_silent(spawned, "the cell was started", unit=self.launch.unit)
+            try:
+                spawned = shell.decided.wait()
+                await self._supervisor.placement.unless_silent(spawned, "the cell was started", unit=self.launch.unit)
+            except KeeperTimeoutError:
+                shell.due_signal = number
+                raise
             with contextlib.suppress(ConflictError, UnknownUnitError):
                 await self._supervisor.placement.signal_group(shell.key, number)
                 return number.name.lower()

@@ -251,6 +251,11 @@ def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | 
             how = f"ended {by}"
         elif end.variables is Variables.LOST:
             how = f"the kernel was killed {by}; all variables are lost"
+        problem = end.steps[-1].detail if end.steps else None
+        if end.reply is None and problem is not None:
+            # The last step failed, and nobody said that the cell is over.
+            lost = "" if end.is_stateless else "; all variables are lost"
+            how = f"it is not known whether it has ended, {problem}{lost}"
         return f"{where} {why}: {how}.{left}"
     if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
         why, _, _ = end.error.value.partition("\n")

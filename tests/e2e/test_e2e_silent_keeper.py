@@ -148,7 +148,8 @@ def test_a_control_plane_that_is_killed_meanwhile_leaves_the_stop_to_the_next_on
             assert is_unknown(shared.pxctl("stop", "one"))
             os.kill(brain, signal.SIGKILL)
         gone(pid)
-        until(lambda: shared.answers() and shared.pids()[1] != brain, "the next one serves")
+        gone(brain)
+        until(shared.answers, "the next one serves")
         until(lambda: shared.status("one")["state"] == "cold", "the stop is completed")
         assert shared.events("tool:one", "stopped")[-1]["reason"] == "stopped"
         assert shared.status("one")["reason"] == "stopped"
@@ -289,6 +290,27 @@ def test_a_kernel_is_not_started_meanwhile_and_works_afterwards(impatient: dict[
             assert until(lambda: calls.ask("other", "print(2)").ok, "it runs")
             assert calls.value("k", "print(x)") == "1"
             calls.end("other")
+
+
+def test_a_shell_cell_that_is_given_up_meanwhile_ends_before_the_next_one_begins(
+    impatient: dict[str, str],
+) -> None:
+    with pipes_house(**{**QUICK, **impatient, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1"}) as home:
+        calls = Calls(home)
+        trace = home.home / "trace"
+        assert calls.ask("k", "true", language="bash").ok
+        for _ in range(2):
+            trace.unlink(missing_ok=True)
+            with silent(home):
+                cell = f"sleep 600; echo never > {trace}"
+                told = calls.ask("k", cell, language="bash", timeout=0.5)
+                assert (told["status"], "not known whether it has ended" in told.told) == ("timed_out", True), told.told
+                again = calls.ask("k", "true", language="bash", timeout=5)
+                assert "not known whether the last cell" in again.told, again.told
+            until(lambda: not is_degraded(home), "the keeper answers")
+            assert calls.ask("k", "true", language="bash").ok
+            ours = set(bearing("PX_UNIT=kernel:k")) & set(marked(home.daemon_id))
+            assert (ours, trace.exists()) == (set(), False)
 
 
 # -- zygotes ---------------------------------------------------------------------------------------
