@@ -403,6 +403,8 @@ class ControlPlane:
         """End as the strongest wish says, and return it."""
         try:
             if self.wish is Shutdown.REPLACE:
+                await self._keeper_answers()
+            if self.wish is Shutdown.REPLACE:
                 await self._stop_listening()
             if self.wish is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
                 await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
@@ -422,6 +424,10 @@ class ControlPlane:
             await self._record_loss()
         return self.wish
 
+    async def _keeper_answers(self) -> None:
+        """Wait until the keeper answers, and serve meanwhile: before that nobody else can, and nothing can end."""
+        await self.placement.until_known(lambda: self.placement.stat(()))
+
     async def _order(self, verb: str, **members: Any) -> None:
         """Give the keeper the last order, again until it answers: if it dies first, we are the ones who clean up."""
         await self.placement.until_known(lambda: self.placement.ask(verb, **members))
@@ -435,6 +441,7 @@ class ControlPlane:
         await first_of(closing, self._keeper_lost.wait())
         if self.wish is Shutdown.KEEPER_LOST:
             raise KeeperLostError("the keeper died during the stop")
+        await self._keeper_answers()
         await self._stop_listening()
 
     async def _stop_listening(self) -> None:

@@ -337,7 +337,7 @@ class Supervisor:
         if instance.child is None or not instance.logged:
             return ""
         end = instance.record.log_end if instance.record else None
-        if end is None:
+        if end is None and not self.placement.is_silent:
             with contextlib.suppress(PxError):  # what was written before it answers, the keeper has put into the log
                 await self.placement.stat([])
         raw = await asyncio.to_thread(self._read_tail, instance.unit, instance.child.log_position, end, since)

@@ -91,7 +91,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         "launcher": FakeLauncher(Catalog([tools]), of_tools),
         "kernels": FakeKernels(cells),
         "pipes": FakePipes(),
-        "placement": SimpleNamespace(log_dir=str(logs), caps=caps, stats=stats, stat=stat),
+        "placement": SimpleNamespace(log_dir=str(logs), caps=caps, stats=stats, stat=stat, is_silent=False),
         "control": SimpleNamespace(stopping=False, degraded={}, stop=lambda: None),
     }
     context = ApiContext(ledger=ledger, events=events, config=api, **rooms)

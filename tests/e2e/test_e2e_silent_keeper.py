@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.house import QUICK, House, Later, alive, gone, server, until
+from e2e.house import QUICK, House, Later, alive, gone, house, server, until
 from e2e.kernel_house import Calls
 from e2e.pipe_house import SETTINGS, PipeHouse, pipes_house
 from waiting import bearing, marked
@@ -223,6 +223,8 @@ def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written
                 done = home.pxctl("daemon", "stop", "--timeout", "4")
                 assert (done.returncode, "not known whether pxd stops" in done.stderr) == (7, True), done
                 assert alive(pid)
+                assert home.pxctl("status").returncode == 0
+                assert home.pxctl("daemon", "stop", "--timeout", "1").returncode == 7
             assert home.process is not None
             assert home.process.wait(60) == 0
             gone(pid)
@@ -232,6 +234,20 @@ def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written
             assert [each["event"] for each in home.events("tool:one")][-1] == "stopped"
             assert home.status("one")["reason"] == "shutdown"
             assert home.stop() == 0
+
+
+def test_a_daemon_without_units_serves_until_its_silent_keeper_can_end_it(impatient: dict[str, str]) -> None:
+    with house({**QUICK, **impatient}) as home:
+        for _ in range(2):
+            home.start()
+            with silent(home):
+                for _ in range(2):
+                    done = home.pxctl("daemon", "stop", "--timeout", "2")
+                    assert (done.returncode, "not known whether pxd stops" in done.stderr) == (7, True), done
+                assert home.pxctl("status").returncode == 0
+            assert home.process is not None
+            assert home.process.wait(60) == 0
+            home.wait_gone()
 
 
 def test_a_stop_keeps_its_reason_over_two_crashes_of_the_control_plane(shared: PipeHouse) -> None:
