@@ -58,7 +58,8 @@ OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
-_SILENT_HINT = "once the keeper answers, what was asked is completed; `pxctl doctor` shows whether it does"
+_SILENT_HINT = "ask again once the keeper answers: `pxctl doctor` shows whether it does"
+_GOES_ON_HINT = "it goes on, and is completed once the keeper answers: `pxctl doctor` shows whether it does"
 _log = structlog.get_logger(__name__)
 
 
@@ -255,7 +256,7 @@ class KeeperClient:
         task.add_done_callback(self._background.discard)
         task.add_done_callback(_log_failure)
         detail = f"It is not known whether {what}: the keeper does not answer."
-        raise KeeperTimeoutError(detail, hint=_SILENT_HINT, unit=unit)
+        raise KeeperTimeoutError(detail, hint=_GOES_ON_HINT, unit=unit)
 
     def _mark_silent(self, detail: str) -> None:
         was_silent = self._silent.is_set()
