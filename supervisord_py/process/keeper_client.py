@@ -205,8 +205,10 @@ class KeeperClient:
     async def upgrade(self, *, always: bool = False) -> str | None:
         """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not.
 
-        A trial of it comes first; with `always` also where it is the version that runs.
+        A trial of it comes first; with `always` also where it is the version that runs. That takes long, so a keeper
+        that is silent is found out by a question that it answers at once.
         """
+        await self.stat([])
         return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS, always=always)).get("version")
 
     async def drop_fd(self, name: str) -> None:

@@ -10,8 +10,8 @@ It is ready as soon as one of these says so; an early exit ends the wait at once
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
 - An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
-  without the path (404): it accepts, so it is ready. A question without an answer holds nothing up: another one is asked
-  beside it. Where the tool binds by itself, the listener that answers must belong to the child's tree.
+  without the path (404): it accepts, so it is ready. A question without an answer holds nothing up: another one is
+  asked beside it. Where the tool binds by itself, the listener that answers must belong to the child's tree.
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
 tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the question comes after the shim's report

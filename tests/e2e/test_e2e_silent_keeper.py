@@ -201,7 +201,7 @@ def test_orders_for_the_daemon_are_refused_meanwhile_and_its_control_plane_stays
     for _ in range(2):
         with silent(shared):
             done = shared.pxctl("daemon", "restart")
-            assert (done.returncode, "did not answer `upgrade`" in done.stderr) == (7, True)
+            assert (done.returncode, "the keeper did not answer" in done.stderr) == (7, True)
             assert shared.pxctl("daemon", "reload").returncode == 0
             assert shared.pxctl("status").returncode == 0
         until(lambda: not is_degraded(shared), "the keeper answers")
