@@ -92,7 +92,8 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     with log:
         before = log.tell()
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        # The umask is passed on: pxd closes its own files to others, and what it starts gets the user's.
+        # The umask is passed on: pxd closes its own files to others, and what it starts gets the
+        # user's.
         child = subprocess.Popen(argv, env=env, start_new_session=True, **settings)
     try:
         _await_answer(Client(invocation.socket_path), child, timeout)

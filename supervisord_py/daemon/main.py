@@ -111,7 +111,8 @@ def _start(flags: Flags) -> NoReturn:
         loaded = recall_valid(paths.run_dir)
     if loaded is None or loaded.stamp != flags.stamp():
         loaded = _validate(flags)
-    # From here on the daemon's own files are its user's alone; children get the umask and the limit that were there.
+    # From here on the daemon's own files are its user's alone; children get the umask and the limit
+    # that were there.
     umask = os.umask(0o077)
     make_places(paths)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only.

@@ -1,11 +1,13 @@
 """The descriptors that the keeper stores by name for the control plane, some of them out of sight.
 
-`fuser -k PORT/tcp` and `lsof -ti :PORT | xargs kill` end every process that has a socket of that port in its
-/proc/PID/fd. A tool that frees "its" port before it binds it must not end the daemon so. On Linux a listening socket is
-therefore kept *in flight*: it was sent into one end of a pair of Unix sockets and stays queued there (unix(7),
-SCM_RIGHTS). A receive with MSG_PEEK gives a new descriptor of it and leaves the queued one where it is.
+`fuser -k PORT/tcp` and `lsof -ti :PORT | xargs kill` end every process that has a socket of that
+port in its /proc/PID/fd. A tool that frees "its" port before it binds it must not end the daemon
+so. On Linux a listening socket is therefore kept *in flight*: it was sent into one end of a pair of
+Unix sockets and stays queued there (unix(7), SCM_RIGHTS). A receive with MSG_PEEK gives a new
+descriptor of it and leaves the queued one where it is.
 
-Elsewhere, and where the system refuses to have one more in flight (ETOOMANYREFS), the descriptor itself is kept.
+Elsewhere, and where the system refuses to have one more in flight (ETOOMANYREFS), the descriptor
+itself is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class DescriptorStore:
     def take(self, name: str) -> int:
         """Return a new descriptor, not inheritable, of what is stored under a name.
 
-        Raises KeyError: there is nothing of that name, or no more; OSError: too many descriptors are open.
+        Raises KeyError: there is nothing of that name, or no more; OSError: too many descriptors
+        are open.
         """
         if name in self._plain:
             return os.dup(self._plain[name])

@@ -330,8 +330,8 @@ class Pool:
     def start_again(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that an instance never became ready, but may come up in another way.
 
-        Whoever waits goes on waiting: once it is gone the next start begins at once, if anybody waits then. The caller
-        sees to it that this comes to an end.
+        Whoever waits goes on waiting: once it is gone the next start begins at once, if anybody
+        waits then. The caller sees to it that this comes to an end.
         """
         if slot := self._present(unit, serial, Phase.STARTING):
             self._stop(slot, None)

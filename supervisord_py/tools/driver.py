@@ -9,21 +9,24 @@ The three ways to listen (CONTRACT §5):
 It is ready as soon as one of these says so; an early exit ends the wait at once:
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
-- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
-  without the path (404): it accepts, so it is ready. A question without an answer holds nothing up: another one is
-  asked beside it. Where the tool binds by itself, the listener that answers must belong to the child's tree.
+- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is
+  that of a tool without the path (404): it accepts, so it is ready. No answer holds nothing up:
+  another question is put beside. Where the tool binds by itself, the listener that answers must
+  belong to the child's tree.
 
-Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
-tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the question comes after the shim's report
-of the bind: until then this process must not be a client of the port, which the tool may free first (`lsof -ti :PORT`).
+Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool
+accepts; a port is tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the
+question comes after the shim's report of the bind: until then this process must not be a client of
+the port, which the tool may free first (`lsof -ti :PORT`).
 
-A tool that was ever started or is adopted has one listening socket on 127.0.0.1. It outlives every instance and the
-control plane too (the keeper has it), so the port is stable, nobody else can take it, and requests wait in its
-backlog instead of being refused. Only an instance accepts.
+A tool that was ever started or is adopted has one listening socket on 127.0.0.1. It outlives every
+instance and the control plane too (the keeper has it), so the port is stable, nobody else can take
+it, and requests wait in its backlog instead of being refused. Only an instance accepts.
 
-Not every program fits a socket that listens before it was started: the server may be another process, bind without
-Python, or look first whether its port is free. A start in handover that fails in such a way (`may_be_the_handover`) is
-tried once more with a plain port, by the service, which remembers what came of it.
+Not every program fits a socket that listens before it was started: the server may be another
+process, bind without Python, or look first whether its port is free. A start in handover that fails
+in such a way (`may_be_the_handover`) is tried once more with a plain port, by the service, which
+remembers what came of it.
 """
 
 from __future__ import annotations
@@ -95,9 +98,10 @@ class Observer(Protocol):
 def observe(listening: socket.socket) -> Observer:
     """Return an observer of a listening socket, which the caller may close.
 
-    On Linux this is an epoll of its own: a registration lives as long as the open file description does, and the keeper
-    has another descriptor of that (epoll(7), Q6). So this process holds no socket of a tool's port: it would be ended
-    with it by `fuser -k PORT/tcp`. Elsewhere it is a duplicate.
+    On Linux this is an epoll of its own: a registration lives as long as the open file description
+    does, and the keeper has another descriptor of that (epoll(7), Q6). So this process holds no
+    socket of a tool's port: it would be ended with it by `fuser -k PORT/tcp`. Elsewhere it is a
+    duplicate.
     """
     if not hasattr(select, "epoll"):
         return listening.dup()
@@ -129,8 +133,8 @@ class Listeners:
     async def get(self, tool: str) -> int:
         """Return the port of the tool's socket: that which the keeper has, or a new one.
 
-        One that was lost, or was shut down while nobody used it (`ss -K`), is made again on the same port, if that is
-        free.
+        One that was lost, or was shut down while nobody used it (`ss -K`), is made again on the
+        same port, if that is free.
 
         Raises OSError: there is no socket; KeeperLostError: the keeper is gone; KeeperTimeoutError: it is silent.
         """
@@ -546,12 +550,12 @@ async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
     patience = QUESTION_SECONDS
     while True:
         if len(instance.questions) < QUESTIONS_MAX:
-            # A task of its own, which is never cancelled: hanging up in the middle of the answer would put a traceback
-            # into the tool's log. It ends with the instance at the latest.
+            # A task of its own, which is never cancelled: hanging up in the middle of the answer
+            # would put a traceback into the tool's log. It ends with the instance at the latest.
             question = asyncio.create_task(upstream.healthz())
             instance.questions.add(question)
-        # A server may swallow what comes a moment before its handler is there: the next question does not wait for the
-        # answer to this one, which may be slow all the same.
+        # A server may swallow what comes a moment before its handler is there: the next question
+        # does not wait for the answer to this one, which may be slow all the same.
         done, _ = await asyncio.wait(instance.questions, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         instance.questions -= done
         for question in done:
@@ -578,10 +582,11 @@ async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
 
 
 async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tuple[str, int]]:
-    """Return once it shows that a program does not take the socket that was handed over; see `may_be_the_handover`.
+    """Return once it shows that a program does not take the socket that was handed over.
 
-    That is so while it has not bound its port, but listens elsewhere (it took its port for another's), or, after a
-    third of its time, has started other processes (in which nothing binds for it). Returns where it listens.
+    That is so while it has not bound its port, but listens elsewhere (it took its port for
+    another's), or, after a third of its time, has started other processes (in which nothing binds
+    for it). Returns where it listens.
     """
     if instance.spec.listen != "handover":
         await asyncio.Event().wait()
@@ -600,9 +605,10 @@ async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tup
 
 
 def may_be_the_handover(instance: ToolInstance) -> bool:
-    """Say whether a start that failed may come up with a plain port: a process was there, and its end is its own.
+    """Say whether a start that failed may come up with a plain port: its process ended by itself.
 
-    Not after a limit, a stop that was asked for, or an answer to `/healthz`, which proves that the socket was taken.
+    Not after a limit, a stop that was asked for, or an answer to `/healthz`, which proves that the
+    socket was taken.
     """
     if instance.spec.listen != "handover" or instance.child is None or instance.error is None or instance.healthz:
         return False

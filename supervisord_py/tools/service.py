@@ -259,7 +259,8 @@ class Tools:
     def _start_plainly(self, instance: ToolInstance, error: PxError) -> None:
         """Have whoever waits for a failed start wait for one with a plain port, once.
 
-        Only a start in handover comes here, and the next one is none, until the declaration changes.
+        Only a start in handover comes here, and the next one is none, until the declaration
+        changes.
         """
         name = instance.name
         self.states.remember(

@@ -1,11 +1,12 @@
 """Runs a tool's own program in the tool's own interpreter, and gives it the daemon's listening socket at `bind`.
 
-Law: the program finds what `python main.py --port N` would give it. Standard library only, Python 3.8 or later; nothing
-of this package is imported, because the interpreter is the tool's. Nothing else is imported either that Python's own
-start has not imported: a module of the tool may have the name of one of the standard library.
+Law: the program finds what `python main.py --port N` would give it. Standard library only, Python
+3.8 or later; nothing of this package is imported, because the interpreter is the tool's. Nothing
+else is imported either that Python's own start has not imported: a module of the tool may have the
+name of one of the standard library.
 
-Differences that remain: descriptor N, the command line that ps(1) shows, this file's frames below the program's own
-(`inspect.stack`), and an entry of `sys.meta_path` until `socket` is imported.
+Differences that remain: descriptor N, the command line that ps(1) shows, this file's frames below
+the program's own (`inspect.stack`), and an entry of `sys.meta_path` until `socket` is imported.
 
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
     python shim.py --px-zygote N        imports PX_PRELOAD and forks such tools: see zygote/main.py
@@ -16,12 +17,14 @@ takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` g
 Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking mode that the
 tool had asked for is set again after each substitution. Descriptor N itself does not survive exec.
 
-The first substitution is reported as X_PX_BOUND=1 on NOTIFY_SOCKET: from then on somebody may connect to the port.
+The first substitution is reported as X_PX_BOUND=1 on NOTIFY_SOCKET: from then on somebody may
+connect to the port.
 """
 
 import sys
 
-# No `from __future__ import annotations`: that is a module, which Python's own start does not import.
+# No `from __future__ import annotations`: that is a module, which Python's own start does not
+# import.
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # This folder must not shadow the standard library for the imports below, nor for the tool's.
@@ -216,7 +219,8 @@ def _report(error: BaseException) -> None:
         sys.last_exc = error
     sys.excepthook(type(error), error, trace)
     if isinstance(error, KeyboardInterrupt):
-        # Python ends itself by SIGINT then, after its exit functions: it has to see the exception for that.
+        # Python ends itself by SIGINT then, after its exit functions: it has to see the exception
+        # for that.
         sys.excepthook = lambda *_: None
         raise error
     raise SystemExit(1)

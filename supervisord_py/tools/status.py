@@ -20,10 +20,11 @@ from supervisord_py.tools.driver import ToolInstance
 class PlainPort(StrEnum):
     """Whether a tool's starts get a plain port, because one with the handed-over socket failed.
 
-    NO to TRYING: such a start failed. TRYING to PROVEN: the next one, with a plain port, came up, so that all that
-    follow are like it. TRYING to FAILED: that one failed as well, so the fault is not the socket's; starts have a plain
-    port until one comes up, which costs one process each, not two. FAILED to NO: one came up, and the next one gets the
-    socket again. Another declaration begins with NO.
+    NO to TRYING: such a start failed. TRYING to PROVEN: the next one, with a plain port, came up,
+    so that all that follow are like it. TRYING to FAILED: that one failed as well, so the fault is
+    not the socket's; starts have a plain port until one comes up, which costs one process each, not
+    two. FAILED to NO: one came up, and the next one gets the socket again. Another declaration
+    begins with NO.
     """
 
     NO = "no"

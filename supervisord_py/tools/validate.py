@@ -253,7 +253,8 @@ class _Trial:
         except PxError as error:
             if not may_be_the_handover(self._instance):
                 raise
-            # As a request would have it: once more with a plain port, whose error would be the true one.
+            # As a request would have it: once more with a plain port, whose error would be the true
+            # one.
             trouble = error.detail
             await self._tools.supervisor.stop(self._tools.driver, self._instance, None)
             self._instance = self._new_instance(with_plain_port(self._instance.spec))
