@@ -316,6 +316,8 @@ class Tools:
             self._instances.pop(instance.serial, None)
             self._watch_port(name)
             self._tell(self.pool.gone, name, instance.serial)
+            if self._retried.get(name) is instance:  # nobody waits any more, or others come first
+                del self._retried[name]
 
     def _watch_port(self, name: str) -> None:
         """Start a cold tool for whoever connects to its port without asking us (as socket activation does)."""
