@@ -27,7 +27,9 @@ from yarl import URL
 
 from supervisord_py import errors
 from supervisord_py.api.auth import admit_bearer, foreigner
+from supervisord_py.api.bodies import BodyBudget, discard, too_large
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
+from supervisord_py.api.listening import Listener
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
@@ -37,12 +39,17 @@ _log = structlog.get_logger(__name__)
 
 TCP_CONNECTIONS = 128
 FIRST_REQUEST_SECONDS = 10.0
-BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
+IDLE_SECONDS = 0.1  # between an answer and the next request that is here already: far more than it takes
 JUPYTER = "/jupyter"
-MAX_BODY = "tools.max_body_bytes"
 _REQUEST_ID: web.RequestKey[str] = web.RequestKey("px.request_id", str)
 _ROUTE: web.RequestKey[str] = web.RequestKey("px.route", str)
 _ANSWER: web.RequestKey[web.StreamResponse] = web.RequestKey("px.answer", web.StreamResponse)
+_ASCII_HEADERS = (
+    "Accept", "Accept-Language", "Authorization", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "Traceparent",
+    "Tracestate", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol",
+    "Sec-WebSocket-Extensions",
+)  # fmt: skip
+"""Headers that are read here, or passed on to a tool. In others any byte may stand: they are not looked at."""
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CLIENT_GONE = 499
 
@@ -61,7 +68,7 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
     Requests under way then have the `drain_seconds` of the context. A client that goes away cancels its request.
     """
     config = context.config
-    live = Live(config.drain_seconds)
+    live = Live(config.drain_seconds, BodyBudget(config.max_body_bytes))
     app = web.Application(client_max_size=config.max_body_bytes)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
@@ -72,9 +79,9 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
     app.on_cleanup.append(live.finish)
     runner = _Runner(app, config, live)
     await runner.setup()
-    for listener in listeners:
-        if listener is not None:  # serving calls listen(2) again, which sets the backlog anew
-            await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    for listening in listeners:
+        if listening is not None:
+            await Listener(runner, listening).start()
     return runner
 
 
@@ -88,7 +95,7 @@ class _Runner(web.AppRunner):
         answer: Any = _answer_every_failure(made.request_handler, self._config, self._live)
 
         def routed(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> web.BaseRequest:
-            protocol.has_asked = True
+            protocol.asked += 1
             if protocol.is_tcp or message.path.startswith("/px/"):
                 path = routed_path(message.path, is_tcp=protocol.is_tcp)
                 message = message._replace(path=path, url=URL(path, encoded=True))
@@ -99,14 +106,24 @@ class _Runner(web.AppRunner):
 
 class _Server(web.Server):
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type] # None: none
+        # Bodies are decompressed in bodies.py, which also sees whether they are whole.
+        options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
+        return _Connection(self, loop=asyncio.get_running_loop(), **options)
 
 
 class _Connection(RequestHandler):
-    """One connection. Of the loopback listener there are so many, and none that asks nothing for long."""
+    """One connection. Of the loopback listener there are TCP_CONNECTIONS at most; none may stay silent for long.
 
-    is_tcp = has_asked = False
-    refusal: PxError | None = None  # of all requests: who is at the other end of the Unix socket may not ask
+    Where there are too many, the oldest one that has not shown the token gives way, so that strangers who hold
+    connections open cannot keep the token's owner out.
+    """
+
+    is_tcp = False
+    is_admitted = False  # a request on it had the token
+    asked = 0  # requests that began
+    answered = 0  # requests whose answer is complete
+    refusal: PxError | None = None  # of all requests: the peer of the Unix socket may not ask
+    has_said_all = False  # the client has closed its side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -114,14 +131,17 @@ class _Connection(RequestHandler):
         self.is_tcp = connection.family != socket.AF_UNIX
         if not self.is_tcp:
             self.refusal = foreigner(connection)
+            return
         server: Any = self._manager
-        if self.is_tcp and sum(each.is_tcp for each in server.connections) > TCP_CONNECTIONS:
-            self.force_close()
-        elif self.is_tcp:
-            self._loop.call_later(FIRST_REQUEST_SECONDS, self._end_unless_asked)
+        others = [each for each in server.connections if each.is_tcp and each.transport is not None]
+        if len(others) > TCP_CONNECTIONS:
+            # `server.connections` has them in the order in which they came.
+            strangers = (each for each in others if not each.is_admitted)
+            next(strangers, self).force_close()
+        self._loop.call_later(FIRST_REQUEST_SECONDS, self._end_unless_asked)
 
     def _end_unless_asked(self) -> None:
-        if not self.has_asked:
+        if not self.asked:
             self.force_close()
 
     def eof_received(self) -> bool:  # type: ignore[override] # True: go on writing
@@ -130,8 +150,26 @@ class _Connection(RequestHandler):
             return False
         looking = select.poll()
         looking.register(self.transport.get_extra_info("socket").fileno(), 0)
-        self.close()  # after the answer
+        self.has_said_all = True
+        self.close_when_idle()
         return not looking.poll(0)
+
+    def count_answer(self) -> None:
+        self.answered += 1
+        self.close_when_idle()
+
+    def close_when_idle(self) -> None:
+        """Close once a client that says no more has all answers: requests may wait that came in one piece."""
+        if self.has_said_all and self.answered == self.asked:
+            self._loop.call_later(IDLE_SECONDS, self._close_if_idle, self.asked)
+
+    def _close_if_idle(self, asked: int) -> None:
+        if self.transport is None or not self.asked == asked == self.answered:
+            return
+        if self.transport.get_write_buffer_size():
+            self.close_when_idle()
+        else:
+            self.force_close()
 
 
 def routed_path(path: str, *, is_tcp: bool) -> str:
@@ -154,25 +192,42 @@ def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
         given = request.headers.get("X-Request-Id")
         request[_REQUEST_ID] = given if given and _ACCEPTABLE_ID.fullmatch(given) else secrets.token_hex(8)
         status = _CLIENT_GONE
+        asker: Any = request.protocol
         try:
             try:
-                asker: Any = request.protocol
                 if asker.refusal is not None:
                     raise asker.refusal
                 if asker.is_tcp:
                     token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
                     admit_bearer(request.headers, config.tcp, token)
+                    asker.is_admitted = True
+                _check_headers(request)
                 if (request.content_length or 0) > config.max_body_bytes:
-                    raise _too_large(config)
+                    raise too_large(config.max_body_bytes)
                 response: web.StreamResponse = await handler(request)
             except Exception as error:
                 response = await _fail(request, error, config)
             status = response.status
+            if asker.has_said_all:  # the answer must have gone out before the connection counts as idle
+                await response.prepare(request)
+                await response.write_eof()
+            if asker.is_tcp and not asker.is_admitted:
+                response.force_close()
             return response
         finally:
+            asker.count_answer()
             live.requests[request.get(_ROUTE, "unmatched"), status] += 1
 
     return answer
+
+
+def _check_headers(request: web.Request) -> None:
+    """Refuse bytes that are not ASCII in the headers that count. Raises BadRequestError, with the header's name."""
+    for name in _ASCII_HEADERS:
+        value = request.headers.get(name)
+        if value is not None and not value.isascii():
+            detail = f"The header {name} has characters that are not ASCII."
+            raise errors.BadRequestError(detail, hint="a header's value is printable ASCII (RFC 9110, 5.5)")
 
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
@@ -192,21 +247,36 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         request[_ROUTE] = name
         if begins and context.control.stopping:
             raise errors.ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
-        call, headers, handler = ApiCall(request, context, live), request.headers, handler_of(route.handler)
-        given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
-        if handler.body is not None:
-            given["body"] = read_body(handler.body, await request.read())
-        key = headers.get("Idempotency-Key") if method == "POST" else None
-        begin = partial(handler.answer, call, **given)
-        work: Coroutine[Any, Any, Answer]
-        if key is None or ("resumes" in rules and headers.get("Last-Event-ID")):
-            work = begin()
-        else:
-            from supervisord_py.api.idempotency import answer_once  # which few ask for
+        held = live.bodies.hold()
+        going_on: asyncio.Task[Answer] | None = None
+        try:
+            call = ApiCall(request, context, live, held)
+            headers, handler = request.headers, handler_of(route.handler)
+            given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
+            if handler.body is not None:
+                given["body"] = read_body(handler.body, await call.body())
+            key = headers.get("Idempotency-Key") if method == "POST" else None
+            begin = partial(handler.answer, call, **given)
+            work: Coroutine[Any, Any, Answer]
+            if key is None or ("resumes" in rules and headers.get("Last-Event-ID")):
+                work = begin()
+            else:
+                from supervisord_py.api.idempotency import answer_once  # which few ask for
 
-            work = answer_once(call, key, begin, respond, streams="streams" in rules)
-        found = await (asyncio.shield(live.detach(work)) if "outlives" in rules else work)
-        return found if isinstance(found, web.StreamResponse) else respond(found)
+                work = answer_once(call, key, begin, respond, streams="streams" in rules)
+            if "outlives" in rules:
+                going_on = live.detach(work)
+                found = await asyncio.shield(going_on)
+            else:
+                found = await work
+            return found if isinstance(found, web.StreamResponse) else respond(found)
+        finally:
+            # Whoever still refers to the request, in an error's traceback for example, must not keep its body.
+            discard(request)
+            if going_on is None or going_on.done():
+                held.release()
+            else:
+                going_on.add_done_callback(lambda _: held.release())
 
     return endpoint
 
@@ -247,12 +317,6 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
     return begun
 
 
-def _too_large(config: ApiConfig) -> errors.TooLargeError:
-    detail = f"The body is over the limit of {config.max_body_bytes} bytes."
-    hint = f"raise the setting {MAX_BODY}, or send less"
-    return errors.TooLargeError(detail, hint=hint, limit_bytes=config.max_body_bytes, setting=MAX_BODY)
-
-
 def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> PxError:
     if isinstance(refusal, web.HTTPNotFound):
         return UnknownRouteError(f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json")
@@ -261,7 +325,7 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
         detail = f"{path[:200]!r} does not answer to {refusal.method[:20]}."
         return MethodNotAllowedError(detail, hint=f"use {' or '.join(allowed)}", allow=allowed)
     if isinstance(refusal, web.HTTPRequestEntityTooLarge):
-        return _too_large(config)
+        return too_large(config.max_body_bytes)
     error = errors.BadRequestError(f"The request was refused: {refusal.reason}.")
     error.status = refusal.status
     return error

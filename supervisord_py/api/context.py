@@ -19,6 +19,7 @@ import structlog
 from aiohttp import web
 
 from supervisord_py.api.auth import TcpAccess
+from supervisord_py.api.bodies import BodyBudget, HeldBody, receive
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import CallEvent
@@ -69,11 +70,17 @@ class ApiCall(NamedTuple):
     request: web.Request
     context: ApiContext
     live: Live
+    held: HeldBody
+
+    async def body(self) -> bytes:
+        """Return the body of the request. Errors as of `bodies.receive`."""
+        return await receive(self.request, self.held, self.context.config.max_body_bytes)
 
 
 class Live:
-    def __init__(self, drain_seconds: float) -> None:
+    def __init__(self, drain_seconds: float, bodies: BodyBudget) -> None:
         self._drain_seconds = drain_seconds
+        self.bodies = bodies
         self.closing = asyncio.Event()  # set when followed streams must end
         # Done once work whose course is followed is to be left, because we are replaced.
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -73,7 +73,7 @@ async def answer_once(
         raise errors.BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII letters.", hint="use a UUID")
     request, ledger = call.request, call.context.ledger
     name = f"{request.method} {request.path}"
-    digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
+    digest = hashlib.sha256(request.query_string.encode() + b"\0" + await call.body()).hexdigest()
     if (known := await claim(ledger, key, name, digest)) is not None:
         return _again(digest, *known)
     sql, outcome = _KEEP, tuple[Any, ...]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -159,14 +159,23 @@ def last_id(headers: Mapping[str, str]) -> int | None:
 def read_body(kind: type[B], raw: bytes) -> B:
     """Read the JSON body of a request; none at all is `{}`.
 
-    Raises BadRequestError: it is no JSON, or no object; InvalidInputError: it does not fit, by JSON pointers.
+    Raises BadRequestError if it is not JSON, or not an object; InvalidInputError if it does not fit, with the places
+    as JSON pointers.
     """
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
-    except (ValueError, RecursionError):  # of which there is more to say
+    except (ValueError, RecursionError):  # the slow way says what is wrong, and takes a byte order mark
         document = documents.parse_sent(raw or b"{}", "The body")
     if not isinstance(document.value, dict):
         raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
-    mistakes = [{"pointer": it.pointer, "message": it.message} for it in documents.convert(document, kind)[1]]
+    read, problems = documents.convert(document, kind)
+    if not problems:
+        return cast(B, read)
+    mistakes = [{"pointer": _clipped(it.pointer), "message": it.message} for it in problems]
     detail = f"{mistakes[0]['pointer'] or 'The body'}: {mistakes[0]['message']}."
     raise InvalidInputError(detail, hint="see: man pxd-api", errors=mistakes)
+
+
+def _clipped(pointer: str) -> str:
+    """Return a pointer that can be shown: names in a body may be as long as the body."""
+    return pointer if len(pointer) <= documents.MAX_MESSAGE else f"{pointer[: documents.MAX_MESSAGE - 1]}…"

@@ -94,7 +94,8 @@ async def run(
         spec = launcher.catalog.get(request.match_info["t"].removeprefix("tool:"))
     except UnknownUnitError:
         spec = launcher.catalog.get(tool_name(call))  # a glob may mean one
-    return await forward(launcher, request, spec, timeout, keep_alive, streaming=request.path.endswith("/stream"))
+    is_streaming = request.path.endswith("/stream")
+    return await forward(launcher, request, spec, await call.body(), timeout, keep_alive, streaming=is_streaming)
 
 
 async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:

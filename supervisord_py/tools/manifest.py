@@ -18,12 +18,19 @@ from msgspec import Meta, Struct, structs
 from supervisord_py.config import documents
 from supervisord_py.config.documents import Document, DocumentError, Problem, convert
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, InvalidInputError
+from supervisord_py.errors import ConfigError, InvalidInputError, TooLargeError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.process.pool import Rules
 from supervisord_py.tools import pixie
 from supervisord_py.tools.pixie import YEAR, Megabytes, PixieManifest, Runtime, Text, WarmKeep, Word
-from supervisord_py.tools.schema import compile_schema, schema_problems, violations
+from supervisord_py.tools.schema import (
+    UNIQUE_VALUES,
+    compares_items,
+    compile_schema,
+    measure,
+    schema_problems,
+    violations,
+)
 
 MEBIBYTE = 1024 * 1024
 MANIFEST = "tool.json"
@@ -97,6 +104,7 @@ class ToolSpec(PlainManifest, frozen=True, kw_only=True):
     folder: Path  # absolute path; the working directory of an instance
     manifest: Mapping[str, Any]  # `tool.json` as parsed: what the tool's `GET /schema` must give
     validator: Any  # of `input`
+    compares_items: bool  # whether `input` asks that items are unique
     sources: tuple[str, ...]  # the files, relative to the folder, that an instance is started from
     digest: str  # SHA-256 (hex) over everything that makes a running instance stale when it changes
     rules: Rules  # what the pool goes by
@@ -126,8 +134,12 @@ class ToolSpec(PlainManifest, frozen=True, kw_only=True):
 def check_input(spec: ToolSpec, value: Any) -> None:
     """Check the input of one run, as parsed from JSON, before anything is spawned.
 
-    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
+    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit; TooLargeError.
     """
+    if spec.compares_items and measure(value, UNIQUE_VALUES)[0] > UNIQUE_VALUES:
+        detail = f"The input for {spec.unit} has too many values for a schema with uniqueItems."
+        hint = f"send at most {UNIQUE_VALUES:,}, or leave uniqueItems out of the schema"
+        raise TooLargeError(detail, hint=hint, unit=spec.unit, limit_values=UNIQUE_VALUES)
     if spec.pixie is not None:
         value = pixie.without_nulls(pixie.fill_defaults(spec.pixie, value))  # null stands for absent
     elif spec.validator.is_valid(value):
@@ -185,6 +197,7 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         digest=digest,
         rules=Rules(digest, fields["concurrency"], fields["warm_keep_seconds"]),
         validator=compile_schema(fields["input"]),
+        compares_items=compares_items(fields["input"]),
     )
 
 

@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import shutil
@@ -66,22 +67,25 @@ async def forward(
     tools: Tools,
     request: web.Request,
     spec: ToolSpec,
+    sent: bytes,
     timeout_seconds: float | None = None,
     keep_alive: float | None = None,
     *,
     streaming: bool,
 ) -> web.StreamResponse:
-    """Run a tool for an HTTP request and answer it; the bounds are those of `ToolRun.going`.
+    """Run a tool for an HTTP request and answer it; `sent` is its body, the bounds are those of `ToolRun.going`.
 
     Raises PxError: Before the answer has begun; afterwards where a stream broke off.
     """
-    body = (await request.read()).strip() or b"{}"
+    body = sent.strip() or b"{}"
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):  # what the quick one does not take, or takes for none
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or with a byte order mark
         value = parse_sent(body, f"The input for {spec.unit}", spec.unit).value
+        body = body.removeprefix(codecs.BOM_UTF8)  # not every tool's server takes one
     given = {key: request.headers[key] for key in _FORWARDED if key in request.headers}
     run = ToolRun(tools, spec, body, value, given, streaming=streaming)
+    del sent, body, value  # `run` lets go of them when it ends, and this frame may live longer in a traceback
     async with run.going(timeout_seconds, keep_alive):
         headers = {**run.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
@@ -142,6 +146,8 @@ class ToolRun:
         tools, granted, timers, error = self._tools, None, list[asyncio.TimerHandle](), None
         try:
             check_input(self.spec, self._value)
+            if self.spec.pixie is None:
+                self._value = None  # from here on the text is enough
             granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
             if not self.instance.breaks:
@@ -175,6 +181,12 @@ class ToolRun:
                 granted.instance.breaks.discard(self.break_off)
                 tools.release(granted)
             self._loop.call_soon(self._tell_end, error)  # once the answer is out
+            # The error's traceback refers to this frame, and the frame to the error: without this, the input would stay
+            # in memory until the garbage collector happens to run.
+            del error
+            self._error = None
+            self._asked = b""
+            self._value = None
 
     def _tell_end(self, error: BaseException | None) -> None:
         """Publish how it went; that it failed by its tool's fault is an event of its own."""

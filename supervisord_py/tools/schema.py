@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
 MAX_MESSAGE = 400
+EXPLAINED_VALUES = 2_000
+"""In a value with more values than this, only whether it fits is asked: the library makes all errors at once, each with
+the text of what is wrong, which takes minutes and gigabytes for a million of them."""
+EXPLAINED_TEXT = 128 * 1024  # characters of all strings and names in a value whose errors are asked for
+UNIQUE_VALUES = 200_000  # of an input whose schema compares items with each other (`uniqueItems`)
+_BACKTRACKS = 100_000  # steps of one match of a pattern with look-around or back-references: about 2 ms
 
 
 class Violation(NamedTuple):
@@ -40,9 +46,10 @@ def compile_schema(schema: Any) -> Draft202012Validator:
 
     Raises ValueError: the schema is not sound, a reference leads nowhere, or a pattern cannot be read.
     """
-    from jsonschema_rs import Draft202012Validator  # 3 MiB that a daemon without tools does not need
+    from jsonschema_rs import Draft202012Validator, FancyRegexOptions  # 3 MiB that a daemon without tools does not need
 
-    return Draft202012Validator(schema, retriever=_nothing_fetched)
+    patterns = FancyRegexOptions(backtrack_limit=_BACKTRACKS)
+    return Draft202012Validator(schema, retriever=_nothing_fetched, pattern_options=patterns)
 
 
 @cache
@@ -70,12 +77,21 @@ def schema_problems(schema: Any) -> list[Violation]:
 def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
     """Return every place where `value` does not fit, at most MAX_VIOLATIONS, in the order of their pointers.
 
-    What is missing, or not known, is named by the pointer that it would have, or has.
+    What is missing, or not known, is named by the pointer that it would have, or has. Of a large value only one is
+    returned, which says no place (EXPLAINED_VALUES).
     """
     from jsonschema_rs import ValidationErrorKind
 
     found: dict[str, Violation] = {}
     try:
+        if not _is_explainable(value):
+            short = shortened(value)
+            if validator.is_valid(value):
+                return []
+            if short is None or validator.is_valid(short):
+                most = f"{EXPLAINED_VALUES:,} values or {EXPLAINED_TEXT // 1024} KiB of text"
+                return [Violation((), f"does not fit the schema; where, is only said of up to {most}")]
+            value = short
         for error in islice(validator.iter_errors(value), MAX_VIOLATIONS):
             path, kind = tuple(error.instance_path), error.kind
             each = [Violation(path, clip(error.message))]
@@ -87,6 +103,61 @@ def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
     except (ValueError, RecursionError) as error:  # half a surrogate pair, nesting beyond what the library takes
         return [Violation((), clip(f"cannot be checked: {error}"))]
     return [found[place] for place in sorted(found)][:MAX_VIOLATIONS]
+
+
+def _is_explainable(value: Any) -> bool:
+    """Say whether all errors of a value may be asked for at once."""
+    count, text = measure(value, EXPLAINED_VALUES)
+    return count <= EXPLAINED_VALUES and text <= EXPLAINED_TEXT
+
+
+def measure(value: Any, most: int) -> tuple[int, int]:
+    """Return how many values there are in a JSON value, and how many characters; stop counting at `most` values."""
+    count = text = 0
+    waiting: list[Any] = [value]
+    while waiting and count <= most:
+        item = waiting.pop()
+        count += 1
+        if isinstance(item, str):
+            text += len(item)
+        elif isinstance(item, dict):
+            if len(item) > most:
+                return len(item), text
+            text += sum(map(len, item))
+            waiting += item.values()
+        elif isinstance(item, list):
+            if len(item) > most:
+                return len(item), text
+            waiting += item
+    return count, text
+
+
+def shortened(value: Any) -> Any | None:
+    """Return a copy of a value with its long strings cut, so that its errors may be asked for.
+
+    A file that is sent as text must not hide what is wrong beside it. None: the copy is too large, too.
+    """
+    count, _ = measure(value, EXPLAINED_VALUES)
+    if count > EXPLAINED_VALUES:
+        return None
+    room = EXPLAINED_TEXT // (2 * count)
+
+    def cut(item: Any) -> Any:
+        if isinstance(item, str):
+            return item[:room]
+        if isinstance(item, dict):
+            return {name: cut(member) for name, member in item.items()}
+        return [cut(member) for member in item] if isinstance(item, list) else item
+
+    short = cut(value)
+    return short if _is_explainable(short) else None
+
+
+def compares_items(schema: Any) -> bool:
+    """Say whether a schema asks anywhere that items are unique, for which all of them are compared."""
+    if isinstance(schema, dict):
+        return bool(schema.get("uniqueItems")) or any(map(compares_items, schema.values()))
+    return isinstance(schema, list) and any(map(compares_items, schema))
 
 
 def clip(text: str) -> str:
