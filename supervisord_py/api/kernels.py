@@ -23,6 +23,7 @@ from aiohttp import web
 from supervisord_py.api import schemas as s
 from supervisord_py.api import streams
 from supervisord_py.api.auth import instance_of_peer
+from supervisord_py.api.bodies import check_values
 from supervisord_py.api.context import ApiCall, Document, HeldCall, Told
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import JSON, NDJSON, SSE
@@ -174,10 +175,15 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     if body.code is not None:
         cells = (Cell(body.code),)
     elif body.script is not None:
-        cells = render.cells_of_script(body.script)
+        cells = await asyncio.to_thread(render.cells_of_script, body.script)
     elif body.notebook is not None:
+        await check_values(body.notebook.encode("utf-8", "surrogatepass"))
         cells, named = await asyncio.to_thread(render.cells_of_notebook, body.notebook)
         kernelspec = None if named == _USUAL_SPEC else named
+    if len(cells) > s.MOST_CELLS:
+        raise InvalidInputError.at(
+            f"/{given[0]}", f"/{given[0]} has more than {s.MOST_CELLS} cells.", "run a part of it"
+        )
     if not cells:
         raise InvalidInputError.at(f"/{given[0]}", f"/{given[0]} has no cell to run.", _EXAMPLE)
     return cells, kernelspec

@@ -25,7 +25,10 @@ _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 _SHOWN = 80
 
-Text = Annotated[str, Meta(pattern=r"\S")]
+# A path has at most 4,096 bytes (PATH_MAX of Linux), and no name that is used here is longer.
+Text = Annotated[str, Meta(pattern=r"\S", max_length=4096)]
+Environment = Annotated[dict[str, str], Meta(max_length=4096)]
+MOST_CELLS = 10_000
 Seconds = Annotated[float, Meta(ge=0, le=7 * 86400)]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
 PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024)]
@@ -74,15 +77,15 @@ class Place(Body):
     kernelspec: Text | None = None
     backend: BackendName | None = None
     language: Literal["python", "bash"] | None = None
-    environ: dict[str, str] | None = None
+    environ: Environment | None = None
 
 
 class StartKernel(Place):
     """A session that is to have a living kernel, or, with `explain`, only to be explained."""
 
     name: Text | None = None
-    env: dict[str, str] | None = None
-    arguments: list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]] | None = None
+    env: Environment | None = None
+    arguments: Annotated[list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]], Meta(max_length=4096)] | None = None
     owner: Literal["session", "jupyter"] | None = None
     timeout: Annotated[float, Meta(ge=0)] | None = None
     explain: bool | None = None
@@ -97,7 +100,7 @@ class Execute(Place):
     """Cells: as `code`, as `cells`, as the text of a `notebook`, or as a `script` that is split at its `# %%` lines."""
 
     code: str | None = None
-    cells: list[CellBody] | None = None
+    cells: Annotated[list[CellBody], Meta(max_length=MOST_CELLS)] | None = None
     notebook: str | None = None
     script: str | None = None
     timeout: float | None = None  # clamped, not refused
@@ -110,7 +113,7 @@ class JupyterKernel(msgspec.Struct, frozen=True):
 
     name: Text | None = None
     path: str | None = None
-    env: dict[str, str] | None = None
+    env: Environment | None = None
 
 
 def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str, Any]:
@@ -162,10 +165,11 @@ def read_body(kind: type[B], raw: bytes) -> B:
     Raises BadRequestError if it is not JSON, or not an object; InvalidInputError if it does not fit, with the places
     as JSON pointers.
     """
+    raw = raw or b"{}"
     try:
-        return msgspec.json.decode(raw or b"{}", type=kind)
+        return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError):  # the slow way says what is wrong, and takes a byte order mark
-        document = documents.parse_sent(raw or b"{}", "The body")
+        document = documents.parse_sent(raw, "The body")
     if not isinstance(document.value, dict):
         raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
     read, problems = documents.convert(document, kind)

@@ -6,6 +6,7 @@ problem. Nothing but `DocumentError` and `OSError` escapes a reader, whatever th
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import enum
 import errno
@@ -206,12 +207,27 @@ def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
     Positions in the text are not kept: problems are told by JSON pointers. To find positions, a whole YAML tree of the
     text would be built in Python, which takes half a minute for 3 MB.
     """
+    raw = raw.removeprefix(codecs.BOM_UTF8)  # RFC 8259, section 8.1: a parser may ignore it
     try:
-        document = parse_json(decode(raw, ""), "")
-        return Document(document.value, "", "", "json")
+        try:
+            return Document(msgspec.json.decode(raw), "", "", "json")
+        except UnicodeError:
+            decode(raw, "")  # which says where
+            raise
+        except RecursionError:
+            raise _refused("", "nested too deep") from None
+        except msgspec.DecodeError as error:
+            position = _BYTE.search(str(error))
+            before = raw[: int(position[1])] if position else raw
+            if raw[len(before) : len(before) + 1] >= b"\x80":
+                decode(raw, "")
+            message = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
+            raise _refused("", message, before.decode("utf-8", "replace")) from None
     except DocumentError as error:
         place = error.problem.where()
         detail = f"{what} is no JSON: {error.problem.message}{place and f' at {place}'}."
+    except UnicodeError as error:
+        detail = f"{what} is no JSON: {error}."
     raise BadRequestError(detail, hint="send UTF-8 JSON (RFC 8259)", unit=unit)
 
 
@@ -297,6 +313,8 @@ def convert(
 
 def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
     """Turn a message of msgspec (`Expected int, got str - at $.a[0]`) into a problem with its place."""
+    if len(error) > 4 * MAX_MESSAGE:  # it holds a name of the document, which may be as long as the document
+        error = f"{error[: 2 * MAX_MESSAGE]}…{error[-2 * MAX_MESSAGE :]}"
     message, _, where = error.partition(" - at `$")
     path, kind = _follow(document.value, at, kind, where.rstrip("`"))
     if found := _UNKNOWN.match(message):

@@ -59,6 +59,8 @@ def main() -> int:
     for fd in order.fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
+    # Python makes a number of its digits in a time that grows with their square; JSON from clients may be full of them.
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     configure_log("info")
     log = structlog.get_logger(__name__)
     try:
