@@ -2,6 +2,7 @@
 
 By structlog over the standard library's logging, so that what libraries log goes the same way. The log may lose lines
 (a full disk, a closed terminal), but it never stops the daemon. Values under names that smell of secrets are hidden.
+In a file, lines of one kind are limited: whoever can cause them must not be able to fill the disk.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import logging
 import os
 import re
 import socket
+import stat
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
@@ -22,6 +25,7 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from supervisord_py.config.settings import HIDDEN
+from supervisord_py.keeper.repeats import SUPPRESSED, RepeatLimiter
 
 MAX_TEXT = 16 * 1024
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
@@ -41,6 +45,8 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
         seen = os.fstat(stream.fileno())
         if os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}":  # the connection (systemd.exec(5))
             handler = _JournalHandler(stream)
+        elif stat.S_ISREG(seen.st_mode):
+            handler = _FileHandler(stream)
     renderer: Processor = _json
     if stream.isatty():
         plain, colors = structlog.dev.plain_traceback, "NO_COLOR" not in os.environ
@@ -65,6 +71,30 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
 def set_level(level: str) -> None:
     """Drop what is below `level`, ours and what libraries log; at any time."""
     logging.getLogger().setLevel(level.upper())
+
+
+class _FileHandler(logging.StreamHandler[TextIO]):
+    """Writes into a file, of each kind of line only so many (`RepeatLimiter`); those left out are told as a number."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._limiter = RepeatLimiter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        for kind, count in self._limiter.overdue(now):
+            facts = {"event": SUPPRESSED, "kind": kind, "count": count}
+            super().emit(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": facts}))
+        # At debug level somebody looks for something: then everything is written.
+        if logging.getLogger().level <= logging.DEBUG or self._limiter.admit(kind_of(record), now):
+            super().emit(record)
+
+
+def kind_of(record: logging.LogRecord) -> str:
+    """Return what lines are counted by: our event, or a library's message without what is filled in."""
+    if isinstance(record.msg, dict):
+        return str(record.msg.get("event"))
+    return f"{record.name}: {record.msg}"[:200]
 
 
 class _JournalHandler(logging.StreamHandler[TextIO]):

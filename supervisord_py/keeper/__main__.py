@@ -23,7 +23,8 @@ def main(argv: list[str]) -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))
-    from supervisord_py.keeper.boot import Birth, Journal, read_boot
+    from supervisord_py.keeper.boot import Birth, read_boot
+    from supervisord_py.keeper.journal import Journal
 
     journal = Journal()
     try:
@@ -43,6 +44,7 @@ def main(argv: list[str]) -> int:
             return EXIT_SURVIVORS
         journal.info("swept", units=units, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
+    journal.keep_file(boot.log_dir)
     from supervisord_py.keeper.main import Keeper
 
     try:

@@ -1,4 +1,4 @@
-"""What the keeper was told at its birth, which rungs this machine offers, and what the keeper says about itself.
+"""What the keeper was told at its birth, and which rungs this machine offers.
 
 The boot document is JSON that `pxd` wrote into an inherited descriptor before it became the keeper (DESIGN §1).
 """
@@ -9,10 +9,8 @@ import contextlib
 import json
 import os
 import resource
-import select
 import sys
 import time
-from functools import partial
 
 from supervisord_py.keeper import cgroup, procfs, spawn
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 STDERR_FD = 2
 CONTROL_MODULE = "supervisord_py.daemon.control"
-LINE_LIMIT = 4000  # bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
 
 
 class Boot:
@@ -153,29 +150,3 @@ class Birth:
         os.umask(self.umask)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, self.nofile)
-
-
-class Journal:
-    """One line a fact on stderr: JSON unless a person reads it on a terminal.
-
-    A line never blocks: when stderr is a full pipe it is dropped, because the keeper's loop is worth more than its log.
-    """
-
-    def __init__(self) -> None:
-        self._human = os.isatty(STDERR_FD)
-        self._poll = select.poll()
-        self._poll.register(STDERR_FD, select.POLLOUT)
-        self.info, self.warning, self.error = (partial(self._line, level) for level in ("info", "warning", "error"))
-
-    def _line(self, level: str, event: str, **facts: Any) -> None:
-        now = time.time()
-        if self._human:
-            words = " ".join(f"{name}={value}" for name, value in facts.items())
-            text = f"{time.strftime('%H:%M:%S')} {level:7} keeper: {event.replace('_', ' ')} {words}"
-        else:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-            head = {"time": stamp, "level": level, "event": event, "source": "keeper"}
-            text = json.dumps(head | facts, default=str)
-        with contextlib.suppress(OSError):
-            if any(state & select.POLLOUT for _, state in self._poll.poll(0)):
-                os.write(STDERR_FD, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.boot import Boot, Journal
+    from supervisord_py.keeper.boot import Boot
+    from supervisord_py.keeper.journal import Journal
     from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.notifier import Notifier
 

@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from supervisord_py.keeper.boot import Birth, Boot, Journal
+    from supervisord_py.keeper.boot import Birth, Boot
+    from supervisord_py.keeper.journal import Journal
 
 FIRST_LISTEN_FD = 3
 SIGNAL_BYTES = 4096

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from supervisord_py.keeper.boot import Birth, Boot, Journal
+    from supervisord_py.keeper.boot import Birth, Boot
+    from supervisord_py.keeper.journal import Journal
     from supervisord_py.keeper.procfs import Process
     from supervisord_py.keeper.tree import HeldChild
 

@@ -18,7 +18,8 @@ import signal
 import tempfile
 
 from supervisord_py.keeper import handover
-from supervisord_py.keeper.boot import Birth, Journal
+from supervisord_py.keeper.boot import Birth
+from supervisord_py.keeper.journal import Journal
 from supervisord_py.keeper.main import Keeper
 
 TYPE_CHECKING = False
@@ -40,7 +41,7 @@ class TrialFailedError(Exception):
 class QuietJournal(Journal):
     """Writes nothing: the only word of a trial is what speaks against this version."""
 
-    def _line(self, level: str, event: str, **facts: Any) -> None:
+    def _write(self, level: str, event: str, **facts: Any) -> None:
         pass
 
 
