@@ -53,6 +53,14 @@ class Patience:
     def met(self) -> None:
         self._seen = time.monotonic()
 
+    def bear_cut(self, failure: Failure) -> None:
+        """Do the same for an answer that has an end, and was cut off before it: a daemon that is gone stays gone."""
+        if failure.kind == "unreachable" and self._seen is not None:
+            detail = "the daemon was stopped before its answer was complete; what was shown is not all"
+            hint = "pxctl daemon start, then run the same command again"
+            raise Failure(detail, kind="interrupted", hint=hint) from failure
+        self.bear(failure)
+
     def bear(self, failure: Failure) -> None:
         """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
         if failure.kind != "unreachable":  # who took the request was there until now
@@ -76,15 +84,16 @@ def stream(client: Client, method: str, target: str, **request: Any) -> Iterator
 def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator[tuple[bytes, Document]]:
     """Yield line and event of an NDJSON answer to the parameters `asked`; unless `follow` is false, for ever.
 
-    After a loss it goes on behind the last event, at the position, number or mark that this one names.
+    After a loss it goes on behind the last event, at the position, number or mark that this one names. Raises Failure
+    if the answer has an end and cannot be had up to it.
     """
-    if not asked.get("follow", True):
-        yield from stream(client, "GET", query(target, asked.items()), timeout=_READ_SECONDS)
-        return
+    is_endless = asked.get("follow", True)
     patience, seen = Patience(), dict[str, str]()
     while True:
         try:
-            for line, event in stream(client, "GET", query(target, asked.items()), timeout=None, fields=seen):
+            timeout = None if is_endless else _READ_SECONDS
+            for line, event in stream(client, "GET", query(target, asked.items()), timeout=timeout, fields=seen):
+                patience.met()
                 if "seen" in event:
                     seen = {"Last-Event-ID": event["seen"]}
                 elif "next_position" in event:
@@ -92,10 +101,15 @@ def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator
                 elif "id" in event:
                     asked |= {"after": event["id"], "limit": None}
                 yield line, event
+            if not is_endless:
+                return
             patience.met()
             time.sleep(_PAUSE_SECONDS)  # an orderly end of an endless answer: the control plane is being replaced
         except Failure as failure:
-            patience.bear(failure)
+            if is_endless:
+                patience.bear(failure)
+            else:
+                patience.bear_cut(failure)
 
 
 def ask_until(client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0) -> Document:
@@ -137,10 +151,17 @@ def pages(
     come; `truncated`: not all was kept (pipes.output_file_bytes), and an empty page is the end.
     """
     last = None if limit is None else offset + limit
+    patience = Patience()
     while last is None or offset < last:
         size = _PAGE_BYTES if last is None else min(last - offset, _PAGE_BYTES)
-        with client.open("GET", query(route, [("offset", offset), ("limit", size), ("stream", stream)])) as exchange:
-            content, fields = exchange.read(), exchange.fields
+        page = query(route, [("offset", offset), ("limit", size), ("stream", stream)])
+        try:
+            with client.open("GET", page) as exchange:
+                content, fields = exchange.read(), exchange.fields
+        except Failure as failure:  # a page is asked for again: nothing of it was shown
+            patience.bear_cut(failure)
+            continue
+        patience.met()
         offset += len(content)
         known: Document = {name: fields.get(f"x-{name}") == "true" for name in ("complete", "truncated")}
         yield content, offset, known | {"total_bytes": int(fields.get("x-total-bytes") or 0)}

@@ -99,16 +99,14 @@ async def receive(request: web.Request, held: HeldBody, max_body_bytes: int) -> 
         raise UnsupportedEncodingError(detail, hint="send it as gzip, deflate, or uncompressed")
 
     # Take pieces as they come: only what is here counts, not what a header announces.
-    pieces: list[bytes] = []
-    size = 0
+    buffer = bytearray()
     while piece := await request.content.readany():
-        size += len(piece)
-        if size > max_body_bytes:
+        if len(buffer) + len(piece) > max_body_bytes:
             raise too_large(max_body_bytes)
         held.grow(len(piece))
-        pieces.append(piece)
-    body = b"".join(pieces)
-    pieces.clear()
+        buffer += piece
+    body = bytes(buffer)
+    del buffer, piece
 
     if body and encoding not in {"", "identity"}:
         body = await _decompress(body, encoding, max_body_bytes)

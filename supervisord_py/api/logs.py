@@ -48,7 +48,7 @@ async def unit_logs(
     else:
         source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), asked)
     media = choose(call, RAW, NDJSON, SSE)
-    return await feed(call, media, _frames(media, source))
+    return await feed(call, media, _frames(media, source), endless=follow)
 
 
 class _Asked(NamedTuple):
@@ -186,4 +186,4 @@ async def events(
             yield framed(item)
 
     async with aclosing(news):
-        return await feed(call, media, told())
+        return await feed(call, media, told(), endless=True)

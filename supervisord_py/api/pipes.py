@@ -243,7 +243,7 @@ async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.P
             async for item in items:
                 yield streams.frame(media, item, identifier=item.get("seen"), event=item["event"])
 
-    return await streams.feed(call, media, frames())
+    return await streams.feed(call, media, frames(), endless=True)
 
 
 async def _documents(

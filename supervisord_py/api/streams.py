@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from supervisord_py.api.context import ApiCall
+from supervisord_py.errors import ShuttingDownError
 from supervisord_py.ledger.table import to_text
 
 T = TypeVar("T")
@@ -89,12 +90,27 @@ def frame(media: str, document: Any, *, identifier: int | str | None = None, eve
 
 
 async def feed(
-    call: ApiCall, media: str, source: AsyncGenerator[bytes, None], *, closing: asyncio.Event | None = None
+    call: ApiCall,
+    media: str,
+    source: AsyncGenerator[bytes, None],
+    *,
+    closing: asyncio.Event | None = None,
+    endless: bool = False,
 ) -> web.StreamResponse:
     """Answer with what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life.
 
-    Nothing between us and the client may keep it back. What the source raises breaks the answer off.
+    Nothing between us and the client may keep it back. What the source raises breaks the answer off. So does `closing`,
+    unless the answer is `endless`: then its end means nothing but that the client has to ask again.
     """
+    has_ended = False
+
+    async def noticed() -> AsyncGenerator[bytes, None]:
+        nonlocal has_ended
+        async with aclosing(source) as pieces:
+            async for piece in pieces:
+                yield piece
+        has_ended = True
+
     config, transport = call.context.config, call.request.transport
     if transport is not None:
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
@@ -103,12 +119,16 @@ async def feed(
     if media == SSE:
         response.charset = "utf-8"
     beat = SSE_HEARTBEAT if media == SSE else b""
-    stream = until_closing(source, closing or call.live.closing, config.stream_heartbeat_seconds)
+    watched = source if endless else noticed()
+    stream = until_closing(watched, closing or call.live.closing, config.stream_heartbeat_seconds)
     async with aclosing(stream) as items:
         await response.prepare(call.request)
         async for item in items:
             if data := beat if item is None else item:
                 await response.write(data)
+    if not (endless or has_ended):
+        detail = "The daemon stops, or its control plane is being replaced; this answer is not complete."
+        raise ShuttingDownError(detail, hint="ask again, from the last position that you have")
     await response.write_eof()
     return response
 

@@ -111,7 +111,7 @@ async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.Strea
         await instance.over.wait()
 
     try:
-        return await feed(call, NDJSON, told())
+        return await feed(call, NDJSON, told(), endless=True)
     finally:
         launcher.release(held)
 
