@@ -27,6 +27,7 @@ import psutil
 from pxctl import output, paths
 from pxctl.app import Invocation
 from pxctl.client import Client, Document, Exchange, Exit, Failure, Unreachable
+from pxctl.log_file import open_log
 
 START_SECONDS = 30.0
 SYSTEMD, LAUNCHD = "systemd", "launchd"
@@ -38,7 +39,6 @@ _LOSER_SECONDS = 10.0  # so long is waited for the other one where two are start
 _LOST_TO_ANOTHER, _BAD_SETTINGS = 8, 78
 _PAUSE_SECONDS = 0.02
 _READ_SECONDS = 10.0
-_LOG_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 16 * 1024
 
 Texts = Mapping[Path, str]
@@ -81,16 +81,8 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     """
     argv, env = _pxd(invocation)
     path = Path(paths.find_log_file(invocation.env, system=invocation.system))
-    old_umask = os.umask(0o077)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > _LOG_BYTES:
-            path.replace(f"{path}.1")
-        log = path.open("ab")
-    finally:
-        os.umask(old_umask)
-    with log:
-        before = log.tell()
+    with open_log(str(path), own_folder=bool(invocation.env.get("LOGS_DIRECTORY"))) as log:
+        before = os.fstat(log.fileno()).st_size
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         # The umask is passed on: pxd closes its own files to others, and what it starts gets the
         # user's.
@@ -98,7 +90,10 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     try:
         _await_answer(Client(invocation.socket_path), child, timeout)
     except Failure as failure:
-        tail = path.read_bytes()[before:][-_TAIL_BYTES:].decode("utf-8", "replace")
+        written = path.read_bytes()
+        if len(written) >= before:  # else it was rotated meanwhile
+            written = written[before:]
+        tail = written[-_TAIL_BYTES:].decode("utf-8", "replace")
         failure.extra |= {"daemon_pid": child.pid if child.poll() is None else None, "stderr_tail": tail}
         raise
     finally:
