@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
+from supervisord_py.config.trust import untrusted, untrusted_directory
 from supervisord_py.errors import PxError, UnknownUnitError
 from supervisord_py.pipes.definition import PIPE_FILE, declare
 from supervisord_py.pipes.models import DEFAULT_AGENT, BrokenPipe, Declared
@@ -98,6 +99,8 @@ class PipeCatalog:
     def is_current(self, name: str) -> bool:
         """Say whether a pipe's file is the one that was read: one stat."""
         known = self._stamps.get(name) if name in self.pipes else None
+        if known is not None and self._untrusted(name) is not None:
+            return False
         with contextlib.suppress(FileNotFoundError):
             return known is not None and self._stamp(name) == known
         return False
@@ -143,12 +146,23 @@ class PipeCatalog:
             missed = time.monotonic() - self._missed_at.setdefault(name, time.monotonic())
             return known if missed < SETTLE_SECONDS else None
         self._missed_at.pop(name, None)
+        if (trouble := self._untrusted(name)) is not None:
+            self._stamps[name] = None  # it is read once that is mended, which may change nothing of the file
+            hint = "chown it to the daemon's user, and take the right to write from others: chmod go-w"
+            folder = self.pipes_dir / name
+            unsafe = BrokenPipe(name, folder, Problem(message=trouble, file=str(folder / PIPE_FILE), hint=hint))
+            return known if known == unsafe else unsafe
         if known is not None and stamp is not None and stamp == self._stamps.get(name):
             return known
         found = read_pipe(self.pipes_dir / name, default_agent=self._default_agent)
         # One that could not be read may be readable without a change of the file.
         self._stamps[name] = None if isinstance(found, BrokenPipe) and not found.digest else stamp
         return known if known == found else found
+
+    def _untrusted(self, name: str) -> str | None:
+        """Return why a pipe is not run: somebody else could have written it."""
+        folder = f"{self.pipes_dir}/{name}"
+        return untrusted_directory(self.pipes_dir) or untrusted(folder) or untrusted(f"{folder}/{PIPE_FILE}")
 
     def _stamp(self, name: str) -> _Stamp:
         """Take the stamp of a pipe's file, following links; a link that leads nowhere is a file that has none.

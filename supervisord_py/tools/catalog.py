@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from supervisord_py.config.documents import Problem, did_you_mean
 from supervisord_py.config.settings import ToolsSettings
+from supervisord_py.config.trust import untrusted, untrusted_directory
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.tools.manifest import MANIFEST, Stamp, ToolSpec, broken, load_tool, name_trouble, signature
 
@@ -75,7 +76,8 @@ class Catalog:
                     return
                 continue
             seen |= dict.fromkeys(path / name for name in names if os.path.lexists(path / name / MANIFEST))
-        self._readings = {folder: self._reading(folder) for folder in seen}
+        troubles = {path: untrusted_directory(path) for path in self.paths}
+        self._readings = {folder: self._reading(folder, troubles[folder.parent]) for folder in seen}
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
 
     def get(self, name: str) -> ToolSpec:
@@ -111,9 +113,14 @@ class Catalog:
             found.append(entry if error is None else entry._replace(spec=None, error=error))
         return sorted(found, key=lambda entry: entry.name)
 
-    def _reading(self, folder: Path) -> Entry:
-        """Return what is known of a folder; what changed is read again, and what is broken: that may lie anywhere."""
+    def _reading(self, folder: Path, trouble: str | None) -> Entry:
+        """Return what is known of a folder; what changed is read again, and what is broken: that may lie anywhere.
+
+        `trouble`: why others could put something into the directory that the folder is in.
+        """
         known = self._readings.get(folder)
+        if (trouble := trouble or untrusted(folder)) is not None:
+            return _unsafe(folder, trouble)
         if known is not None and known.spec is not None and known.signature == signature(folder, known.spec.sources):
             return known
         before = signature(folder, ())
@@ -123,7 +130,17 @@ class Catalog:
             problem = Problem(message=str(error), file=str(folder))
             found = error if isinstance(error, ConfigError) else broken([problem], folder.name)
             return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
+        for name in (MANIFEST, *spec.sources):
+            if (trouble := untrusted(folder / name)) is not None:
+                return _unsafe(folder, trouble)
         return Entry(spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :])
+
+
+def _unsafe(folder: Path, trouble: str) -> Entry:
+    """Return the entry of a tool that is not run: somebody else could have written it."""
+    hint = "chown it to the daemon's user, and take the right to write from others: chmod go-w"
+    problem = Problem(message=trouble, file=str(folder / MANIFEST), hint=hint)
+    return Entry(folder.name, folder, None, broken([problem], folder.name))
 
 
 def is_example(name: str) -> bool:
