@@ -15,7 +15,7 @@ from pxctl.client import Client, Document, Exit, Failure, bare_name, query, rout
 from pxctl.output import duration
 from pxctl.streams import Screen, ask_until, bytes_of, events_of
 
-NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
+NOT_KEPT = "pxctl: not all of its output was kept: the disk was full, or files were removed"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
 _AGAIN, _CHECK = "pxctl pipe retry {id}", "pxctl pipe validate {name}"
 _HINTS = {

@@ -148,7 +148,7 @@ def pages(
     """Yield pages of kept output up to its end for now, or to the limit; at least one.
 
     Each is its content, where the next one begins, and what is known: `total_bytes` so far; `complete`: no more will
-    come; `truncated`: not all was kept (pipes.output_file_bytes), and an empty page is the end.
+    come; `truncated`: not all was kept (a full disk), and an empty page is the end.
     """
     last = None if limit is None else offset + limit
     patience = Patience()

@@ -9,6 +9,7 @@ answer began breaks the connection off, so that a truncated answer can never loo
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import re
 import secrets
@@ -52,6 +53,7 @@ _ASCII_HEADERS = (
 """Headers that are read here, or passed on to a tool. In others any byte may stand: they are not looked at."""
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CLIENT_GONE = 499
+_ODD_PATHS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ})
 
 
 class UnknownRouteError(PxError, kind="unknown_route", title="No such route", status=404):
@@ -296,6 +298,9 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
         hint = "send the body as its Content-Encoding, Transfer-Encoding and Content-Length say"
         why = str(error).strip().splitlines()[-1][:200]
         error = errors.BadRequestError(f"The body cannot be read: {why}.", hint=hint)
+    elif begun is None and (odd := _error_of_input(error)) is not None:
+        _log.warning("input_refused", request_id=request_id, path=request.path[:200], error=repr(error)[:500])
+        error = odd
     elif not isinstance(error, PxError) and (begun is None or not isinstance(error, ConnectionError)):
         _log.exception("request_failed", request_id=request_id, method=request.method, path=request.path)
         detail = f"The daemon made a mistake in request {request_id}; its log says more."
@@ -329,6 +334,25 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
     error = errors.BadRequestError(f"The request was refused: {refusal.reason}.")
     error.status = refusal.status
     return error
+
+
+def _error_of_input(error: Exception) -> PxError | None:
+    """Return the refusal for what no route looks for, and the system or Python then refuses; None for a bug of ours.
+
+    A text may hold what no path, no process and no ledger takes, a number may be larger than a machine's.
+    """
+    why = None
+    if isinstance(error, UnicodeError):
+        why = "A text in the request cannot be written as UTF-8 (half of a surrogate pair)."
+    elif isinstance(error, ValueError) and "embedded null" in str(error):
+        why = "A text in the request has a NUL character, which no path and no argument may have."
+    elif isinstance(error, OSError) and error.errno in _ODD_PATHS:
+        why = f"A path in the request cannot be used: {error.strerror}."
+    elif isinstance(error, RecursionError):
+        why = "A value in the request is nested too deep."
+    elif isinstance(error, OverflowError):
+        why = "A number in the request is too large."
+    return None if why is None else errors.BadRequestError(why, hint="see: GET /api/openapi.json")
 
 
 def _problem_response(error: PxError, request_id: str) -> web.Response:

@@ -325,7 +325,8 @@ class Run(Instance):
 
     def _close(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
         """Judge it once all that it wrote is taken; return the outcome, and what its row says of it. Blocking."""
-        is_full = copier is not None and (not _finished(copier) or self.is_short or output.disk_is_full(self.folder))
+        is_full_now = copier is not None and (not _finished(copier) or output.disk_is_full(self.folder))
+        is_full = is_full_now or (copier is not None and self.is_short)
         facts = output.texts(self.folder, self.room.config.row_bytes) if copier else {}
         outcome = self._judged(copier.summary if copier else Summary(), facts)
         message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
@@ -333,7 +334,12 @@ class Run(Instance):
             is_garbled = any("\ufffd" in facts[stream.value] for stream in BOTH)
             facts |= {**structs.asdict(copier.summary.usage), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
             message = None if message is None else copier.redact(message)
-        if is_full and outcome.status is Status.FAILED and self.cause in {Cause.NOBODY, Cause.SETTLED}:
+        # Where it says that it succeeded, its writes may have failed unnoticed: they did if there is no output at all,
+        # and they may have if the disk is full to the end.
+        has_output = any(facts.get(stream.value) for stream in BOTH)
+        failed = outcome.status is Status.FAILED
+        lost = outcome.status is Status.COMPLETED and (is_full_now or not has_output)
+        if is_full and (failed or lost) and self.cause in {Cause.NOBODY, Cause.SETTLED}:
             message = f"the disk was full while it ran{f': {message}' if message else ''}"
             outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
         if self.report.survivors:

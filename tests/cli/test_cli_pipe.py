@@ -8,6 +8,7 @@ import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, document, ndjson, problem, reply, results
 from cli.px import Px
+from pxctl.executions import NOT_KEPT
 
 LONG_AGO = "2026-01-01T00:00:00.000Z"
 
@@ -84,12 +85,12 @@ def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) ->
     daemon.on("GET /api/pipes/digest/executions/12/output", paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
     ended = px("pipe", "output", "12", "-q")
     assert (ended.code, ended.text) == (0, "head\n")
-    assert ended.err == "pxctl: 5 of 95 bytes were kept (pipes.output_file_bytes)\n"
+    assert ended.err == f"{NOT_KEPT}; these are 5 bytes\n"
     some = px("pipe", "output", "12", "--limit", "2").err
     assert some == "pxctl: 2 of 95 bytes so far; go on with --offset 2\n"
     told = px("pipe", "output", "12", "--json").json()
     assert (told["text"], told["total_bytes"], told["complete"], told["truncated"]) == ("head\n", 95, False, True)
-    assert px("pipe", "tail", "12").err == "e\npxctl: not all of its output was kept (pipes.output_file_bytes)\n"
+    assert px("pipe", "tail", "12").err == f"e\n{NOT_KEPT}\n"
 
 
 # -- changed ----------------------------------------------------------------------------------------------------------

@@ -271,6 +271,18 @@ async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pyt
     assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
 
+@pytest.mark.parametrize("command", ["true", "echo word"])
+async def test_a_success_on_a_full_disk_is_none(
+    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """What it wrote may be lost although it did not notice: its exit code says nothing."""
+    own_rig.shell("well", f"{command}; exit 0", "retries: 0", "allow_empty: true")
+    monkeypatch.setattr(output, "disk_is_full", lambda _: True)
+    done = await own_rig.run("well")
+    assert (done.status, done.error_type) == (Status.FAILED, ErrorType.DISK_FULL)
+    assert "the disk was full" in (done.error_message or "")
+
+
 async def test_c3_what_is_old_is_forgotten(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as house:
         folder = house.shell("c3", "echo x | tee $PX_OUTPUT_DIR/report")

@@ -393,7 +393,7 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
         return
     outlet.close_line()
     if known["truncated"] and not content:
-        invocation.warn(f"pxctl: {end} of {known['total_bytes']} bytes were kept (pipes.output_file_bytes)")
+        invocation.warn(f"{executions.NOT_KEPT}; these are {end} bytes")
     elif not known["complete"]:
         invocation.notice(f"pxctl: {end} of {known['total_bytes']} bytes so far; go on with --offset {end}")
 
