@@ -83,10 +83,11 @@ class _FileHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         for kind, count in self._limiter.overdue(now):
-            facts = {"event": SUPPRESSED, "kind": kind, "count": count}
-            super().emit(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": facts}))
+            structlog.get_logger(__name__).warning(SUPPRESSED, kind=kind, count=count)  # which comes here at once
+        kind = kind_of(record)
         # At debug level somebody looks for something: then everything is written.
-        if logging.getLogger().level <= logging.DEBUG or self._limiter.admit(kind_of(record), now):
+        is_exempt = kind == SUPPRESSED or logging.getLogger().level <= logging.DEBUG
+        if is_exempt or self._limiter.admit(kind, now):
             super().emit(record)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 BURST = 20  # lines of one kind in a window; the others are counted
 WINDOW_SECONDS = 60.0
 MOST_KINDS = 256
@@ -33,13 +29,11 @@ class RepeatLimiter:
         window.suppressed += 1
         return False
 
-    def overdue(self, now: float) -> Iterator[tuple[str, int]]:
-        """Yield each kind of which lines were suppressed in a window that is over, with their number, once."""
-        for kind, window in list(self._windows.items()):
-            if now >= window.ends_at:
-                del self._windows[kind]
-                if window.suppressed:
-                    yield kind, window.suppressed
+    def overdue(self, now: float) -> list[tuple[str, int]]:
+        """Return each kind of which lines were suppressed in a window that is over, with their number, once."""
+        over = [kind for kind, window in self._windows.items() if now >= window.ends_at]
+        windows = [(kind, self._windows.pop(kind)) for kind in over]
+        return [(kind, window.suppressed) for kind, window in windows if window.suppressed]
 
 
 class _Window:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,36 @@ def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_wai
     assert "wait in line: 2;" in ended.err, "what a tool's callers wait for is not kept"
     ended = house("daemon", "stop")
     assert (ended.code, ended.out, "does not run" in ended.err) == (0, b"", True)
+
+
+@pytest.mark.parametrize("place", ["state", "state/logs", "state/logs/pxd.log"])
+@pytest.mark.parametrize("kind", ["link", "foreign", "fifo", "second name"])
+def test_the_log_is_written_through_nothing_that_is_not_ours(
+    house: House, tmp_path: Path, require_root: None, place: str, kind: str
+) -> None:
+    """Twice: what the first try left must not let the second one through."""
+    path, victim = house.px.folder / "px" / place, tmp_path / "victim"
+    path.parent.mkdir(parents=True)
+    is_file = path.name == "pxd.log"
+    if kind in {"fifo", "second name"} and not is_file:
+        return
+    if kind == "link":
+        path.symlink_to(victim)
+        if not is_file:
+            victim.mkdir()
+    elif kind == "foreign":
+        path.touch() if is_file else path.mkdir()
+        os.chown(path, 65534, 65534)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        victim.write_text("")
+        path.hardlink_to(victim)
+    for _ in (1, 2):
+        ended = house("daemon", "start")
+        assert (ended.code, str(path) in ended.err, "ls -ld" in ended.err) == (6, True, True), ended.err
+    assert not victim.exists() or not (list(victim.iterdir()) if victim.is_dir() else victim.read_text())
+    assert not (house.px.folder / "calls").exists(), "pxd was not even started"
 
 
 @pytest.mark.parametrize(

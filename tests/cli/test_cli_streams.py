@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import json
+import os
 import signal
+import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, ndjson, problem, silent
+from cli.fake_daemon import FakeDaemon, Request, ndjson, problem, problem_of, reply, silent
 from cli.px import Px
 from pxctl import streams
-from pxctl.client import Failure, Interrupted, Unreachable
+from pxctl.client import Client, Failure, Interrupted, Unreachable
 
 LOGS, EVENTS = "GET /api/units/a/logs", "GET /api/events"
 
@@ -75,6 +79,47 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
     asked = [request.arguments for request in daemon.seen]
     assert asked[0] == {"follow": "1", "lines": "10"}
     assert [one.get("cursor") for one in asked] == [None, "4", "4", "4", "8"]
+
+
+def test_logs_that_are_cut_off_go_on_where_they_were(px: Px, daemon: FakeDaemon) -> None:
+    """A restart cuts them off: without an end, with the problem of the stop, and again."""
+    daemon.on(
+        LOGS,
+        ndjson(piece(b"one\n", 0), whole=False),
+        ndjson(piece(b"two\n", 4), problem_of(503, "shutdown")),
+        b"",
+        ndjson(piece(b"three\n", 8)),
+    )
+    ended = px("logs", "a", "-n", "10")
+    assert (ended.code, ended.out) == (0, b"one\ntwo\nthree\n")
+    asked = [request.arguments for request in daemon.seen]
+    assert [(one.get("cursor"), one.get("lines")) for one in asked] == [
+        (None, "10"), ("4", None), ("8", None), ("8", None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("logs", "a"), ("events",)])
+def test_an_answer_whose_rest_cannot_be_had_is_a_failure(px: Px, daemon: FakeDaemon, command: tuple[str, ...]) -> None:
+    def stops(asked: Request, connection: socket.socket) -> None:
+        first = piece(b"one\n", 0) if asked.path.endswith("/logs") else event(1)
+        connection.sendall(ndjson(first, whole=False))
+        os.unlink(daemon.path)
+
+    daemon.on(LOGS, stops).on(EVENTS, stops)
+    ended = px(*command, "--json")
+    Path(daemon.path).touch()  # which the fixture removes
+    first, last = map(json.loads, ended.lines)
+    assert (ended.code, first.get("kind"), last["kind"], last["exit_code"]) == (1, None, "interrupted", 1)
+    assert "before its answer was complete" in last["detail"]
+
+
+def test_pages_of_output_are_asked_for_again(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> None:
+    more = "X-Total-Bytes: 6\r\nX-Complete: "
+    whole = [reply(b"one", more=f"{more}false\r\n"), b"", reply(b"two", more=f"{more}true\r\n")]
+    daemon.on("GET /x", whole[0], *whole[1:])
+    found = [page[0] for page in streams.pages(Client(daemon.path), "/x", "stdout")]
+    assert found == [b"one", b"two"]
+    assert [request.arguments["offset"] for request in daemon.seen] == ["0", "3", "3"]
 
 
 def event(number: int, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import structlog
 
 from supervisord_py.config.settings import HIDDEN
 from supervisord_py.daemon import logging as subject
-from supervisord_py.daemon.logging import MAX_TEXT, configure_log
+from supervisord_py.daemon.logging import MAX_TEXT, configure_log, set_level
 from supervisord_py.errors import ConflictError
+from supervisord_py.keeper.repeats import BURST, SUPPRESSED, WINDOW_SECONDS
 
 
 @pytest.fixture
@@ -81,6 +83,33 @@ def test_only_what_may_be_shown_is_shown(stream: io.StringIO) -> None:
     shown = {"api_key": HIDDEN, "password": HIDDEN, "token_file": "/a/b", "tokens": 512}
     shown |= {"error": "ConflictError: no", "long": "x" * MAX_TEXT + "…"}
     assert lines(stream.getvalue())[0].items() >= shown.items()
+
+
+@pytest.mark.usefixtures("stream")
+def test_in_a_file_lines_of_one_kind_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours by their event, those of libraries by their message without what is filled in; at debug level none."""
+    path = tmp_path / "pxd.log"
+    with path.open("a", buffering=1) as file:
+        configure_log("info", file)
+        library = logging.getLogger("aiohttp.server")
+        for number in range(100):
+            structlog.get_logger().warning("cannot_accept", number=number)
+            library.error("Error handling request from %s", number)
+        structlog.get_logger().warning("other")
+        events = Counter(line["event"].rstrip("0123456789") for line in lines(path.read_text()))
+        assert events == {"cannot_accept": BURST, "Error handling request from ": BURST, "other": 1}
+        now = subject.time.monotonic()
+        monkeypatch.setattr(subject.time, "monotonic", lambda: now + 2 * WINDOW_SECONDS)
+        structlog.get_logger().info("later")
+        told = [line for line in lines(path.read_text()) if line["event"] == SUPPRESSED]
+        assert {(line["kind"][:13], line["count"]) for line in told} == {
+            ("cannot_accept", 100 - BURST),
+            ("aiohttp.serve", 100 - BURST),
+        }
+        set_level("debug")
+        for _ in range(100):
+            structlog.get_logger().debug("looked_for")
+        assert sum(line["event"] == "looked_for" for line in lines(path.read_text())) == 100
 
 
 def heard(journal: socket.socket) -> dict[str, str]:

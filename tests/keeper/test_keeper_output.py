@@ -105,6 +105,10 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(
         assert degraded["errno"] == errno.ENOSPC
         kept = rig.spawn(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
         assert link.exit(kept["key"])["code"] == 0
+        for _ in (1, 2):  # a new control plane hears of it, too
+            link.end(1)
+            link = rig.greet()
+            assert link.event("log_degraded", unit="tool:probe")["errno"] == errno.ENOSPC
         until(lambda: link.call("list", prefix="tool:probe")["children"][0]["exit"] is None)
         most, io = DISK + spill + 2 * PIPE, Path(f"/proc/{pid}/io")
         until(lambda: int(io.read_text().split()[3]) > most, "more than disk, memory and pipes can hold")
