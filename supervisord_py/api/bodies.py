@@ -34,10 +34,6 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BODY: web.RequestKey[bytes] = web.RequestKey("px.body", bytes)
 
 
-class UnsupportedEncodingError(errors.BadRequestError, kind="unsupported_encoding", title="Unsupported encoding"):
-    """The body is compressed in a way that we do not read."""
-
-
 class BodyBudget:
     """The memory that all bodies share. `max_body_bytes`: the size of the largest one."""
 
@@ -96,7 +92,7 @@ async def receive(request: web.Request, held: HeldBody, max_body_bytes: int) -> 
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
         detail = f"The body has the Content-Encoding {encoding[:80]!r}, which is not read here."
-        raise UnsupportedEncodingError(detail, hint="send it as gzip, deflate, or uncompressed")
+        raise errors.BadRequestError(detail, hint="send it as gzip, deflate, or uncompressed")
 
     # Take pieces as they come: only what is here counts, not what a header announces.
     buffer = bytearray()
