@@ -186,7 +186,7 @@ class _Bridge:
                 if not message.type:
                     raise ValueError("this is no Jupyter message: it has no msg_type")
                 (await asyncio.shield(self._joined)).send(message)
-            except (ValueError, PxError) as error:
+            except (ValueError, RecursionError, PxError) as error:
                 _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
 
     async def _lives(self) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.api_rig import DEADLINE, Rig, api_rig, until
+from api.api_rig import DEADLINE, Rig, api_rig, output, until
 from supervisord_py.api import app, bodies, listening, tools
 from supervisord_py.api.auth import TcpAccess
 from supervisord_py.api.bodies import MAX_COST, BodyBudget, cost_of, cost_without_strings, decompress
@@ -180,3 +180,29 @@ async def test_requests_that_come_at_once_are_all_answered(rig: Rig, method: byt
             writer.write_eof()
             assert (await reader.read()).count(b"HTTP/1.1 200") == 200
             writer.close()
+
+
+async def test_logs_that_a_shutdown_cuts_off_end_with_its_problem(short_tmp: Path) -> None:
+    """Followed ones end in order: their clients come back anyway."""
+    async with api_rig(short_tmp) as rig, asyncio.timeout(DEADLINE):
+        rig.add_tool("x")
+        with output(rig, "tool:x") as segments:
+            for _ in range(40):
+                segments.append(1.0, 1, 1, b"y" * (1 << 18))
+            ends, readers, writers = {}, {}, []
+            for query in ("", "?follow=1"):
+                readers[query], writer = await rig.connect()
+                writers.append(writer)
+                accept = b"Accept: application/x-ndjson\r\n"
+                writer.write(f"GET /api/units/tool:x/logs{query} HTTP/1.1\r\nHost: px\r\n".encode() + accept + b"\r\n")
+                await readers[query].readuntil(b"\n{")  # the rest does not fit into the buffers
+            closing = asyncio.create_task(rig.runner.cleanup())
+            for query, reader in readers.items():
+                ends[query] = (await reader.read())[-600:]
+            await closing
+            for writer in writers:
+                writer.close()
+    assert b"urn:px:problem:shutdown" in ends[""]
+    assert not ends[""].endswith(b"0\r\n\r\n")
+    assert b"urn:px:problem" not in ends["?follow=1"]
+    assert ends["?follow=1"].endswith(b"0\r\n\r\n")
