@@ -267,7 +267,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
             else:
                 from supervisord_py.api.idempotency import answer_once  # which few ask for
 
-                work = answer_once(call, key, begin, respond, streams="streams" in rules)
+                work = answer_once(call, key, begin, respond, streams="streams" in rules, marks="marks" in rules)
             if "outlives" in rules:
                 going_on = live.detach(work)
                 found = await asyncio.shield(going_on)

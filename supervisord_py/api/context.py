@@ -64,6 +64,9 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: Sequence[Document] = ()  # process lives cut off before this start: `{instance, unit, pid}`
 
 
+_HAS_BEGUN: web.RequestKey[bool] = web.RequestKey("px.has_begun", bool)
+
+
 class ApiCall(NamedTuple):
     """One request with everything that its route may use."""
 
@@ -75,6 +78,17 @@ class ApiCall(NamedTuple):
     async def body(self) -> bytes:
         """Return the body of the request. Errors as of `bodies.receive`."""
         return await receive(self.request, self.held, self.context.config.max_body_bytes)
+
+    def mark_begun(self) -> None:
+        """Note that the work may have an effect from here on: its Idempotency-Key is never free again.
+
+        Call it right before the first step that cannot be taken back, such as sending the input to a tool.
+        """
+        self.request[_HAS_BEGUN] = True
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.request.get(_HAS_BEGUN, False))
 
 
 class Live:

@@ -158,8 +158,17 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         **place,
     )
 
+    if request.reset:
+        call.mark_begun()  # the old kernel goes before any cell is sent
+
     async def work(told: Told) -> dict[str, Any]:
-        return await _finished(call, body.notebook, await kernels.execute(request, told))
+        def marked(event: dict[str, Any]) -> None:
+            # It is told right before the cell is sent to the kernel.
+            if event["event"] == "cell_started":
+                call.mark_begun()
+            told(event)
+
+        return await _finished(call, body.notebook, await kernels.execute(request, marked))
 
     held = HeldCall(call.live, call.request.path, work, ends_with_client=True)
     return await tell(call, streams.choose(call, JSON, NDJSON, SSE), held)

@@ -74,7 +74,8 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tup
     pipes, several = call.context.pipes, isinstance(body.context, list)
     contexts = body.context if isinstance(body.context, list) else [body.context]
     triggers, queue = [{"context": each} for each in contexts], several or bool(body.queue)
-    rows = await pipes.run(pipe_name(call), triggers, seconds=body.timeout, queue=queue)
+    name = pipe_name(call)
+    rows = await pipes.run(name, triggers, seconds=body.timeout, queue=queue, on_accepted=call.mark_begun)
     if wait:
         rows = [await pipes.wait(each.id) for each in rows]
     if several:
@@ -211,7 +212,8 @@ async def cancel(call: ApiCall) -> Document:
 
 async def retry(call: ApiCall) -> Document:
     """Queue the same again as a new row that names this one."""
-    return execution_document(await call.context.pipes.retry((await _execution_of(call)).id))
+    number = (await _execution_of(call)).id
+    return execution_document(await call.context.pipes.retry(number, on_accepted=call.mark_begun))
 
 
 async def output(

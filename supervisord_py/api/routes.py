@@ -9,7 +9,9 @@ document, whose schema and status are those of the first answer; a status and a 
 What else holds are words: `outlives`: the work goes on when the client goes away before the answer. `streams`: the
 answer to a POST is a stream, not kept for replay under an Idempotency-Key. `resumes`: a POST with Last-Event-ID does
 nothing again, under whatever key: it is told the rest. `lenient`: query parameters that the handler does not know are
-passed over. `begins`: refused while the daemon stops, as is everything but GET that does not say `always`.
+passed over. `begins`: refused while the daemon stops, as is everything but GET that does not say `always`. `marks`: the
+handler calls `ApiCall.mark_begun` right before its work can have an effect; a failure before that leaves an
+Idempotency-Key free.
 """
 
 from __future__ import annotations
@@ -99,8 +101,8 @@ ROUTES = (
     Route("GET /api/launcher/state", "tools.launcher_state", "-"),
     Route("GET /api/tools", "tools.list_tools", "px.tools/1"),
     Route("GET /api/tools/{t}", "tools.show_tool", "px.tool/1"),
-    Route("POST /api/tools/{t}/run", "tools.run", "-"),
-    Route("POST /api/tools/{t}/stream", "tools.run", "sse, ndjson", "streams"),
+    Route("POST /api/tools/{t}/run", "tools.run", "-", "marks"),
+    Route("POST /api/tools/{t}/stream", "tools.run", "sse, ndjson", "streams marks"),
     Route("GET /api/tools/{t}/lease", "tools.lease", "ndjson", "begins"),
     Route("POST /api/tools/{t}/start", "tools.change", "px.start/1, 202 px.start/1", "outlives"),
     Route("POST /api/tools/{t}/stop", "tools.change", "px.stop/1, 202 px.stop/1", "outlives"),
@@ -121,7 +123,7 @@ ROUTES = (
     Route("POST /api/kernels/{k}/restart", "kernels.restart", "px.kernel/1", "outlives"),
     Route("POST /api/kernels/{k}/interrupt", "kernels.interrupt", "px.interrupt/1", "outlives"),
     Route("POST /api/kernels/{k}/use", "kernels.use", "px.kernel/1"),
-    Route("POST /api/kernels/{k}/execute", "kernels.execute", _RAN, "resumes"),
+    Route("POST /api/kernels/{k}/execute", "kernels.execute", _RAN, "resumes marks"),
     Route("GET /api/kernels/{k}/cells", "kernels.list_cells", "px.cells/1"),
     Route("GET /api/kernels/{k}/cells/{id}/output", "kernels.cell_output", "raw"),
     Route("GET /api/kernels/{k}/artifacts/{id}", "kernels.artifact", "raw"),
@@ -146,7 +148,7 @@ ROUTES = (
     Route("GET /api/pipes/queue", "pipes.queue", "px.queue/1"),
     Route("GET /api/pipes/{p}", "pipes.show_pipe", "px.pipe/1"),
     Route("DELETE /api/pipes/{p}", "pipes.remove_pipe", "px.removed/1", "outlives"),
-    Route("POST /api/pipes/{p}/run", "pipes.run_pipe", _QUEUED),
+    Route("POST /api/pipes/{p}/run", "pipes.run_pipe", _QUEUED, "marks"),
     Route("POST /api/pipes/{p}/enable", "pipes.enable", "px.pipe/1", "outlives"),
     Route("POST /api/pipes/{p}/disable", "pipes.enable", "px.pipe/1", "outlives"),
     Route("POST /api/pipes/{p}/config", "pipes.configure", "px.pipe/1", "outlives"),
@@ -158,7 +160,7 @@ ROUTES = (
     Route("GET /api/pipes/{p}/executions/{id}", "pipes.show_execution", "px.execution/1"),
     Route("GET /api/executions/{id}", "pipes.show_execution", "px.execution/1"),
     Route("POST /api/pipes/{p}/executions/{id}/cancel", "pipes.cancel", "px.execution/1", "outlives"),
-    Route("POST /api/pipes/{p}/executions/{id}/retry", "pipes.retry", "202 px.execution/1", "outlives"),
+    Route("POST /api/pipes/{p}/executions/{id}/retry", "pipes.retry", "202 px.execution/1", "outlives marks"),
     Route("GET /api/pipes/{p}/executions/{id}/output", "pipes.output", "raw"),
     Route("GET /api/pipes/{p}/executions/{id}/tail", "pipes.tail", "sse, ndjson"),
     Route("POST /api/events/{name}", "pipes.publish_event", "202 px.event-claims/1", "outlives"),

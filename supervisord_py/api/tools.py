@@ -95,7 +95,10 @@ async def run(
     except UnknownUnitError:
         spec = launcher.catalog.get(tool_name(call))  # a glob may mean one
     is_streaming = request.path.endswith("/stream")
-    return await forward(launcher, request, spec, await call.body(), timeout, keep_alive, streaming=is_streaming)
+    body = await call.body()
+    return await forward(
+        launcher, request, spec, body, timeout, keep_alive, streaming=is_streaming, on_sent=call.mark_begun
+    )
 
 
 async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -136,11 +136,13 @@ class Pipes(PipeViews):
         *,
         seconds: float | None = None,
         queue: bool = False,
+        on_accepted: Callable[[], None] | None = None,
     ) -> Sequence[Execution]:
         """Run a pipe by hand, once for each trigger, all or none; return how they are then: in line, or failed.
 
         `triggers` have what is to be known of each, such as its `context`; `seconds` is a timeout of theirs; with
-        `queue` they wait in line where the pipe runs already, instead of being refused.
+        `queue` they wait in line where the pipe runs already, instead of being refused. `on_accepted` is called right
+        before the first one is recorded.
 
         Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
         ConflictError: it runs, or waits for its run, already (unless `queue`).
@@ -150,18 +152,20 @@ class Pipes(PipeViews):
         chosen, warnings = await self.choose(definition, seconds)
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
         self._check_by_hand(name, len(triggers), seconds, queue=queue)
+        if on_accepted is not None:
+            on_accepted()
         rows = tuple(map(self.view, await self.enqueue(definition, chosen, triggers, warnings=warnings)))
         await self.ledger.flush()
         return rows
 
-    async def retry(self, number: int) -> Execution:
+    async def retry(self, number: int, on_accepted: Callable[[], None] | None = None) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
         before = await self.execution(number, blobs=True)
         if not before.status.is_final:
             said = f"execution {number} is {before.status}; only one that is over can be retried"
             hint = f"`pxctl pipe cancel {number}` ends it"
             raise errors.ConflictError(said, hint=hint, unit=before.unit, execution=number)
-        return (await self.run(before.pipe_name, [again(before)]))[0]
+        return (await self.run(before.pipe_name, [again(before)], on_accepted=on_accepted))[0]
 
     def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
         """Refuse what nobody can mean: too long a timeout, too many in line, a run beside another (not `queue`).

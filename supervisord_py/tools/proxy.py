@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,11 @@ async def forward(
     keep_alive: float | None = None,
     *,
     streaming: bool,
+    on_sent: Callable[[], None] | None = None,
 ) -> web.StreamResponse:
     """Run a tool for an HTTP request and answer it; `sent` is its body, the bounds are those of `ToolRun.going`.
+
+    `on_sent` is called right before the first byte of the run goes to the tool.
 
     Raises PxError: Before the answer has begun; afterwards where a stream broke off.
     """
@@ -84,7 +87,7 @@ async def forward(
         value = parse_sent(body, f"The input for {spec.unit}", spec.unit).value
         body = body.removeprefix(codecs.BOM_UTF8)  # not every tool's server takes one
     given = {key: request.headers[key] for key in _FORWARDED if key in request.headers}
-    run = ToolRun(tools, spec, body, value, given, streaming=streaming)
+    run = ToolRun(tools, spec, body, value, given, streaming=streaming, on_sent=on_sent)
     del sent, body, value  # `run` lets go of them when it ends, and this frame may live longer in a traceback
     async with run.going(timeout_seconds, keep_alive):
         headers = {**run.headers, "X-Px-Run-Id": run.id}
@@ -115,6 +118,7 @@ class ToolRun:
         given: Mapping[str, str] | None = None,
         *,
         streaming: bool = False,
+        on_sent: Callable[[], None] | None = None,
     ) -> None:
         self.id = str(uuid.uuid4())  # given to the tool and to the client
         self.spec = spec
@@ -129,6 +133,7 @@ class ToolRun:
         self._value = value
         self._given = given or {}
         self._streaming = streaming
+        self._on_sent = on_sent
         self._loop = asyncio.get_running_loop()
         self._begun, self._begun_at = self._loop.time(), time.time()
         self._answer: Answer | None = None
@@ -245,7 +250,7 @@ class ToolRun:
                 if self._answer is not None:
                     self._answer.close()
                 assert instance.upstream is not None
-                self._answer = await instance.upstream.send(*one)
+                self._answer = await instance.upstream.send(*one, before_write=self._on_sent)
                 if self._answer.status >= 400:
                     raise await self._tool_error(self._answer)
             assert self._answer is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -73,8 +73,19 @@ class Upstream:
         self._idle: list[tuple[float, ResponseHandler]] = []  # since when; the longest unused first
         self._timer: asyncio.TimerHandle | None = None
 
-    async def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a request and return the answer with its head read. Raises one of BROKEN."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        before_write: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Send a request and return the answer with its head read. Raises one of BROKEN.
+
+        `before_write` is called once a connection is there, right before the first byte is written to it.
+        """
         lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self._port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if method == "POST":
@@ -84,6 +95,8 @@ class Upstream:
         try:
             if (transport := connection.transport) is None:
                 raise aiohttp.ServerDisconnectedError
+            if before_write is not None:
+                before_write()
             transport.writelines((head, body))
             while True:
                 message, content = await connection.read()
