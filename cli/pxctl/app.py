@@ -126,6 +126,11 @@ class Invocation:
         widest = max(map(len, shown), default=0)
         self.print(*(f"{name:{widest}}  {output.clean(text)}" for name, text in shown.items()))
 
+    def print_degraded(self, daemon: Document) -> None:
+        """Report on stderr what of a daemon works only in part, each with what repairs it."""
+        for part in daemon.get("degraded") or []:
+            self.notice(f"pxctl: {part['part']}: {part['detail']}", f"repair: {part['repair']}")
+
     def print_done(self, *lines: str) -> None:
         if not (self.json or self.quiet):
             self.print(*lines)

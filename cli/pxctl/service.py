@@ -90,6 +90,8 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     try:
         _await_answer(Client(invocation.socket_path), child, timeout)
     except Failure as failure:
+        if failure.extra.get("daemon_exit_code") == _BAD_SETTINGS:
+            _explain(invocation, failure)
         written = path.read_bytes()
         if len(written) >= before:  # else it was rotated meanwhile
             written = written[before:]
@@ -99,6 +101,25 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
     finally:
         # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
         child.returncode = child.poll() or 0
+
+
+def _explain(invocation: Invocation, failure: Failure) -> None:
+    """Say of a pxd that ended for good why: it has a flag for each cause, and tells it in a sentence with a hint."""
+    for flag in ("--check-ledger", "--check-config"):
+        try:
+            ask_pxd(invocation, flag, "--json")
+        except Failure as cause:
+            failure.detail, failure.hint = f"{failure.detail}: {cause.detail}", cause.hint
+            return
+
+
+def check_ledger(invocation: Invocation) -> Document:
+    """Return what doctor says of the ledger where no daemon answers that would know more."""
+    try:
+        sentence = json.loads(ask_pxd(invocation, "--check-ledger", "--json"))["detail"]
+    except Failure as cause:
+        return finding("ledger", "fail", cause.detail, cause.hint)
+    return finding("ledger", "ok", sentence)
 
 
 def _await_answer(client: Client, child: subprocess.Popen[bytes], timeout: float) -> None:
@@ -141,7 +162,8 @@ def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
         # That code is for service managers; the client's contract says 1. With --json it tells it in a document.
         problems = json.loads(ended.stdout)["problems"] if ended.stdout else []
         said = said or [f"{one['origin']}: {one['message']}" for one in problems]
-        hint = "mend what is named above, then: pxctl config check"
+        if "--check-ledger" not in flags:
+            hint = "mend what is named above, then: pxctl config check"
         raise Failure("\n".join(said), kind="config_error", hint=hint, errors=problems)
     code = ended.returncode if 0 < ended.returncode <= 9 else Exit.FAILED
     what = "\n".join(said) or f"pxd ended with {ended.returncode}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import SessionState
+from supervisord_py.ledger.place import moved_ledgers
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV
@@ -55,13 +57,23 @@ def _process(version: str | None, pid: int, started_at: float) -> dict[str, Any]
 
 def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     """Return what works only in part: `{part, detail, repair}` each."""
-    found = [*context.control.degraded.values()]
+    found = [*context.control.degraded.values(), *_moved_ledgers(context)]
     for unit, why in context.pipes.refused_output().items():
         detail = f"the disk refuses it, and its agent waits: {why}"
         found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
     if (why := context.pipes.health()["scheduler_error"]) is not None:
         found.append({"part": "scheduler", "detail": f"was restarted: {why}", "repair": "pxctl daemon restart"})
     return found
+
+
+def _moved_ledgers(context: ApiContext) -> Iterator[dict[str, str]]:
+    """Yield each damaged ledger that lies beside the present one: until it is removed somebody may still want it."""
+    for moved in moved_ledgers(context.ledger.path):
+        why = context.ledger.why_moved(moved.path.name) or "the reason was not recorded"
+        detail = (
+            f"it was damaged ({why}) and moved aside at {rfc3339(moved.moved_at)}: {moved.path}; a new one was begun"
+        )
+        yield {"part": "earlier ledger", "detail": detail, "repair": f"rm {shlex.quote(str(moved.path))}*"}
 
 
 async def health(call: ApiCall) -> dict[str, Any]:

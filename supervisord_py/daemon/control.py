@@ -1,7 +1,8 @@
 """The control plane's process: `python -m supervisord_py.daemon.control`, started by the keeper, never by a user.
 
 Descriptors: 3 is the channel to the keeper, 4 the control socket, 5 the lock. Exit: 0 ended as asked · 1 something of
-ours broke (the keeper starts another one) · 78 bad settings. When the keeper is lost this process becomes the sweep
+ours broke (the keeper starts another one) · 78 bad settings, or a ledger that cannot be used as it is: starting again
+would fail again, so the keeper ends, too. When the keeper is lost this process becomes the sweep
 that leaves nothing of its children alive, still holding the lock.
 """
 
@@ -48,8 +49,8 @@ def main() -> int:
 
     from supervisord_py.daemon import control_plane  # noqa: F401  # what takes long
     from supervisord_py.daemon.logging import configure_log
-    from supervisord_py.daemon.settings import ControlOrder, SettingsError
-    from supervisord_py.errors import EXIT_FAILED, PxError
+    from supervisord_py.daemon.settings import ControlOrder
+    from supervisord_py.errors import EXIT_BAD_SETTINGS, EXIT_FAILED, PxError
 
     gc.freeze()
     gc.enable()
@@ -67,7 +68,7 @@ def main() -> int:
         return _run(order, started_at, log)
     except PxError as error:
         log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
-        return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
+        return EXIT_BAD_SETTINGS if error.exit_code == EXIT_BAD_SETTINGS else EXIT_FAILED
     except Exception:
         log.exception("control_crashed")
         return EXIT_FAILED

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,11 +31,13 @@ from supervisord_py.api.streams import first_of
 from supervisord_py.config.settings import KEYS, value_of
 from supervisord_py.daemon.kept_version import keep_version
 from supervisord_py.daemon.logging import set_level
+from supervisord_py.daemon.paths import Paths
 from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed, versions_dir
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
+from supervisord_py.ledger.kept import highest_number
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
@@ -75,7 +78,7 @@ async def run(
     """
     paths, loop = flags.paths(), asyncio.get_running_loop()
     placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))
-    ledger = await Ledger.open(paths.ledger_file)
+    ledger = await Ledger.open(paths.ledger_file, find_number=partial(_last_number, paths))
     try:
         plane = ControlPlane(flags, loaded, listening, started_at)
         await plane.open(placement, ledger)
@@ -89,6 +92,12 @@ async def run(
         with contextlib.suppress(PxError):
             await ledger.close()
         raise
+
+
+def _last_number(paths: Paths) -> int:
+    """Return the greatest id of an execution that has a folder, ours or in its pipe's `output`. Blocking."""
+    outputs = sorted(paths.pipes_dir.glob("*/output"))
+    return highest_number((paths.executions_dir, *outputs))
 
 
 class ControlPlane:
@@ -122,9 +131,7 @@ class ControlPlane:
         self.ledger.on_change = self._ledger_changed
         if self.ledger.degraded:
             self._ledger_changed(self.ledger.degraded)
-        if (recovery := self.ledger.recovered_from) is not None:
-            _log.error("ledger_recovered_from_damage", **recovery)
-            self.events.publish("ledger_rebuilt", **recovery)
+        self._report_ledger()
         self._tell_of_a_rollback(placement.caps.rolled_back_from)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
@@ -138,6 +145,7 @@ class ControlPlane:
         await placement.until_known(lambda: placement.ask("ready"))
         await placement.until_known(lambda: placement.ask("status", text=f"serving on {self._socket}"))
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
+        self.ledger.check_later()
         rungs = {"kill_rung": placement.caps.kill_rung, "memory_rung": placement.caps.memory_rung}
         _log.info("control_ready", adopted=[child.unit for child in placement.children()], **rungs)
         self.launcher.supervisor.task(asyncio.to_thread(keep_version, versions_dir(self._paths.state_dir)))
@@ -398,6 +406,47 @@ class ControlPlane:
             return
         self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
         self.events.publish("ledger_degraded", detail=why)
+
+    def _report_ledger(self) -> None:
+        """Report what the opening of the ledger found, and hear of what is found later."""
+        ledger = self.ledger
+        ledger.on_kept_change = self._kept_changed
+        ledger.on_damage = self._ledger_damaged
+        ledger.on_unreadable = self._rows_unreadable
+        if ledger.kept_trouble is not None:
+            self._kept_changed(ledger.kept_trouble)
+        for table in tuple(ledger.unreadable):
+            self._rows_unreadable(table)
+        if ledger.lost_wishes is not None:
+            hint = "pxctl pipe list; pxctl tools list"
+            self.degrade("settings of pipes and tools", ledger.lost_wishes, hint)
+            self.events.publish("ledger_wishes_lost", detail=ledger.lost_wishes)
+        for moved in ledger.take_news():
+            _log.error("ledger_recovered_from_damage", **moved)
+            self.events.publish("ledger_rebuilt", **moved)
+
+    def _kept_changed(self, why: str | None) -> None:
+        """Report that ids and settings of users cannot be kept beside the ledger, or can again."""
+        part = "copy of ids, pins and disabled pipes"
+        if why is None:
+            self.recover(part)
+        else:
+            self.degrade(part, why, f"df -h {self._paths.state_dir}")
+
+    def _ledger_damaged(self, moved_to: str | None, why: str) -> None:
+        """Have another control plane begin a new ledger; what runs goes on meanwhile, with the keeper."""
+        if moved_to is None:
+            self.degrade("ledger", f"is damaged, and could not be moved aside: {why}", "pxctl daemon restart")
+            self.events.publish("ledger_damaged", detail=why)
+            return
+        self.degrade("ledger", f"was damaged and is moved to {moved_to}: {why}", "pxctl daemon restart")
+        self.end(Shutdown.REPLACE)
+
+    def _rows_unreadable(self, table: str) -> None:
+        rows = self.ledger.unreadable[table]
+        detail = f"rows of the table {table} that cannot be read are left out: {rows}; they go with their age"
+        self.degrade(f"ledger table {table}", detail, "pxctl daemon restart, once they are gone")
+        self.events.publish("ledger_rows_unreadable", table=table, rows=rows)
 
     async def shutdown(self) -> Shutdown:
         """End as the strongest wish says, and return it."""

@@ -1,7 +1,8 @@
 """`pxd`: checks everything that can be checked before anything runs, then becomes the keeper (same pid, by exec).
 
 Settings, places, the lock, the socket: whatever is wrong with them is said here, on stderr, with the exit code of its
-kind (CONTRACT §2): 78 for settings, 8 for a second daemon, 6 for a directory of somebody else.
+kind (CONTRACT §2): 78 for settings and for a ledger that cannot be used, 8 for a second daemon, 6 for a directory of
+somebody else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from supervisord_py.daemon import lock
 from supervisord_py.daemon.paths import absolute, check_socket_length, guard_directory, make_places
 from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, keep_valid, keeper_argv, recall_valid
 from supervisord_py.errors import EXIT_BAD_SETTINGS, PxError
+from supervisord_py.ledger.place import check_place
 
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
@@ -39,7 +41,8 @@ Examples:
 
 \b
 Signals: TERM, INT orderly stop (a second one: at once) · HUP reload · USR1 dump state to the log.
-Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there · 78 bad settings.
+Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there · 78 bad settings,
+or a ledger that cannot be used.
 """
 
 
@@ -51,6 +54,7 @@ Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there �
 @click.option("--set", "settings", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
 @click.option("--check-config", "act", flag_value="check", help="Check the settings and exit: 0 good, 78 bad.")
 @click.option("--show-config", "act", flag_value="show", help="Print every setting with value and origin, and exit.")
+@click.option("--check-ledger", "act", flag_value="ledger", help="Check the ledger and exit: 0 good, 78 unusable.")
 @click.option(
     "--print-unit",
     type=click.Choice(["systemd", "systemd-socket", "launchd", "launchd-socket"]),
@@ -81,6 +85,11 @@ def main(
             rows = _validate(flags).rows()
             lines = (f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}" for row in rows)
             click.echo(json.dumps({"schema": "px.config/1", "settings": rows}) if as_json else "\n".join(lines))
+        elif act == "ledger":
+            from supervisord_py.ledger.schema import inspect  # sqlite3
+
+            sentence = inspect(flags.paths().ledger_file)
+            click.echo(json.dumps({"schema": "px.ledger/1", "detail": sentence}) if as_json else sentence)
         else:
             _start(flags)
     except (PxError, OSError, UnicodeError) as error:
@@ -117,6 +126,7 @@ def _start(flags: Flags) -> NoReturn:
     make_places(paths)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only.
     lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
+    check_place(paths.ledger_file)
     listening = inherited or lock.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):
         lock.sign_lock(fd)

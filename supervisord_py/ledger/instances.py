@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.ledger.table import Operation, Table
+from supervisord_py.ledger.table import Operation, Table, together
 
 INTERRUPTED = "interrupted"
 
@@ -65,6 +65,11 @@ UNIT_STATES = Table("unit_state", UnitStateRow, key="unit")
 PINS = Table("pins", PinRow, key="unit")
 
 
+def forget_unit(unit: str) -> Operation:
+    """Drop what is remembered of a unit that was removed, its pin included; its instances stay."""
+    return together(UNIT_STATES.delete(unit), PINS.delete(unit))
+
+
 def became_ready(key: str, at: float) -> Operation:
     return INSTANCES.update(key, "ready_at IS NULL", ready_at=at)
 
@@ -84,8 +89,9 @@ async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: fl
 
 async def interrupted_since(ledger: Ledger, moment: float) -> list[InstanceRow]:
     """Return the instances that were recorded as interrupted at or after a moment, oldest first."""
-    where = "WHERE reason = ? AND ended_at >= ? ORDER BY started_at, key"
-    return await INSTANCES.find(ledger, where, INTERRUPTED, moment)
+    # The word stands in the text, as in the condition of the index: a bound value would scan the whole table.
+    where = f"WHERE reason = '{INTERRUPTED}' AND ended_at >= ? ORDER BY started_at, key"
+    return await INSTANCES.find(ledger, where, moment)
 
 
 async def latest(ledger: Ledger, unit: str, limit: int = 1) -> list[InstanceRow]:

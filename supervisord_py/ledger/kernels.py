@@ -64,7 +64,12 @@ class KernelCellRow(msgspec.Struct, frozen=True):
 
 SESSIONS = Table("kernel_sessions", KernelSessionRow)
 CELLS = Table("kernel_cells", KernelCellRow)
-_NEWEST = "SELECT session, instance, max(rowid) FROM kernel_cells GROUP BY session"
+_NEWEST = """WITH RECURSIVE sessions (name) AS (SELECT min(session) FROM kernel_cells UNION ALL
+    SELECT (SELECT min(session) FROM kernel_cells WHERE session > name) FROM sessions WHERE name IS NOT NULL)
+    SELECT name, (SELECT instance FROM kernel_cells
+        WHERE rowid = (SELECT max(rowid) FROM kernel_cells WHERE session = name))
+    FROM sessions WHERE name IS NOT NULL"""
+"""A few looks into the index for each session, however many cells it had."""
 
 
 def remember(ledger: Ledger, row: KernelSessionRow) -> None:

@@ -2,21 +2,25 @@
 
 Laws: a file of any older version becomes the present one or stays exactly as it was; a file of a newer version is
 refused, because an older program would lose what it does not understand. `PRAGMA user_version` holds the number. Nobody
-else can ever read the files, under any umask; a broken one is moved aside, never deleted, and the daemon starts with an
-empty one. Whatever an opening meets is damage, but for what the disk, the permissions or another program did.
+else can ever read the files, under any umask. A damaged file is moved aside, never deleted, and an empty one is begun.
+An error while opening counts as damage, except errors of the disk, of permissions and of locks.
+
+The time to open does not grow with the file: a large one is checked page by page only after an unclean end, and then
+beside the work (`Ledger.check_later`). What was not found then is found by the query that meets it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from supervisord_py.errors import ConfigError
+from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
+from supervisord_py.ledger import place
 
 # Numbered steps, each in its own transaction, never edited once released.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -105,19 +109,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("DROP TABLE runs",),  # a run is an event
     # Each of them is written anew with each change of an execution; nothing, or little, is asked of them.
     tuple(f"DROP INDEX pipe_executions_{name}" for name in ("status", "queued", "history", "usage")),
+    # What a start asks must not grow with the history.
+    (
+        "CREATE INDEX instances_interrupted ON instances (ended_at) WHERE reason = 'interrupted'",
+        "CREATE INDEX idempotency_open ON idempotency (key) WHERE status IS NULL",
+    ),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = "UPDATE idempotency SET status = 0 WHERE status IS NULL"
 """What a start finds unfinished was cut off: nobody works on it any more."""
 _DAY = 86_400.0
-SIDE_FILES = ("-wal", "-shm")
+SMALL_BYTES = 8 * 1024 * 1024
+"""A file of at most this size is checked at each opening: that takes a few milliseconds."""
 _PRIVATE = 0o600
 _BUSY_MILLISECONDS = 5000
-_PASSING = frozenset({
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL,
+_REFUSED = frozenset({
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH,
 })  # fmt: skip
+"""The file, or its folder, is not to be written: at the opening that stays so until somebody changes it."""
+_PASSING = _REFUSED | {
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}  # fmt: skip
 """What passes, or is put right, without another file."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SPARE_DESCRIPTORS = 8  # what SQLite opens beside the main file, and some more
 
 
 class TableLimit(msgspec.Struct, frozen=True):
@@ -139,12 +155,26 @@ LIMITS = {
 }
 
 
+class LedgerVersionError(ConfigError):
+    """A newer version of the program wrote the ledger; trying again without a change is pointless."""
+
+    exit_code = EXIT_BAD_SETTINGS
+
+
+def _code(error: BaseException) -> int:
+    """Return the primary result code of SQLite that an error carries, 0 where it carries none."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else 0
+
+
 def of_the_disk(error: BaseException, *, or_damage: bool = True) -> bool:
     """Say whether an error is the disk's (or the file's) rather than the operation's."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if not isinstance(code, int):
-        return False
-    return code & 0xFF in _PASSING or (or_damage and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+    return _code(error) in _PASSING or (or_damage and is_damage(error))
+
+
+def is_damage(error: BaseException) -> bool:
+    """Say whether SQLite met content that is no sound database."""
+    return _code(error) in _DAMAGE
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -167,53 +197,167 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def ended_uncleanly(path: Path) -> bool:
+    """Say whether who had the file open last did not close it: the last one to do so removes the write-ahead log."""
+    return path.with_name(f"{path.name}-wal").exists()
+
+
 def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, dict[str, Any] | None]:
     """Open, check and migrate. A damaged file becomes `NAME.corrupt-TIME` (`now`: Unix seconds), an empty one is begun.
 
-    Raises ConfigError: A newer program wrote it; sqlite3.Error, OSError: it cannot be opened, without being
-    damaged.
+    Returns the connection, and where a damaged file is now (`moved_to`) and why (`detail`).
+
+    Raises LedgerUnusableError: it cannot be used as it lies there; LedgerVersionError: a newer program wrote it;
+    sqlite3.Error, OSError: the disk, or a lock, does not let it be opened at present.
     """
+    place.check_place(path)
     try:
         return _open_checked(path), None
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes the file in its messages, whatever it holds
         if of_the_disk(error, or_damage=False):
-            raise
+            raise _refusal(path, error) from error
         damage = str(error)
-    target = path.with_name(f"{path.name}.corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S.%fZ}")
-    for suffix in ("", *SIDE_FILES):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.rename(target.with_name(target.name + suffix))
-    return _open_checked(path), {"moved_to": str(target), "detail": damage}
+    moved = place.move_aside(path, now)
+    return _open_checked(path), {"moved_to": str(moved), "detail": damage}
+
+
+def inspect(path: Path) -> str:
+    """Look at the ledger as a start would, and change nothing; return one sentence about it.
+
+    Raises LedgerUnusableError, LedgerVersionError: no start can use it; OSError: it cannot be looked at at present.
+    """
+    place.check_place(path)
+    if not path.exists():
+        return f"there is no ledger {path} yet"
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            version = refuse_newer(connection, str(path))
+        finally:
+            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if of_the_disk(error, or_damage=False):
+            refusal = _refusal(path, error)
+            raise refusal if not isinstance(refusal, sqlite3.Error) else OSError(str(refusal)) from error
+        return f"the ledger {path} is damaged ({error}); the next start moves it aside"
+    return f"the ledger {path} has schema version {version}"
+
+
+def _refusal(path: Path, error: Exception) -> Exception:
+    """Return what to raise for a file that cannot be opened: the error itself where that may pass."""
+    if _code(error) not in _REFUSED or _is_short_of_descriptors():
+        return error
+    return place.unusable(path, f"SQLite says: {error}", f"ls -la {path.parent}")
+
+
+def _is_short_of_descriptors() -> bool:
+    """Say whether too few files can be opened: SQLite does not tell that from a file that cannot be."""
+    opened = list[int]()
+    try:
+        while len(opened) < _SPARE_DESCRIPTORS:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return True
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return False
 
 
 def _open_checked(path: Path) -> sqlite3.Connection:
-    # SQLite gives the side files that it makes the mode of the main file, whatever the umask.
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-    os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
-    os.close(fd)
+    try:
+        # SQLite gives the side files that it makes the mode of the main file, whatever the umask.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        try:
+            os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise place.refusal_of(path, error) from error
     connection = connect(path)
     try:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found is not None and found[0] != "ok":
-            raise sqlite3.DatabaseError(str(found[0]))
+        if size <= SMALL_BYTES:
+            check_pages(connection)
         migrate(connection, str(path))
+        _check_tables(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
+def check_pages(connection: sqlite3.Connection) -> None:
+    """Look at every page of the file. Raises sqlite3.DatabaseError: it is damaged."""
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict is not None and verdict[0] != "ok":
+        raise sqlite3.DatabaseError(str(verdict[0]))
+
+
+# -- what every ledger of this version has -----------------------------------------------------------------------------
+
+
+class _Shape(NamedTuple):
+    columns: dict[str, dict[str, int]]  # by table: its columns, each with its place in the primary key (0: none)
+    indexes: dict[str, str]  # by name: the statement that makes it
+
+
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+_INDEXES = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+_COLUMNS = "SELECT name, pk FROM pragma_table_info(?)"
+
+
+def _shape_of(connection: sqlite3.Connection) -> _Shape:
+    tables = [str(name) for (name,) in connection.execute(_TABLES)]
+    columns = {table: dict(connection.execute(_COLUMNS, (table,)).fetchall()) for table in tables}
+    return _Shape(columns, dict(connection.execute(_INDEXES).fetchall()))
+
+
+@cache
+def _expected_shape() -> _Shape:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        migrate(connection)
+        return _shape_of(connection)
+    finally:
+        connection.close()
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Check that tables and columns are there, and make indexes that are missing.
+
+    Raises sqlite3.DatabaseError: something is missing that cannot be made again.
+    """
+    expected, present = _expected_shape(), _shape_of(connection)
+    for table, columns in expected.columns.items():
+        if table not in present.columns:
+            raise sqlite3.DatabaseError(f"table {table} is missing")
+        for column, key_place in columns.items():
+            if present.columns[table].get(column) != key_place:
+                raise sqlite3.DatabaseError(f"column {column} of table {table} is missing, or is not as it was made")
+    for name, statement in expected.indexes.items():
+        if name not in present.indexes:
+            connection.execute(statement)
+
+
 def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION) -> int:
-    """Bring a file to the present version; return how many steps that took. Raises ConfigError: it is newer."""
-    first = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if first > VERSION:
-        detail = f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}"
-        hint = "install the newer supervisord-py again, or move the file away to begin an empty ledger"
-        raise ConfigError(detail, hint=hint, file=path, line=None, pointer=None)
+    """Bring a file to the present version; return how many steps that took; errors as of `refuse_newer`."""
+    first = refuse_newer(connection, path)
     for number, statements in enumerate(MIGRATIONS[first:upto], first + 1):
         with connection:  # commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
             for statement in (*statements, f"PRAGMA user_version = {number}"):
                 connection.execute(statement)
     return max(0, upto - first)
+
+
+def refuse_newer(connection: sqlite3.Connection, path: str) -> int:
+    """Return the version of a file. Raises LedgerVersionError: it is newer; sqlite3.Error: there is no such version."""
+    first = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if first > VERSION:
+        detail = f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}"
+        hint = f"install the newer supervisord-py again; to begin an empty ledger: mv {path} {path}.newer"
+        raise LedgerVersionError(detail, hint=hint, file=path, line=None, pointer=None)
+    if first < 0:
+        raise sqlite3.DatabaseError(f"the schema version is {first}")
+    return first

@@ -1,7 +1,8 @@
 """Between a Struct and its table: a field is a column of the same name, or of the one that the Struct renames it to.
 
 Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged cell reads as the
-field's default: it must not hide a row.
+field's default: it must not hide a row. A row with text that is not UTF-8 is left out and reported
+(`Ledger.report_unreadable`): the rows beside it must still be shown.
 Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the moments do, so that SQL compares them.
 What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
 """
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from supervisord_py.ledger.schema import of_the_disk
 from supervisord_py.ledger.store import Ledger
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -104,7 +106,42 @@ class Table(Generic[Row]):
         columns = columns or self.columns
         names = ", ".join(f'"{each}"' for each in columns)
         sql = f"SELECT {names} FROM {self.name} {where}"  # noqa: S608  # our own words
-        return await ledger.read(lambda connection: [self._row(columns, it) for it in connection.execute(sql, values)])
+
+        def run(connection: sqlite3.Connection) -> list[Row]:
+            try:
+                return [self._row(columns, cells) for cells in connection.execute(sql, values)]
+            except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+                # The module says so of text that is not UTF-8, but with no code by which to tell it from others.
+                if of_the_disk(error):
+                    raise
+            return self._readable_rows(ledger, connection, sql, values, columns)
+
+        return await ledger.read(run)
+
+    def _readable_rows(
+        self,
+        ledger: Ledger,
+        connection: sqlite3.Connection,
+        sql: str,
+        values: Sequence[object],
+        columns: Sequence[str],
+    ) -> list[Row]:
+        """Return the rows of a query whose texts are all UTF-8; report the others."""
+        rows = []
+        unreadable = 0
+        factory = connection.text_factory
+        connection.text_factory = _text_or_damage
+        try:
+            for cells in connection.execute(sql, values):
+                if any(cell is _DAMAGED_TEXT for cell in cells):
+                    unreadable += 1
+                else:
+                    rows.append(self._row(columns, cells))
+        finally:
+            connection.text_factory = factory
+        if unreadable:
+            ledger.report_unreadable(self.name, unreadable)
+        return rows
 
     # -- cells -----------------------------------------------------------------------------------------------------
 
@@ -123,6 +160,17 @@ class Table(Generic[Row]):
             if value is not None:
                 found[self._fields[column]] = value
         return self.row(**found)
+
+
+_DAMAGED_TEXT = object()
+"""What stands for a text that is not UTF-8."""
+
+
+def _text_or_damage(raw: bytes) -> object:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _DAMAGED_TEXT
 
 
 def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:

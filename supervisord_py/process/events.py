@@ -105,9 +105,10 @@ class EventStream:
 
     @classmethod
     async def open(cls, ledger: Ledger) -> EventStream:
-        """Go on where the journal ends, with a stride, so that no id ever names two events."""
+        """Go on where the journal ends, or beyond it (`Ledger.first_event`), so that no id ever names two events."""
         last_id = await last_event(ledger)
-        return cls(ledger, last_id + RESTART_STRIDE if last_id else 0)
+        after_journal = last_id + RESTART_STRIDE if last_id else 0
+        return cls(ledger, max(after_journal, ledger.first_event))
 
     def publish(
         self,

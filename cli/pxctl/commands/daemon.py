@@ -38,6 +38,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
         service.start_daemon(invocation, timeout)
         document, did = client.get("/api/daemon"), "started"
     invocation.print_done(f"pxd {did} (pid {document['keeper']['pid']}), socket {invocation.socket_path}")
+    invocation.print_degraded(document)
 
 
 @declare(daemon, "stop", "stop pxd")
@@ -207,6 +208,8 @@ def check_all(invocation: Invocation) -> int:
             checks += look()
         except (Failure, OSError) as error:
             checks.append(finding(name, "fail", str(error), getattr(error, "hint", None)))
+            if name == "daemon":  # one that answers knows more
+                checks.append(service.check_ledger(invocation))
     result = {"schema": "px.doctor/1", "checks": checks}
     if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
         for one in checks:
