@@ -25,6 +25,7 @@ from supervisord_py.api.context import ApiCall
 from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import PxError
+from supervisord_py.ledger.schema import readable_rows
 from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = 0  # status of a row whose request may have begun and whose outcome is not known
@@ -72,7 +73,11 @@ async def claim(ledger: Ledger, key: str, route: str, digest: str) -> tuple[Any,
 
     def run(connection: sqlite3.Connection) -> tuple[Any, ...] | None:
         is_free = connection.execute(_CLAIM, (key, route, digest, now)).rowcount == 1
-        return None if is_free else tuple(connection.execute(_LOOK, (key, route)).fetchone())
+        if is_free:
+            return None
+        rows, _ = readable_rows(connection, _LOOK, (key, route))
+        # Of an answer that cannot be read any more only this is known: the request was made.
+        return rows[0] if rows else (digest, CUT_OFF, None, None)
 
     try:
         return await ledger.call(run)

@@ -171,7 +171,7 @@ async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
 
 
 async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
-    """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
+    """Delete a tool's folder and what is remembered of it. One that runs is refused unless `force` stops it."""
     name, launcher, tools_dir = tool_name(call), call.context.launcher, call.context.config.tools_dir
     launcher.catalog.entry(name)
     (state,) = launcher.snapshot(name)
@@ -182,6 +182,7 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
         await launcher.stop(name, Reason.STOPPED)
     folder = await asyncio.to_thread(remove_tool, launcher.catalog, name, tools_dir, anywhere=force)
     await launcher.refresh()
+    await launcher.forget(name)
     return {"unit": f"tool:{name}", "name": name, "folder": str(folder)}
 
 

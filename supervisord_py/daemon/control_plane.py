@@ -319,6 +319,7 @@ class ControlPlane:
         while True:
             try:
                 rows = await self.ledger.prune(time.time())
+                await self.launcher.forget_removed()
                 _log.debug("pruned", rows=rows, executions=await self.pipes.prune())
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
@@ -444,8 +445,8 @@ class ControlPlane:
 
     def _rows_unreadable(self, table: str) -> None:
         rows = self.ledger.unreadable[table]
-        detail = f"rows of the table {table} that cannot be read are left out: {rows}; they go with their age"
-        self.degrade(f"ledger table {table}", detail, "pxctl daemon restart, once they are gone")
+        detail = f"rows of the table {table} that cannot be read are left out: {rows}"
+        self.degrade(f"ledger table {table}", detail, "none is needed: they are forgotten with their age")
         self.events.publish("ledger_rows_unreadable", table=table, rows=rows)
 
     async def shutdown(self) -> Shutdown:

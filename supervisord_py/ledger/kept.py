@@ -15,10 +15,12 @@ import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from supervisord_py.ledger.schema import readable_rows
 
 VERSION = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -122,36 +124,19 @@ def last_event(connection: sqlite3.Connection) -> int:
     return int(connection.execute(_LAST_EVENT).fetchone()[0])
 
 
-def _rows(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a query, without those whose first column is damaged text."""
-    factory = connection.text_factory
-    connection.text_factory = _text_or_none
-    try:
-        return [row for row in connection.execute(sql) if isinstance(row[0], str)]
-    finally:
-        connection.text_factory = factory
-
-
-def _text_or_none(raw: bytes) -> str | None:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def _read_pins(connection: sqlite3.Connection) -> dict[str, bool]:
-    return {unit: bool(forever) for unit, forever in _rows(connection, _PINS)}
+    return {unit: bool(forever) for unit, forever in readable_rows(connection, _PINS)[0]}
 
 
 def _read_pipes(connection: sqlite3.Connection) -> dict[str, PipeWish]:
     wishes = {}
-    for name, enabled, enabled_file in _rows(connection, _PIPES):
+    for name, enabled, enabled_file in readable_rows(connection, _PIPES)[0]:
         wishes[name] = PipeWish(bool(enabled), None if enabled_file is None else bool(enabled_file))
     return wishes
 
 
 def _read_unpinned(connection: sqlite3.Connection) -> tuple[str, ...]:
-    return tuple(unit for (unit,) in _rows(connection, _UNPINNED))
+    return tuple(unit for (unit,) in readable_rows(connection, _UNPINNED)[0])
 
 
 def with_wishes(kept: Kept, connection: sqlite3.Connection) -> Kept:

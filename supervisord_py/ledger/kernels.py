@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from supervisord_py.ledger.schema import readable_rows
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import Table, together
 
@@ -97,9 +98,12 @@ async def of_session(ledger: Ledger, session: str) -> list[KernelCellRow]:
 
 async def newest_of_all(ledger: Ledger) -> dict[str, str | None]:
     """Return the process life that ran the newest cell of each session that has any."""
-    return await ledger.read(lambda connection: {it[0]: it[1] for it in connection.execute(_NEWEST)})
+    rows, _ = await ledger.read(lambda connection: readable_rows(connection, _NEWEST))
+    return dict(rows)
 
 
 async def open_cells(ledger: Ledger, session: str | None = None) -> list[KernelCellRow]:
     """Return the cells whose end is not recorded, of one session or of all, in order of dispatch."""
-    return await CELLS.find(ledger, "WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid", session)
+    # By name, because the order by rowid would else have SQLite read the whole table.
+    where = "INDEXED BY kernel_cells_open WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid"
+    return await CELLS.find(ledger, where, session)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,6 +176,42 @@ def of_the_disk(error: BaseException, *, or_damage: bool = True) -> bool:
 def is_damage(error: BaseException) -> bool:
     """Say whether SQLite met content that is no sound database."""
     return _code(error) in _DAMAGE
+
+
+_DAMAGED_TEXT = object()
+"""What stands for a text that is not UTF-8."""
+
+
+def _text_or_damage(raw: bytes) -> object:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _DAMAGED_TEXT
+
+
+def readable_rows(
+    connection: sqlite3.Connection, sql: str, values: Sequence[object] = ()
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Return the rows of a query whose texts are all UTF-8, and how many others there are. Raises sqlite3.Error."""
+    try:
+        return connection.execute(sql, values).fetchall(), 0
+    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+        # The module says so of text that is not UTF-8, but with no code by which to tell it from other errors.
+        if of_the_disk(error):
+            raise
+    rows = []
+    unreadable = 0
+    factory = connection.text_factory
+    connection.text_factory = _text_or_damage
+    try:
+        for row in connection.execute(sql, values):
+            if any(cell is _DAMAGED_TEXT for cell in row):
+                unreadable += 1
+            else:
+                rows.append(row)
+    finally:
+        connection.text_factory = factory
+    return rows, unreadable
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from supervisord_py.ledger.schema import of_the_disk
+from supervisord_py.ledger.schema import readable_rows
 from supervisord_py.ledger.store import Ledger
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -108,40 +108,12 @@ class Table(Generic[Row]):
         sql = f"SELECT {names} FROM {self.name} {where}"  # noqa: S608  # our own words
 
         def run(connection: sqlite3.Connection) -> list[Row]:
-            try:
-                return [self._row(columns, cells) for cells in connection.execute(sql, values)]
-            except (sqlite3.OperationalError, UnicodeDecodeError) as error:
-                # The module says so of text that is not UTF-8, but with no code by which to tell it from others.
-                if of_the_disk(error):
-                    raise
-            return self._readable_rows(ledger, connection, sql, values, columns)
+            rows, unreadable = readable_rows(connection, sql, values)
+            if unreadable:
+                ledger.report_unreadable(self.name, unreadable)
+            return [self._row(columns, cells) for cells in rows]
 
         return await ledger.read(run)
-
-    def _readable_rows(
-        self,
-        ledger: Ledger,
-        connection: sqlite3.Connection,
-        sql: str,
-        values: Sequence[object],
-        columns: Sequence[str],
-    ) -> list[Row]:
-        """Return the rows of a query whose texts are all UTF-8; report the others."""
-        rows = []
-        unreadable = 0
-        factory = connection.text_factory
-        connection.text_factory = _text_or_damage
-        try:
-            for cells in connection.execute(sql, values):
-                if any(cell is _DAMAGED_TEXT for cell in cells):
-                    unreadable += 1
-                else:
-                    rows.append(self._row(columns, cells))
-        finally:
-            connection.text_factory = factory
-        if unreadable:
-            ledger.report_unreadable(self.name, unreadable)
-        return rows
 
     # -- cells -----------------------------------------------------------------------------------------------------
 
@@ -160,17 +132,6 @@ class Table(Generic[Row]):
             if value is not None:
                 found[self._fields[column]] = value
         return self.row(**found)
-
-
-_DAMAGED_TEXT = object()
-"""What stands for a text that is not UTF-8."""
-
-
-def _text_or_damage(raw: bytes) -> object:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return _DAMAGED_TEXT
 
 
 def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:

@@ -44,8 +44,11 @@ class Event(msgspec.Struct, frozen=True):
     def document(self) -> dict[str, Any]:
         """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
         known = msgspec.structs.asdict(self)
-        moment = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds")
-        known |= {"time": moment.replace("+00:00", "Z")}
+        try:
+            moment = datetime.fromtimestamp(self.time, UTC)
+        except (OverflowError, ValueError, OSError):  # a damaged cell, which must not hide the others
+            moment = datetime.fromtimestamp(0, UTC)
+        known |= {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
         del known["facts"]
         return {**known, **{name: value for name, value in self.facts.items() if name not in known}}
 

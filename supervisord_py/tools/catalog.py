@@ -51,6 +51,7 @@ class Catalog:
 
     def __init__(self, paths: Sequence[Path], settings: ToolsSettings | None = None) -> None:
         self._by_name: dict[str, Entry] = {}
+        self.is_complete = False  # the last look saw every directory
         self.reconfigure(paths, settings or ToolsSettings())
 
     def reconfigure(self, paths: Sequence[Path], settings: ToolsSettings) -> None:
@@ -67,6 +68,8 @@ class Catalog:
         """
         self._refreshed_at = time.monotonic()
         seen: dict[Path, None] = {}
+        is_complete = True
+        self.is_complete = False
         for path in self.paths:
             try:
                 with os.scandir(path) as found:
@@ -74,11 +77,13 @@ class Catalog:
             except OSError as error:
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     return
+                is_complete = False
                 continue
             seen |= dict.fromkeys(path / name for name in names if os.path.lexists(path / name / MANIFEST))
         troubles = {path: untrusted_directory(path) for path in self.paths}
         self._readings = {folder: self._reading(folder, troubles[folder.parent]) for folder in seen}
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
+        self.is_complete = is_complete
 
     def get(self, name: str) -> ToolSpec:
         """Return the spec of a tool. Raises UnknownUnitError: there is none; ConfigError: it is broken."""

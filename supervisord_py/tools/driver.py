@@ -125,7 +125,12 @@ class Listeners:
         self.ports: dict[str, int] = {}
         self._placement = placement
         self._observers: dict[str, Observer] = {}
+        self.on_stored: Callable[[str], object] = lambda _: None  # called with a tool whose socket the keeper now has
         self._one_at_a_time = asyncio.Lock()
+
+    def has(self, tool: str) -> bool:
+        """Tell whether the keeper is known to have the tool's socket."""
+        return tool in self._observers
 
     def port_of(self, tool: str) -> int | None:
         return self.ports.get(tool)
@@ -150,6 +155,7 @@ class Listeners:
         with _listening_socket(self.ports.get(tool, 0)) as listening:
             await self._placement.ask("put_fd", fds=(listening.fileno(),), name=self.prefix + tool)
             self._note(tool, listening)
+        self.on_stored(tool)
 
     async def recall(self, tool: str) -> None:
         """Take note of the tool's socket if the keeper has one."""

@@ -19,7 +19,8 @@ import structlog
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, KeeperLostError, KeeperTimeoutError, PxError, UnknownUnitError
-from supervisord_py.ledger.instances import PINS, PinRow
+from supervisord_py.keeper import procfs
+from supervisord_py.ledger.instances import PINS, PinRow, forget_unit
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
 from supervisord_py.process.events import EventStream
@@ -83,6 +84,9 @@ class Tools:
         self.driver = ToolDriver(*known, self._gone, self._imported)
         self._placement = placement
         self._ledger = ledger
+        keeper = procfs.look(placement.caps.keeper_pid)
+        # Names one life of the keeper's process, also over an upgrade in place.
+        self.keeper_life = f"{placement.caps.keeper_pid} {keeper.start_time if keeper is not None else 0}"
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, ToolSpec] = {}  # as each was asked for last
@@ -100,12 +104,48 @@ class Tools:
                 self._tell(self.pool.pin, row.unit.removeprefix("tool:"), Pin.FOREVER if row.forever else Pin.LRU)
         for instance in await self.supervisor.adopt(self.driver):
             self._adopted(instance)
-        for tool in tuple(self.states.by_tool):
-            if self.instance_of(tool) is None:
-                await self._placement.until_known(partial(self.driver.listeners.recall, tool))
-                self._watch_port(tool)
+        self.driver.listeners.on_stored = self._note_listener
+        await asyncio.gather(*(self._recall(tool) for tool in tuple(self.states.by_tool)))
         self.supervisor.task(self.expect())
+        self.supervisor.task(self.forget_removed())
         self.supervisor.task(self._keep_up())
+
+    async def _recall(self, tool: str) -> None:
+        """Listen for a cold tool again, where this keeper may have its socket: nothing is asked of the others."""
+        state = self.states.of(tool)
+        if self.instance_of(tool) is not None or state.listener not in {None, self.keeper_life}:
+            return
+        await self._placement.until_known(partial(self.driver.listeners.recall, tool))
+        self._watch_port(tool)
+        life = self.keeper_life if self.driver.listeners.has(tool) else ""
+        if state.listener != life:
+            self.states.remember(tool, listener=life)
+
+    def _note_listener(self, tool: str) -> None:
+        self.states.remember(tool, listener=self.keeper_life)
+
+    async def forget_removed(self) -> None:
+        """Drop pins and states of tools whose folders are gone.
+
+        Does nothing while a directory cannot be read, or a tool's file is broken: its name may stand in there.
+        """
+        entries = self.catalog.entries()
+        if not self.catalog.is_complete or any(entry.spec is None for entry in entries):
+            return
+        pins = await PINS.find(self._ledger)
+        units = (row.unit.partition(":") for row in pins)
+        remembered = {*self.states.by_tool, *(name for kind, _, name in units if kind == "tool")}
+        for name in sorted(remembered - {entry.name for entry in entries}):
+            if self.instance_of(name) is None:
+                await self.forget(name)
+
+    async def forget(self, name: str) -> None:
+        """Drop what is remembered of a tool that was removed, its pin included: another one of its name begins anew."""
+        self.states.forget(name)
+        self._specs.pop(name, None)
+        self.failed_at.pop(f"tool:{name}", None)
+        self._tell(self.pool.pin, name, Pin.NONE)
+        await self._ledger.write(forget_unit(f"tool:{name}"))
 
     async def expect(self) -> None:
         """Prepare for the first starts after a boot or a resume; what an earlier control plane prepared is ended.

@@ -52,6 +52,8 @@ class LastState(msgspec.Struct):
     plain_digest: str = ""
     plain_why: str = ""  # how its start with the handed-over socket failed
     imports: tuple[str, ...] = ()  # of installed packages, in order: for a zygote before its first start
+    # Which keeper has a listening socket of it (`Tools.keeper_life`); "" for none, None where that was not noted.
+    listener: str | None = None
 
     def plain_port_of(self, digest: str) -> PlainPort:
         """Return what was found out about a declaration."""
@@ -85,6 +87,11 @@ class LastStates:
         self.used.discard(tool)
         known = (state.state, time.time(), state.last_used, state.restarts, msgspec.to_builtins(state))
         self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
+
+    def forget(self, tool: str) -> None:
+        """Drop what is known of a tool that was removed. What is in the ledger is the caller's to drop."""
+        self.by_tool.pop(tool, None)
+        self.used.discard(tool)
 
     def use(self, tool: str) -> None:
         """Note a use, and write the first after a while at once: to whoever adopts the tool it may not look old."""
