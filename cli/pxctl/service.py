@@ -104,13 +104,13 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
 
 
 def _explain(invocation: Invocation, failure: Failure) -> None:
-    """Say of a pxd that ended for good why: it has a flag for each cause, and tells it in a sentence with a hint."""
-    for flag in ("--check-ledger", "--check-config"):
-        try:
-            ask_pxd(invocation, flag, "--json")
-        except Failure as cause:
-            failure.detail, failure.hint = f"{failure.detail}: {cause.detail}", cause.hint
-            return
+    """Say of a pxd that ended for good whether the ledger is why. Of settings, its own last words say enough."""
+    try:
+        ask_pxd(invocation, "--check-ledger", "--json")
+    except Failure as cause:
+        if cause.kind == "ledger_unusable":
+            failure.detail = f"{failure.detail}: {cause.detail}"
+            failure.hint = cause.hint
 
 
 def check_ledger(invocation: Invocation) -> Document:
@@ -158,12 +158,13 @@ def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
     if ended.returncode == Exit.OK:
         invocation.notice(*(f"pxctl: {line}" for line in said))
         return ended.stdout.encode("utf-8", "surrogateescape")
+    if ended.returncode == _BAD_SETTINGS and "--check-ledger" in flags and hint:
+        raise Failure("\n".join(said), kind="ledger_unusable", hint=hint)
     if ended.returncode == _BAD_SETTINGS:
         # That code is for service managers; the client's contract says 1. With --json it tells it in a document.
         problems = json.loads(ended.stdout)["problems"] if ended.stdout else []
         said = said or [f"{one['origin']}: {one['message']}" for one in problems]
-        if "--check-ledger" not in flags:
-            hint = "mend what is named above, then: pxctl config check"
+        hint = "mend what is named above, then: pxctl config check"
         raise Failure("\n".join(said), kind="config_error", hint=hint, errors=problems)
     code = ended.returncode if 0 < ended.returncode <= 9 else Exit.FAILED
     what = "\n".join(said) or f"pxd ended with {ended.returncode}"

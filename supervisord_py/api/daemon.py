@@ -25,7 +25,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.ledger.place import moved_ledgers
+from supervisord_py.ledger.place import MOVED, moved_ledgers
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV
@@ -67,13 +67,15 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
 
 
 def _moved_ledgers(context: ApiContext) -> Iterator[dict[str, str]]:
-    """Yield each damaged ledger that lies beside the present one: until it is removed somebody may still want it."""
-    for moved in moved_ledgers(context.ledger.path):
-        why = context.ledger.why_moved(moved.path.name) or "the reason was not recorded"
-        detail = (
-            f"it was damaged ({why}) and moved aside at {rfc3339(moved.moved_at)}: {moved.path}; a new one was begun"
-        )
-        yield {"part": "earlier ledger", "detail": detail, "repair": f"rm {shlex.quote(str(moved.path))}*"}
+    """Yield one part for all damaged ledgers that lie beside the present one: until they go, they may be wanted."""
+    ledger = context.ledger
+    lines = []
+    for moved in moved_ledgers(ledger.path):
+        why = ledger.why_moved(moved.path.name) or "the reason was not recorded"
+        lines.append(f"moved aside at {rfc3339(moved.moved_at)} because it was damaged ({why}): {moved.path}")
+    if lines:
+        detail = f"{'; '.join(lines)}; a new ledger was begun"
+        yield {"part": "earlier ledger", "detail": detail, "repair": f"rm {shlex.quote(str(ledger.path))}{MOVED}*"}
 
 
 async def health(call: ApiCall) -> dict[str, Any]:

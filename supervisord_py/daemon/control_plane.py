@@ -33,11 +33,12 @@ from supervisord_py.daemon.kept_version import keep_version
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.paths import Paths
 from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed, versions_dir
-from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.kept import highest_number
+from supervisord_py.ledger.schema import inspect as inspect_ledger
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
@@ -359,9 +360,16 @@ class ControlPlane:
     async def restart(self, *, everything: bool) -> None:
         """Begin a restart; without `everything`, of the keeper as well where another version of it was installed.
 
-        Raises PxError, while everything still runs: settings are broken, or the installed keeper cannot take over.
+        Raises PxError, while everything still runs: settings are broken, the ledger could not be opened again, or the
+        installed keeper cannot take over.
         """
         await self._read()
+        try:
+            await asyncio.to_thread(inspect_ledger, self._paths.ledger_file)
+        except PxError as error:
+            raise ConflictError(f"a restart would end the daemon: {error.detail}", hint=error.hint) from error
+        except OSError as error:  # what may pass is no reason to refuse
+            _log.warning("ledger_not_inspected", error=str(error))
         if not everything:
             await self.placement.upgrade(always=True)
         self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)

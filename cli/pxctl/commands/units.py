@@ -71,7 +71,7 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
     held, none = found.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
     invocation.print_rows(found, output.with_broken(held), "unit", _COLUMNS, none)
     if not invocation.json:
-        invocation.print_degraded(found["daemon"])
+        invocation.print_degraded(found.get("daemon") or {})
     is_up = all(unit.get("state") in _UP for unit in held)
     return Exit.OK if is_up or not units else Exit.INACTIVE
 
