@@ -424,6 +424,8 @@ class ControlPlane:
         ledger.on_unreadable = self._rows_unreadable
         if ledger.kept_trouble is not None:
             self._kept_changed(ledger.kept_trouble)
+        if ledger.damage is not None:
+            self._ledger_damaged(ledger.damage_moved_to, ledger.damage)
         for table in tuple(ledger.unreadable):
             self._rows_unreadable(table)
         if ledger.lost_wishes is not None:

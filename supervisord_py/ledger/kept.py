@@ -165,13 +165,36 @@ def restore(kept: Kept, connection: sqlite3.Connection, now: float) -> None:
     connection.execute("COMMIT")
 
 
+def _open_moved(moved: Path) -> sqlite3.Connection:
+    """Open a damaged ledger for reading; it stays as it is. Raises sqlite3.Error."""
+    # Without a log of its own nothing needs to be written beside it; with one that log is part of it.
+    how = "mode=ro" if moved.with_name(f"{moved.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"{moved.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
+
+
+_OPEN = "SELECT {columns} FROM pipe_executions WHERE status IN ('queued', 'running') ORDER BY id"
+
+
+def carry_over(moved: Path, connection: sqlite3.Connection) -> int:
+    """Copy the executions that wait or run, as far as they can be read, into a new ledger; return how many."""
+    columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(pipe_executions)"))
+    try:
+        with contextlib.closing(_open_moved(moved)) as source:
+            rows, _ = readable_rows(source, _OPEN.format(columns=columns))
+    except (sqlite3.Error, UnicodeDecodeError):
+        return 0
+    marks = ", ".join("?" * (columns.count(",") + 1))
+    sql = f"INSERT OR IGNORE INTO pipe_executions ({columns}) VALUES ({marks})"  # noqa: S608  # our own words
+    connection.executemany(sql, rows)
+    return len(rows)
+
+
 def salvage(moved: Path) -> tuple[Kept, bool]:
     """Return what can still be read of a damaged ledger that was moved aside, and whether that is all of it."""
     kept = Kept()
     is_whole = True
     try:
-        # Immutable: nothing is written beside it, and it stays as it is.
-        connection = sqlite3.connect(f"{moved.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+        connection = _open_moved(moved)
     except sqlite3.Error:
         return kept, False
     questions = {

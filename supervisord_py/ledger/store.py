@@ -141,6 +141,7 @@ class Ledger:
         # Called on the loop when rows of a table could not be read: its name.
         self.on_unreadable: Callable[[str], object] = lambda _: None
         self.damage: str | None = None  # what SQLite found wrong with the open file
+        self.damage_moved_to: str | None = None  # where that file is now; None where it could not be renamed
         self._kept_lock = threading.Lock()  # for writing the file beside the ledger; the loop never waits for it
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
@@ -178,6 +179,8 @@ class Ledger:
     def _begin_kept(self, is_new: bool, find_number: Callable[[], int], now: float) -> Kept:
         """Read the file beside the ledger, bring ledger and file into step, and write the file. Blocking."""
         kept, trouble = kept_files.read(self._kept_path)
+        if trouble is not None:
+            _log.warning("kept_file_unreadable", why=trouble)
         is_known = kept is not None
         if kept is None:
             kept = Kept()
@@ -189,6 +192,10 @@ class Ledger:
         on_disk = 0
         if is_new:
             kept_files.restore(kept, self._writing, now)
+            fresh = [each.path for each in place.moved_ledgers(self.path) if each.path.name not in kept.reported]
+            if fresh:
+                carried = kept_files.carry_over(fresh[-1], self._writing)
+                _log.info("executions_carried_over", executions=carried, of=str(fresh[-1]))
             on_disk = find_number()
         else:
             kept = kept_files.with_wishes(kept, self._writing)
@@ -351,6 +358,7 @@ class Ledger:
                 moved_to = str(moved)
             except (OSError, PxError) as error:
                 _log.error("ledger_not_moved", error=str(error))
+        self.damage_moved_to = moved_to
         _log.error("ledger_damaged", why=why, moved_to=moved_to)
         if moved is not None:
             with self._kept_lock:

@@ -239,3 +239,26 @@ def test_a_removed_tool_leaves_neither_pin_nor_failure(home: PipeHouse) -> None:
             connection.close()
 
     until(lambda: rows() == 0, "what is remembered of it is gone")
+
+
+def test_event_ids_are_not_given_twice_when_killed_while_the_ledger_takes_nothing(home: PipeHouse) -> None:
+    """Twice in a row; whoever follows the stream by its last id goes on from there."""
+    home.tool("echo", ECHO)
+    home.start()
+    last = 0
+    for _ in range(2):
+        lock = sqlite3.connect(ledger_of(home), isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        for number in range(30):
+            home.request("PUT" if number % 2 else "DELETE", "/api/tools/echo/pin")
+        events = home.request("GET", "/api/events?limit=20000").lines()
+        assert events[-1]["event"] in {"pinned", "unpinned", "ledger_degraded"}
+        told = events[-1]["id"]
+        assert told > last
+        home.kill_brain()
+        lock.close()
+        home.request("PUT", "/api/tools/echo/pin")
+        after = home.request("GET", f"/api/events?limit=20000&after={told}").lines()
+        assert after
+        assert min(it["id"] for it in after) > told
+        last = after[-1]["id"]

@@ -13,7 +13,7 @@ import pytest
 from supervisord_py.ledger import kept as kept_files
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow, UnitStateRow, forget_unit
 from supervisord_py.ledger.kept import Kept, PipeWish
-from supervisord_py.ledger.pipes import PIPE_STATES
+from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Execution, Status
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from waiting import eventually
@@ -155,6 +155,22 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_used_where_there_is_no_co
     assert ledger.recovered_from is not None
     assert await in_ledger(ledger) == WISHES
     assert ledger.lost_wishes is None
+
+
+async def test_executions_that_wait_or_run_go_over_into_the_new_ledger(path: Path, open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    for number, status in enumerate(("completed", "running", "queued"), 1):
+        row = Execution(id=number, pipe_name=f"p{number}", status=Status(status), queued_at=1.0)
+        await ledger.write(EXECUTIONS.insert(row))
+    await ledger.close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE events")
+    connection.commit()
+    connection.close()
+    ledger = await open_ledger()
+    found = await EXECUTIONS.find(ledger, "ORDER BY id")
+    assert [(it.id, it.status) for it in found] == [(2, "running"), (3, "queued")]
+    assert ledger.next_number() > 3
 
 
 async def test_folders_on_the_disk_count_for_a_new_ledger(tmp_path: Path) -> None:
