@@ -42,10 +42,11 @@ _UNCLAIM = "DELETE FROM idempotency WHERE key = ? AND route = ? AND status IS NU
 
 REFUSED = frozenset({
     "bad_request", "ambiguous_name", "forbidden", "unknown_unit", "too_large", "invalid_input", "config_error",
+    "overloaded",
 })  # fmt: skip
-"""Kinds with which every handler refuses a request as it stands, before it does anything."""
+"""Kinds with which every handler refuses a request as it stands, before it does anything that it does not mark."""
 NOT_STARTED = REFUSED | {
-    "conflict", "overloaded", "start_failed", "readiness_timeout", "timed_out", "cancelled", "shutdown", "keeper_lost",
+    "conflict", "start_failed", "readiness_timeout", "timed_out", "cancelled", "shutdown", "keeper_lost",
     "ledger_degraded", "ledger_unavailable",
 }  # fmt: skip
 """Kinds that leave the key free where the handler marks the beginning (rule `marks`) and did not come to it.

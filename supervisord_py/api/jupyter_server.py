@@ -142,7 +142,9 @@ async def interrupt(call: ApiCall) -> web.StreamResponse:
 
 async def restart(call: ApiCall) -> dict[str, Any]:
     """Replace the kernel; its WebSockets stay and are told."""
-    return model(call, await call.context.kernels.restart(session_by_uuid(call).id))
+    session = session_by_uuid(call)
+    call.mark_begun()  # the old kernel goes first
+    return model(call, await call.context.kernels.restart(session.id))
 
 
 async def channels(call: ApiCall) -> web.StreamResponse:

@@ -128,7 +128,9 @@ async def stop(
 
 async def restart(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Replace the kernel of a session; its variables are lost, and a hard failure is forgotten."""
-    return session_document(call, await call.context.kernels.restart(session_of(call, cwd).id))
+    session = session_of(call, cwd)
+    call.mark_begun()  # the old kernel goes first
+    return session_document(call, await call.context.kernels.restart(session.id))
 
 
 async def interrupt(call: ApiCall, *, cwd: s.Folder | None = None, cell: str | None = None) -> dict[str, Any]:

@@ -107,6 +107,7 @@ class Ledger:
         self._loop = loop
         self._limits = limits
         now = time.time()
+        place.check_place(path)
         self.ended_uncleanly = schema.ended_uncleanly(path)
         is_new = not path.exists() or path.stat().st_size == 0
         # Where a file that was damaged is now, and what SQLite said of it; None when it was sound.
@@ -251,7 +252,10 @@ class Ledger:
         """Write the file beside the ledger where something of it has changed. In the writer's thread."""
         with self._kept_lock:
             had_trouble = self.kept_trouble is not None
-            self._keep_changes()
+            try:
+                self._keep_changes()
+            except Exception:  # of a mistake of ours: the ledger itself must go on
+                _log.exception("kept_file_failed")
             has_trouble = self.kept_trouble is not None
         if has_trouble != had_trouble:
             self._in_loop(self._announce_kept, self.kept_trouble)
@@ -317,7 +321,11 @@ class Ledger:
 
     def check_later(self) -> None:
         """Check every page of the file beside the work, where the last end was unclean. Damage goes to `on_damage`."""
-        if self.ended_uncleanly and self.recovered_from is None and self.path.stat().st_size > schema.SMALL_BYTES:
+        if not self.ended_uncleanly or self.recovered_from is not None:
+            return
+        with suppress(OSError):  # it was moved aside meanwhile
+            if self.path.stat().st_size <= schema.SMALL_BYTES:
+                return  # the opening has looked at all of it
             threading.Thread(target=self._check, name="ledger-check", daemon=True).start()
 
     def _check(self) -> None:

@@ -125,6 +125,7 @@ class Pipes(PipeViews):
         await self.files.settle(definition)
         self.events.publish("pipe_enabled" if enabled else "pipe_disabled", f"pipe:{name}")
         self.look_again()
+        await self.ledger.flush()  # who is told so may rely on it, also when we are killed now
         return self.get(name)
 
     # -- executions --------------------------------------------------------------------------------------------------

@@ -473,6 +473,7 @@ class Tools:
         await self._ledger.write(PINS.delete(unit) if pin is Pin.NONE else PINS.put(PinRow(unit, forever, time.time())))
         self._tell(self.pool.pin, name, pin)
         self.states.remember(name, unpinned=pin is Pin.NONE)
+        await self._ledger.flush()  # who is told so may rely on it, also when we are killed now
         if pin is Pin.NONE:
             self.events.publish("unpinned", unit)
         else:
