@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -124,19 +124,25 @@ def last_event(connection: sqlite3.Connection) -> int:
     return int(connection.execute(_LAST_EVENT).fetchone()[0])
 
 
+def _named_rows(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query whose first column, a name, is sound."""
+    rows, _ = readable_rows(connection, sql)
+    return [row for row in rows if isinstance(row[0], str)]
+
+
 def _read_pins(connection: sqlite3.Connection) -> dict[str, bool]:
-    return {unit: bool(forever) for unit, forever in readable_rows(connection, _PINS)[0]}
+    return {unit: bool(forever) for unit, forever in _named_rows(connection, _PINS)}
 
 
 def _read_pipes(connection: sqlite3.Connection) -> dict[str, PipeWish]:
     wishes = {}
-    for name, enabled, enabled_file in readable_rows(connection, _PIPES)[0]:
+    for name, enabled, enabled_file in _named_rows(connection, _PIPES):
         wishes[name] = PipeWish(bool(enabled), None if enabled_file is None else bool(enabled_file))
     return wishes
 
 
 def _read_unpinned(connection: sqlite3.Connection) -> tuple[str, ...]:
-    return tuple(unit for (unit,) in readable_rows(connection, _UNPINNED)[0])
+    return tuple(unit for (unit,) in _named_rows(connection, _UNPINNED))
 
 
 def with_wishes(kept: Kept, connection: sqlite3.Connection) -> Kept:
@@ -185,8 +191,12 @@ def carry_over(moved: Path, connection: sqlite3.Connection) -> int:
         return 0
     marks = ", ".join("?" * (columns.count(",") + 1))
     sql = f"INSERT OR IGNORE INTO pipe_executions ({columns}) VALUES ({marks})"  # noqa: S608  # our own words
-    connection.executemany(sql, rows)
-    return len(rows)
+    carried = 0
+    for row in rows:
+        with contextlib.suppress(sqlite3.Error):  # a damaged value that its column does not take
+            connection.execute(sql, row)
+            carried += 1
+    return carried
 
 
 def salvage(moved: Path) -> tuple[Kept, bool]:

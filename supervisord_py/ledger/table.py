@@ -1,8 +1,8 @@
 """Between a Struct and its table: a field is a column of the same name, or of the one that the Struct renames it to.
 
 Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged cell reads as the
-field's default: it must not hide a row. A row with text that is not UTF-8 is left out and reported
-(`Ledger.report_unreadable`): the rows beside it must still be shown.
+field's default: it must not hide a row. A row with text that is not UTF-8, or without a value that it needs, is left
+out and reported (`Ledger.report_unreadable`): the rows beside it must still be shown.
 Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the moments do, so that SQL compares them.
 What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
 """
@@ -54,6 +54,10 @@ class Table(Generic[Row]):
         codecs = {column: _codec(hints[field], column in moments) for column, field in self._fields.items()}
         self._codecs = {column: codec for column, codec in codecs.items() if codec is not None}
         self._required = {each.name: None for each in msgspec.structs.fields(row) if each.required}
+        self._needed = frozenset(name for name in self._required if not _admits_none(hints[name]))
+        self._stored = {
+            column: _stored_type(hints[field], column in self._codecs) for column, field in self._fields.items()
+        }
         names, marks = ", ".join(f'"{each}"' for each in self.columns), ", ".join(["?"] * len(self.columns))
         self._into = f"INSERT INTO {name} ({names}) VALUES ({marks}) ON CONFLICT ({key}) DO "  # noqa: S608  # our own words
         self._listed = tuple(each for each in self.columns if each not in blobs)
@@ -108,10 +112,17 @@ class Table(Generic[Row]):
         sql = f"SELECT {names} FROM {self.name} {where}"  # noqa: S608  # our own words
 
         def run(connection: sqlite3.Connection) -> list[Row]:
-            rows, unreadable = readable_rows(connection, sql, values)
+            cells_of_rows, unreadable = readable_rows(connection, sql, values)
+            rows = []
+            for cells in cells_of_rows:
+                row = self._row(columns, cells)
+                if row is None:
+                    unreadable += 1
+                else:
+                    rows.append(row)
             if unreadable:
                 ledger.report_unreadable(self.name, unreadable)
-            return [self._row(columns, cells) for cells in rows]
+            return rows
 
         return await ledger.read(run)
 
@@ -124,14 +135,36 @@ class Table(Generic[Row]):
             for column, value in values.items()
         ]
 
-    def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row:
+    def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row | None:
+        """Return the row of these cells; None where a value is damaged that it cannot be without."""
         found: dict[str, Any] = dict(self._required)
         for column, cell in zip(columns, cells, strict=True):
+            field = self._fields[column]
+            # The file says which type a cell has, and a damaged file says anything.
+            value = cell if isinstance(cell, self._stored[column]) else None
             codec = self._codecs.get(column)
-            value = cell if cell is None or codec is None else codec[1](cell)
+            if value is not None and codec is not None:
+                value = codec[1](value)
             if value is not None:
-                found[self._fields[column]] = value
+                found[field] = value
+            elif field in self._needed:
+                return None
         return self.row(**found)
+
+
+def _admits_none(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
+
+
+def _stored_type(kind: Any, is_encoded: bool) -> type | tuple[type, ...]:
+    """Return the Python types of what SQLite returns for a field; `is_encoded`: it is stored in another form."""
+    if _admits_none(kind):
+        (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
+    if kind is float and not is_encoded:
+        return (float, int)
+    if kind in {int, bool}:
+        return int
+    return str
 
 
 def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
