@@ -429,7 +429,7 @@ class ControlPlane:
         for table in tuple(ledger.unreadable):
             self._rows_unreadable(table)
         if ledger.lost_wishes is not None:
-            hint = "pxctl pipe list; pxctl tools list"
+            hint = "pxctl pipe enable NAME, for each that is to run by itself; pxctl pin NAME"
             self.degrade("settings of pipes and tools", ledger.lost_wishes, hint)
             self.events.publish("ledger_wishes_lost", detail=ledger.lost_wishes)
         for moved in ledger.take_news():

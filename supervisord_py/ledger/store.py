@@ -213,7 +213,7 @@ class Ledger:
         if is_lost and had_life and trouble is None:
             trouble = f"{self._kept_path} is missing"
         if trouble is not None and is_lost:
-            trouble += "; which pipes were turned off and which tools were pinned is not known for certain"
+            trouble += "; pins may be lost, and pipes are turned off because it is not known which of them were"
         self.first_event = events
         self.lost_wishes = trouble if is_lost else None  # why what users set may be lost; None when it is not
         # What was moved aside and is not there any more is nobody's question any more.

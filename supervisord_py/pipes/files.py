@@ -56,6 +56,10 @@ class PipeFiles:
         """Bring the line in step with what became of the pipes while we were away, once the line is known."""
         room = self._room
         for definition in tuple(room.usable()):
+            is_unset = room.states.get(definition.name).enabled is None
+            if room.ledger.lost_wishes is not None and definition.enabled and is_unset:
+                # Whether it was turned off on this machine is not known: it must not run by itself until somebody says.
+                room.states.change(definition.name, enabled=False, enabled_file=True)
             await self.settle(definition)
         if room.catalog.trouble is None:
             waiting = {run.name for run in room.runs.values()}

@@ -158,6 +158,26 @@ def test_ids_and_wishes_survive_and_the_loss_is_told(home: PipeHouse, how: str) 
     assert "corrupt" not in home.pxctl("daemon", "status").stdout
 
 
+def test_without_ledger_and_copy_no_pipe_runs_by_itself_and_it_is_told(home: PipeHouse) -> None:
+    home.shell("often", "echo x", front="schedule: every 10s\nenabled: true")
+    home.start()
+    assert home.pxctl("pipe", "disable", "often").returncode == 0
+    first = home.post("/api/pipes/often/run?wait=1", {})["id"]
+    home.stop()
+    ledger_of(home).write_bytes(b"rubbish" * 1000)
+    ledger_of(home).with_name("pxd.kept.json").write_bytes(b"rubbish")
+    for _ in range(2):
+        home.start()
+        assert home.pipe("often")["enabled"] is False
+        assert home.post("/api/pipes/often/run?wait=1", {})["id"] > first
+        home.stop()
+    home.start()
+    assert home.pxctl("pipe", "enable", "often").returncode == 0
+    told = [it for it in home.request("GET", "/api/events").lines() if it["event"] == "ledger_wishes_lost"]
+    assert len(told) == 1
+    assert "pxd.kept.json" in told[0]["detail"]
+
+
 def test_pages_damaged_under_a_running_daemon_begin_a_new_ledger_and_keep_what_runs(home: PipeHouse) -> None:
     home.tool("echo", ECHO)
     home.start()
