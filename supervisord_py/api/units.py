@@ -23,7 +23,7 @@ from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes.models import PipeView
-from supervisord_py.process.model import Reason, TreeStat
+from supervisord_py.process.model import Reason, Survivor, TreeStat
 
 MEASURE_SECONDS = 5.0  # a status is answered without what its trees use where the keeper takes longer to measure
 T = TypeVar("T")
@@ -202,19 +202,26 @@ async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) 
 
 
 async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:
-    """Start or stop a tool or kernel, also without waiting for it: `killed` names it if its grace was not enough.
+    """Start or stop a tool or kernel, also without waiting for it.
+
+    Of a stop `killed` names the unit if its grace was not enough, and `unassigned` lists orphans (pid, name, start
+    time) that may be left of it, though nothing tells whose they are.
 
     Raises SurvivorsError: something is left; TimedOutError: the time is over.
     """
-    context, killed = call.context, []
+    context = call.context
+    killed: list[str] = []
+    unassigned: list[Survivor] = []
     kind, _, name = unit.partition(":")
 
     async def work() -> None:
         if kind == "tool" and verb == "start":
             await context.launcher.warm(name, timeout_seconds=timeout)
         elif kind == "tool":
-            if (await context.launcher.stop(name, Reason.STOPPED)).killed:
+            report = await context.launcher.stop(name, Reason.STOPPED)
+            if report.killed:
                 killed.append(unit)
+            unassigned.extend(report.unassigned)
         elif verb == "start":
             await context.kernels.start(StartRequest(name=name, timeout_seconds=timeout))
         else:
@@ -230,7 +237,9 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
         await within(call, timeout, f"The stop of {unit}", work(), unit)
     views = await measured(call, [view_of(context, unit)])
     document = {"schema": f"px.{verb}/1", "units": views}
-    return document if verb == "start" else {**document, "survivors": [], "killed": killed}
+    if verb == "start":
+        return document
+    return {**document, "survivors": [], "killed": killed, "unassigned": unassigned}
 
 
 async def stop_kernel(context: ApiContext, view: SessionView) -> None:

@@ -284,6 +284,10 @@ class Supervisor:
         while True:
             report = await self.placement.until_known(lambda: instance.shut_down(self.placement))
             instance.report = report
+            if report.unassigned:
+                pids = [each.pid for each in report.unassigned]
+                self.say("unassigned", instance, instance.wanted or Reason.EXIT, pids=pids)
+                _log.warning("unassigned_orphans", unit=instance.unit, pids=pids)
             if not report.survivors:
                 return
             pids = [each.pid for each in report.survivors]

@@ -160,6 +160,11 @@ def steer(invocation: Invocation, verb: str, names: Sequence[str], timeout: floa
         if no_wait:
             return f"{unit} {_GOING[verb]}"
         if verb == "stop":
+            for orphan in document.get("unassigned") or []:
+                invocation.notice(
+                    f"pid {orphan['pid']} ({orphan['name']}) may be left of {unit}: nothing tells what started it,"
+                    f" so it was not signalled; to look: ps -fp {orphan['pid']}"
+                )
             is_killed = unit in document.get("killed", [])
             return f"{unit} stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
         if unit.startswith("pipe:"):
