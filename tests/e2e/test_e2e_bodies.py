@@ -38,18 +38,31 @@ INPUT = {
 }
 
 
+def declare(home: House) -> None:
+    """Write the tool and the pipe, also after a test has removed them."""
+    tool, pipe = home.home / "tools" / "t", home.home / "pipes" / "well"
+    for folder in (tool, pipe):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    (tool / "main.py").write_text("print('never ready', flush=True)\nraise SystemExit(3)\n")
+    (tool / "tool.json").write_text(json.dumps({**TOOL, "input": INPUT}))
+    (pipe / "pipe.md").write_text(PIPE)
+
+
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[House]:
+def shared() -> Iterator[House]:
     """A daemon with one tool and one pipe."""
     with house() as made:
-        tool, pipe = made.home / "tools" / "t", made.home / "pipes" / "well"
-        for folder in (tool, pipe):
-            folder.mkdir(mode=0o700, parents=True)
-        (tool / "tool.json").write_text(json.dumps({**TOOL, "input": INPUT}))
-        (tool / "main.py").write_text("import time\nprint('never ready', flush=True)\nraise SystemExit(3)\n")
-        (pipe / "pipe.md").write_text(PIPE)
+        declare(made)
         made.start()
         yield made
+
+
+@pytest.fixture
+def daemon(shared: House) -> House:
+    """The same, with tool and pipe as they were."""
+    declare(shared)
+    shared.post("/api/daemon/reload")
+    return shared
 
 
 def paths(*methods: str) -> list[tuple[str, str]]:
@@ -122,14 +135,14 @@ ENDS = st.sampled_from([b"", b"", b"%FF", b"\xff", b"%00", b"%ED%A0%80", b"%2F..
 @example(("POST", "/api/tools/t/run"), b"", b"", [], b'{"years":"\xff"}')
 @example(("POST", "/api/tools/add"), b"", b"", [], b'{"source":"/' + b"a" * 300 + b'"}')
 def test_no_bytes_make_an_internal_error(
-    daemon: House, route: tuple[str, str], end: bytes, query: bytes, fields: list[bytes], body: bytes
+    shared: House, route: tuple[str, str], end: bytes, query: bytes, fields: list[bytes], body: bytes
 ) -> None:
     method, path = route
     if method == "GET" and (b"follow" in query or path.endswith(("/lease", "/channels", "/wait"))):
         return
     if path == "/jupyter/api/kernels" and method == "POST" and body[:1] == b"{":
         return  # it starts kernels, whatever else is said
-    answer = raw(daemon, head(method.encode(), path.encode() + end + query, body, *fields))
+    answer = raw(shared, head(method.encode(), path.encode() + end + query, body, *fields))
     assert not answer.startswith((b"HTTP/1.1 500", b"HTTP/1.0 500")), (route, end, query, fields, body, answer)
 
 
