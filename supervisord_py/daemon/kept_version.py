@@ -43,7 +43,10 @@ def _copy(folder: Path, kept: Path) -> None:
     stamp = _stamp()
     draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder))
     try:
-        shutil.copytree(PACKAGE, draft / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in _files():
+            target = draft / PACKAGE.name / path.relative_to(PACKAGE)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copyfile(path, target)  # with our umask, not with the modes of the installation
         (draft / STAMP_NAME).write_text(stamp)
         if _stamp() != stamp or f'__version__ = "{__version__}"' not in (PACKAGE / "__init__.py").read_text():
             _log.warning("version_not_kept", folder=str(folder), detail="another version is being installed")
@@ -59,11 +62,14 @@ def _is_kept(kept: Path) -> bool:
     return stamp.is_file() and stamp.read_text() == _stamp()
 
 
+def _files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
 def _stamp() -> str:
     """Return a text that changes with any file of the package."""
-    files = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     parts = []
-    for path in files:
+    for path in _files():
         status = path.stat()
         parts.append(f"{path.relative_to(PACKAGE)} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(parts)

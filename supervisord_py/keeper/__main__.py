@@ -23,6 +23,10 @@ def main(argv: list[str]) -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))
+    if "--check" in argv:
+        # Python takes bytecode for current by whole seconds and size: of a version that may be refused, none is left.
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     from supervisord_py.keeper.boot import Birth, read_boot
     from supervisord_py.keeper.journal import Journal
 
