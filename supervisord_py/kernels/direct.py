@@ -78,7 +78,7 @@ class DirectBackend:
         return launch.spec(command(launch, str(place.file)))
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
-        return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
+        return await self.zygotes.fork(recipe_of(launch), (), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
         """Return a spawned kernel when it answers. Raises ReadinessTimeoutError, KernelGoneError (it ended before)."""

@@ -20,7 +20,7 @@ import structlog
 
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason
+from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.supervisor import check_room
 
 UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
@@ -30,6 +30,10 @@ SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done it
 START_SECONDS = 60.0  # for importing everything
 IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
 FORKS_MAX = 1000  # after which it is made anew
+FAILURES_MAX = 2  # forks of one zygote that fail in a row, after which it is given up
+RETRY_SECONDS = 60.0  # after which what went wrong once is tried again
+FINDING_SECONDS = 600.0  # the same for what the packages themselves are the reason of
+FINDINGS_MAX = 1000
 LOOK_SECONDS = 0.02  # between two looks at all that it imported, some milliseconds each: many starts at once share one
 MAX_RSS_BYTES = 1 << 30
 _log = structlog.get_logger(__name__)
@@ -42,9 +46,25 @@ class Recipe(msgspec.Struct, frozen=True):
 
     argv: tuple[str, ...]  # program and arguments, which end in an option for the descriptor
     env: tuple[tuple[str, str], ...]  # sorted: what acts while Python starts and imports; all else comes with the order
+    cwd: str = "/"
+    limits: tuple[ResourceLimit, ...] = ()
 
     def __repr__(self) -> str:
         return f"Recipe({self.argv})"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What kept a zygote from being forked: its imports from number `usable` on. It holds until `until` (loop time)."""
+
+    modules: tuple[str, ...]
+    usable: int
+    why: str
+    until: float
+
+    def applies_to(self, modules: tuple[str, ...]) -> bool:
+        """Tell whether importing `modules` would come to the same point by the same imports."""
+        first = self.usable + 1
+        return modules[:first] == self.modules[:first]
 
 
 class ZygoteView(msgspec.Struct, frozen=True):
@@ -58,22 +78,25 @@ class Zygote:
     """One process, which imports `modules`, by name in their order; `env`: beyond that of its recipe."""
 
     def __init__(
-        self, placement: KeeperClient, units: str, recipe: Recipe, modules: Collection[str], env: Mapping[str, str]
+        self, placement: KeeperClient, units: str, recipe: Recipe, modules: tuple[str, ...], env: Mapping[str, str]
     ) -> None:
         self.recipe = recipe
-        self.modules, self.env = modules, env
-        self.sound: Collection[str] = ()  # what one of this recipe was forked with
-        self.unsound: list[set[str]] = []  # with what one refused
+        self.modules = modules
+        self.env = env
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: list[str] | None = None  # paths, once it is ready
         self.stamp, self.looked_at = 0, 0.0  # of what was there then; when it was last compared with what is there
         self.import_seconds: dict[str, float] = {}  # by package
-        self.refused: str | None = None
+        self.refused: str | None = None  # why it does not fork
+        self.usable = 0  # how many of the modules could be imported before that
+        self.was_killed = False  # while it imported, by a signal: that says nothing of the modules
         self.forks = 0
+        self.failures = 0  # forks that failed since the last one that did not
         self.used_at = asyncio.get_running_loop().time()
         self.life: asyncio.Task[None] | None = None
-        digest = hashlib.sha256(repr((recipe.argv, recipe.env)).encode(errors="surrogateescape")).hexdigest()
+        identity = repr((recipe.argv, recipe.env, recipe.cwd))
+        digest = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()
         self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
@@ -88,7 +111,8 @@ class Zygote:
             with theirs:
                 await self._placement.ask("put_fd", fds=(theirs.fileno(),), name=their_name)
             argv, grants = (*self.recipe.argv, str(FD)), (GrantedFd(FD, their_name),)
-            spec = ChildSpec(self.unit, argv, "/", self._env, grants=grants, max_rss_bytes=MAX_RSS_BYTES)
+            env, limits = self._env, self.recipe.limits
+            spec = ChildSpec(self.unit, argv, self.recipe.cwd, env, limits, grants, max_rss_bytes=MAX_RSS_BYTES)
             try:
                 self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
             finally:
@@ -98,9 +122,11 @@ class Zygote:
                 ended = await self._placement.wait(self.key)
                 how = ended.verdict.reason if ended.verdict else f"exit code {ended.code}, signal {ended.signal}"
                 self.refused = f"it ended while it imported: {how}"
+                self.was_killed = ended.signal is not None
                 return
             told: dict[str, Any] = json.loads(zlib.decompress(text))
             self.refused = told.get("refused")
+            self.usable = int(told.get("imported", 0))
             if self.refused is None:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
                 self.made_from, self.stamp = told["made_from"], told["stamp"]
@@ -115,20 +141,31 @@ class ZygotePool:
         self._units = f"{UNITS}{kind}-"
         self._most = most
         self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
+        self._findings: dict[Recipe, Finding] = {}
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def views(self) -> tuple[ZygoteView, ...]:
-        return tuple(
-            ZygoteView(each.recipe.argv[0], each.pid, each.made_from is not None, each.refused)
+        live = [
+            ZygoteView(each.recipe.argv[0], each.pid, each.made_from is not None, None)
             for each in self._zygotes.values()
-        )
+        ]
+        refused = [
+            ZygoteView(recipe.argv[0], None, False, finding.why)
+            for recipe, finding in self._findings.items()
+            if recipe not in self._zygotes
+        ]
+        return (*live, *refused)
+
+    def finding(self, recipe: Recipe | None) -> Finding | None:
+        """Return what keeps all or some of the imports of this recipe from being done ahead."""
+        return None if recipe is None else self._findings.get(recipe)
 
     def want(self, recipe: Recipe | None, modules: Iterable[str] = (), env: Mapping[str, str] = {}) -> None:
         """Something was started, or will be, that could be forked: have a zygote for the next such start.
 
-        `modules`: what it imports, in the order in which to, beside what it has imported so far; `env`: for the start,
-        beyond the recipe's, and for what is prepared before the first order. Without a recipe nothing can be forked.
+        `modules`: what it imports, in this order; `env`: for the start, beyond the recipe's, and for what is prepared
+        before the first order. Without a recipe nothing can be forked.
         """
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
@@ -136,31 +173,55 @@ class ZygotePool:
         # An earlier one may live on unseen while the keeper does not answer: the next start asks again.
         if self._placement.is_silent:
             return
-        old = zygote = self._zygotes.pop(recipe, None)
-        known = () if old is None else old.sound if old.refused else old.modules
-        named = dict.fromkeys((*known, *modules))
-        if old is not None and any(each <= named.keys() for each in old.unsound):
-            named = dict.fromkeys(known)  # what makes it refuse is left to whoever needs it
-        if zygote is None or len(named) > len(known) or (zygote.refused and known):
-            zygote = Zygote(self._placement, self._units, recipe, named, env)
-            if old is not None:
-                zygote.sound, zygote.unsound = old.sound, old.unsound
-                self._end(old, Reason.REPLACED)
+        fitting = self._fitting(recipe, tuple(modules))
+        zygote = self._zygotes.get(recipe)
+        if zygote is not None and zygote.modules != fitting:
+            self._end(zygote, Reason.REPLACED)
+            zygote = None
+        if fitting is None:
+            return
+        if zygote is None:
+            zygote = Zygote(self._placement, self._units, recipe, fitting, env)
             zygote.life = self._run(self._live(zygote))
+        self._zygotes.pop(recipe, None)
         self._zygotes[recipe] = zygote
         self.trim()
 
+    def _fitting(self, recipe: Recipe, modules: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return which modules can be imported ahead, as far as that was tried; None where nothing can be forked."""
+        finding = self._findings.get(recipe)
+        if finding is None:
+            return modules
+        if asyncio.get_running_loop().time() >= finding.until or not finding.applies_to(modules):
+            del self._findings[recipe]
+            return modules
+        return modules[: finding.usable] if finding.usable else None
+
+    def _note(self, zygote: Zygote, why: str, usable: int, seconds: float) -> None:
+        """Remember why a zygote is of no use. `usable`: how many of its modules another one may import."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._findings.pop(zygote.recipe, None)
+        self._findings[zygote.recipe] = Finding(zygote.modules, usable, why, until)
+        while len(self._findings) > FINDINGS_MAX:
+            del self._findings[next(iter(self._findings))]
+
     def trim(self) -> None:
-        alive = [each for each in self._zygotes.values() if each.refused is None]  # who refuses has no process
-        for zygote in alive[: max(0, len(alive) - self._most())]:
+        zygotes = list(self._zygotes.values())
+        for zygote in zygotes[: max(0, len(zygotes) - self._most())]:
             self._end(zygote, Reason.STOPPED)
 
-    async def fork(self, recipe: Recipe | None, key: str, spec: ChildSpec) -> Child | None:
-        """Return a child forked by the order of a spawn; None where a plain spawn is needed. Raises as a spawn does."""
+    async def fork(self, recipe: Recipe | None, modules: Collection[str], key: str, spec: ChildSpec) -> Child | None:
+        """Return a child forked by the order of a spawn; None where a plain spawn is needed.
+
+        `modules`: all that it imports, in order; a zygote that has imported others, or in another order, is not used.
+        No failure of a fork is raised: a plain spawn then succeeds, or says why it cannot. Raises KeeperLostError.
+        """
         from supervisord_py.zygote.main import stamp  # with what only a zygote needs
 
         zygote = self.get(recipe)
         if zygote is None or zygote.made_from is None:
+            return None
+        if tuple(modules)[: len(zygote.modules)] != zygote.modules:
             return None
         now, is_old = asyncio.get_running_loop().time(), zygote.forks >= FORKS_MAX
         if now - zygote.looked_at > LOOK_SECONDS:
@@ -174,13 +235,22 @@ class ZygotePool:
         zygote.forks += 1
         zygote.used_at = now
         try:
-            return await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
+            child = await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
         except StartFailedError as error:
-            if error.extra.get("stage") != "zygote":
-                raise
-            _log.warning("zygote_does_not_fork", unit=spec.unit, zygote=zygote.key, detail=error.detail)
-            self._end(zygote, Reason.REPLACED)
+            self._fork_failed(zygote, spec.unit, error)
             return None
+        zygote.failures = 0
+        return child
+
+    def _fork_failed(self, zygote: Zygote, unit: str, error: StartFailedError) -> None:
+        """Give up a zygote that does not answer, and one whose forks fail twice in a row."""
+        _log.warning("zygote_does_not_fork", unit=unit, zygote=zygote.key, detail=error.detail)
+        zygote.failures += 1
+        if error.extra.get("stage") == "zygote":
+            self._end(zygote, Reason.REPLACED)
+        elif zygote.failures >= FAILURES_MAX:
+            self._note(zygote, f"its forks fail: {error.detail}", 0, RETRY_SECONDS)
+            self._end(zygote, Reason.STOPPED)
 
     async def end_left_over(self) -> None:
         """End those of an earlier control plane. Raises KeeperLostError."""
@@ -190,7 +260,7 @@ class ZygotePool:
                 await self._leave_nothing(child.key, Reason.REPLACED)
 
     def get(self, recipe: Recipe | None) -> Zygote | None:
-        """Return the zygote of a recipe; also one that refuses, or is not ready yet."""
+        """Return the zygote of a recipe; also one that is not ready yet."""
         return None if recipe is None else self._zygotes.get(recipe)
 
     async def close(self) -> None:
@@ -227,12 +297,8 @@ class ZygotePool:
                 check_room(zygote.unit)
                 await zygote.start()
             if zygote.refused is not None:
-                _log.warning("zygote_refuses", why=zygote.refused, **where)
-                zygote.unsound.append(set(zygote.modules))
-                if zygote.sound:
-                    self.want(zygote.recipe, env=zygote.env)
-                return  # it is remembered, so that the next start does not try again
-            zygote.sound = zygote.modules
+                self._refused(zygote, zygote.refused)
+                return
             _log.info("zygote_ready", pid=zygote.pid, **where)
             ended = asyncio.ensure_future(self._placement.wait(zygote.key))
             try:
@@ -243,9 +309,22 @@ class ZygotePool:
             finally:
                 ended.cancel()
         except _TROUBLE as trouble:
-            _log.warning("zygote_not_made", why=str(trouble) or type(trouble).__name__, **where)
+            why = str(trouble) or type(trouble).__name__
+            _log.warning("zygote_not_made", why=why, **where)
+            if isinstance(trouble, TimeoutError):
+                why = f"its imports take longer than {START_SECONDS:g} s"
+            self._note(zygote, why, 0, RETRY_SECONDS)
         zygote.life = None
         self._end(zygote, Reason.STOPPED)
+
+    def _refused(self, zygote: Zygote, why: str) -> None:
+        """Go on without a zygote that refuses to fork, or with another one that imports what came before."""
+        _log.warning("zygote_refuses", why=why, interpreter=zygote.recipe.argv[0], instance=zygote.key)
+        self._note(zygote, why, zygote.usable, RETRY_SECONDS if zygote.was_killed else FINDING_SECONDS)
+        zygote.life = None
+        self._end(zygote, Reason.STOPPED)
+        if zygote.usable:
+            self.want(zygote.recipe, zygote.modules, zygote.env)
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -38,7 +38,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.environment import build_environment, find_interpreter
+from supervisord_py.tools.learnt import Learnt, Message
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.upstream import Upstream
 
@@ -83,6 +84,7 @@ _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 _CPU_SLACK_SECONDS = 2
+_LIMITS_OF_ONE = ("nofile", "cpu", "as", "core")  # what is set for the process, not for its tree
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
@@ -273,7 +275,7 @@ class NotifySocket:
         self.path = notify_path(run_dir, key)
         self.is_ready = asyncio.Event()
         self.is_bound = asyncio.Event()  # the program has bound its port, through the shim
-        self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
+        self.on_imports: Callable[[Message], None] = lambda _message: None  # told what the tool has imported
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -284,20 +286,38 @@ class NotifySocket:
 
     def _receive(self) -> None:
         # One message: a chatterbox must not keep the loop from everybody else.
-        for line in self._socket.recv(_MESSAGE_BYTES).decode(errors="replace").splitlines():
-            name, _, value = line.partition("=")
-            if name == "READY" and value == "1":
-                self.is_ready.set()
-            elif name == "X_PX_BOUND":
-                self.is_bound.set()
-            elif name == "X_PX_MODULES":
-                self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
+        lines = self._socket.recv(_MESSAGE_BYTES).decode(errors="replace").splitlines()
+        if "READY=1" in lines:
+            self.is_ready.set()
+        if any(line.startswith("X_PX_BOUND=") for line in lines):
+            self.is_bound.set()
+        if any(line.startswith("X_PX_STEPS=") for line in lines):
+            self.on_imports(_read_imports(lines))
 
     def close(self) -> None:
         """Stop listening and close our end; the file stays for a later control plane."""
         if self._socket.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _read_imports(lines: list[str]) -> Message:
+    """Return what tools/learner.py says in its message; names that are none are left out."""
+    values: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name == "X_PX_OWN":
+            signature, _, path = value.partition(" ")
+            own[path] = signature
+        else:
+            values[name] = value
+
+    def names(key: str) -> tuple[str, ...]:
+        return tuple(each for each in values.get(key, "").split(",") if _MODULE.fullmatch(each))
+
+    modules, steps, later = (names("X_PX_" + key) for key in ("MODULES", "STEPS", "LATER"))
+    return Message(modules, steps, later, values.get("X_PX_CHANGE", ""), own)
 
 
 def notify_path(run_dir: Path, key: str) -> Path:
@@ -391,7 +411,8 @@ class ToolDriver:
         environ: Mapping[str, str],
         zygotes: ZygotePool,
         on_gone: Callable[[ToolInstance], None],
-        on_imports: Callable[[str, Sequence[str]], None],
+        on_imports: Callable[[str, Message], Learnt],
+        learnt: Callable[[str], Learnt | None],
     ) -> None:
         self.config = config
         self.listeners = Listeners(supervisor.placement, "listen:tool:")
@@ -401,6 +422,7 @@ class ToolDriver:
         self._catalog = catalog
         self._environ = environ
         self._on_imports = on_imports
+        self._learnt = learnt
         self._zygotes = zygotes
 
     # -- up ----------------------------------------------------------------------------------------------------
@@ -422,21 +444,44 @@ class ToolDriver:
         child = await asyncio.to_thread(self._child_spec, instance)
         if instance.trial_env is None:
             instance.recipe = recipe_of(spec, child)
-            instance.fork = partial(self._zygotes.fork, instance.recipe, instance.key)
-            instance.notify.on_modules = partial(self._learn, spec, instance.recipe)
+            imports = await asyncio.to_thread(self._imports_ahead, spec)
+            if imports:
+                instance.fork = partial(self._zygotes.fork, instance.recipe, imports, instance.key)
+            instance.notify.on_imports = partial(self._learn, spec, instance.recipe)
         return child
+
+    def _imports_ahead(self, spec: ToolSpec) -> tuple[str, ...]:
+        """Return what may be imported ahead of the tool: what it names, else what it asked for, by the same code."""
+        if spec.preload is False:
+            return ()
+        if isinstance(spec.preload, tuple) and spec.preload:
+            return spec.preload
+        learnt = self._learnt(spec.name)
+        return learnt.steps if learnt is not None and learnt.holds() else ()
 
     def _listeners_of(self, instance: ToolInstance) -> Listeners:
         return self.listeners if instance.trial_env is None else self.trials
 
-    async def expect(self, spec: ToolSpec, imports: Sequence[str]) -> None:
-        """Have a zygote for the next start of a tool; `imports`: what it imported before. Raises StartFailedError."""
-        child = await asyncio.to_thread(self._child_spec, ToolInstance("", spec.unit, spec))
-        self._learn(spec, recipe_of(spec, child), imports)
+    async def expect(self, spec: ToolSpec) -> None:
+        """Have a zygote for the next start of a tool, from what was learnt before. Raises StartFailedError."""
+        child = await asyncio.to_thread(self._child_spec, await self._probe(spec))
+        imports = await asyncio.to_thread(self._imports_ahead, spec)
+        if imports:
+            self._zygotes.want(recipe_of(spec, child), imports)
 
-    def _learn(self, spec: ToolSpec, recipe: Recipe | None, imports: Sequence[str]) -> None:
-        self._zygotes.want(recipe, spec.preload if isinstance(spec.preload, tuple) and spec.preload else imports)
-        self._on_imports(spec.name, imports)
+    async def _probe(self, spec: ToolSpec) -> ToolInstance:
+        """Return an instance that is never started, with the port that the next one will have."""
+        instance = ToolInstance("", spec.unit, spec)
+        if spec.listen != "port":
+            instance.port = await self.listeners.get(spec.name)
+        return instance
+
+    def _learn(self, spec: ToolSpec, recipe: Recipe | None, message: Message) -> None:
+        learnt = self._on_imports(spec.name, message)
+        named = spec.preload if isinstance(spec.preload, tuple) else ()
+        imports = named or learnt.steps
+        if imports:
+            self._zygotes.want(recipe, imports)
 
     def _child_spec(self, instance: ToolInstance) -> ChildSpec:
         spec, port, settings = instance.spec, str(instance.port), self.config.settings
@@ -631,12 +676,14 @@ def with_plain_port(spec: ToolSpec) -> ToolSpec:
 def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
     """Return what a zygote for an instance is started from; None where nothing may be forked.
 
-    Any package may look at any variable while it is imported, so that all but those of one instance are part of it.
+    It is the start itself, but for the marks of one instance: any package may look at all of that while it is imported.
+    The limit of processes counts those of a tree, which the zygote's own is not.
     """
     if child.argv[1:2] != (str(SHIM),) or spec.preload is False or "PYTHONHASHSEED" in child.env:
         return None
     env = (each for each in child.env.items() if each[0] != "NOTIFY_SOCKET")
-    return Recipe((child.argv[0], str(SHIM), "--px-zygote"), tuple(sorted(env)))
+    limits = tuple(limit for limit in child.limits if limit.name in _LIMITS_OF_ONE)
+    return Recipe((*child.argv, "--px-zygote"), tuple(sorted(env)), child.cwd, limits)
 
 
 def _resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
 from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig, may_be_the_handover, with_plain_port
 from supervisord_py.tools.environment import find_interpreter, read_ahead
+from supervisord_py.tools.learnt import Learnt, Message, merge
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 from supervisord_py.tools.status import AFTER_FAILURE, AFTER_READY, LastStates, PlainPort, ToolState
 from supervisord_py.tools.upstream import schema_drift
@@ -81,7 +82,7 @@ class Tools:
         self.failed_at: dict[str, float] = {}  # by unit: when a failed run was last an event
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
         known = (self.supervisor, catalog, config, environ, self.zygotes)
-        self.driver = ToolDriver(*known, self._gone, self._imported)
+        self.driver = ToolDriver(*known, self._gone, self._imported, lambda tool: self.states.of(tool).learnt)
         self._placement = placement
         self._ledger = ledger
         keeper = procfs.look(placement.caps.keeper_pid)
@@ -158,15 +159,18 @@ class Tools:
                 with suppress(PxError, AttributeError):  # its files may be broken by now; macOS reads nothing ahead
                     spec = self.as_started(self.catalog.get(tool.name))
                     if tool.pinned:
-                        await self.driver.expect(spec, imports)
+                        await self.driver.expect(spec)
                     else:
                         python = find_interpreter(spec, self.config.settings.python)
                         await asyncio.to_thread(read_ahead, python, imports)
 
-    def _imported(self, tool: str, imports: Sequence[str]) -> None:
-        known = self.states.of(tool).imports
-        if len(together := tuple(dict.fromkeys((*known, *imports)))) > len(known):
-            self.states.remember(tool, imports=together)
+    def _imported(self, tool: str, message: Message) -> Learnt:
+        state = self.states.of(tool)
+        imports = tuple(dict.fromkeys((*state.imports, *message.modules)))
+        learnt = merge(state.learnt, message)
+        if len(imports) > len(state.imports) or learnt != state.learnt:
+            self.states.remember(tool, imports=imports, learnt=learnt)
+        return learnt
 
     def _adopted(self, instance: ToolInstance) -> None:
         """Count an adopted instance in and go on with it; a second one of its tool is stopped."""
@@ -536,9 +540,11 @@ class Tools:
         state = ToolState(name, entry, self.states.of(name), self.pool.slot(name), live)
         state.port = state.port or self.driver.listeners.port_of(name)
         state.pinned = state.pinned or self.pool.pin_of(name) is not Pin.NONE
-        zygote = self.zygotes.get(live.recipe if live is not None else None)
-        if zygote is not None and zygote.refused:
-            state.warnings.append(f"its starts are not forked: {zygote.refused}")
+        finding = self.zygotes.finding(live.recipe if live is not None else None)
+        if finding is not None and not finding.usable:
+            state.warnings.append(f"its starts are not forked: {finding.why}")
+        elif finding is not None:
+            state.warnings.append(f"its starts are forked without the imports from {finding.why}")
         return state
 
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:

@@ -9,7 +9,8 @@ Differences that remain: descriptor N, the command line that ps(1) shows, this f
 the program's own (`inspect.stack`), and an entry of `sys.meta_path` until `socket` is imported.
 
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
-    python shim.py --px-zygote N        imports PX_PRELOAD and forks such tools: see zygote/main.py
+    python shim.py --px-fd N --px-port P -- main.py [arguments of the tool] --px-zygote Z
+                                        imports PX_PRELOAD and forks this very tool: see zygote/main.py
 
 An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since the tool is known,
 takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would.
@@ -42,8 +43,8 @@ if MYPY:  # typing is not imported in a tool's process
 
 _PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
-_MESSAGE_BYTES = 100_000
-_known = [0]  # how many modules were told, or come from a zygote: to touch those would copy their pages
+# The learner that follows the imports, and the modules that were imported ahead, by step.
+_state: "dict[str, Any]" = {"learner": None, "hidden": []}
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -52,8 +53,11 @@ def _substitute(fd: int, port: int) -> None:
     Every pure-Python server goes through it; natively binding ones see EADDRINUSE.
     """
     notify_path = os.environ.get("NOTIFY_SOCKET", "")  # the program may change its environment
-    if "socket" in sys.modules:
-        _patch(sys.modules["socket"], fd, port, notify_path)
+    # What was imported ahead is in `sys.modules` only once the program asks for it.
+    ahead = [step["socket"] for step in _state["hidden"] if step.get("socket") is not None]
+    module = sys.modules.get("socket") or (ahead[-1] if ahead else None)
+    if module is not None:
+        _patch(module, fd, port, notify_path)
     else:
         sys.meta_path.insert(0, _SocketFinder(fd, port, notify_path))
 
@@ -111,7 +115,7 @@ def _patch(module: "Any", fd: int, port: int, notify_path: str) -> None:
         self.settimeout(timeout)
         if not is_reported:
             is_reported.append(True)
-            _send("X_PX_BOUND=1", notify_path)
+            _send(b"X_PX_BOUND=1", notify_path)
 
     def listen(self: "socket.socket", *backlog: int) -> None:
         try:
@@ -130,14 +134,14 @@ def _patch(module: "Any", fd: int, port: int, notify_path: str) -> None:
         setattr(kind, name, patched)
 
 
-def _send(message: str, notify_path: str) -> None:
+def _send(message: bytes, notify_path: str) -> None:
     """Send one datagram to the daemon, if it listens."""
     import socket  # the program has imported it by now
 
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.sendto(message.encode(), notify_path)
+            sender.sendto(message, notify_path)
     except OSError:
         return  # without it the daemon asks a little later
 
@@ -152,22 +156,34 @@ def _tell_later() -> None:
 
 
 def _tell_modules() -> None:
-    """Tell the daemon what the tool has imported of installed packages; the next start can then be forked."""
-    import itertools  # which `socket` has imported
+    """Tell the daemon what the tool has imported; the next start can then be forked."""
+    learner = _state["learner"]
+    message = learner.message() if learner is not None else b""
+    if message:
+        _send(message, os.environ.get("NOTIFY_SOCKET", ""))
 
-    count = len(sys.modules)
-    newest = list(itertools.islice(reversed(sys.modules.items()), max(0, count - _known[0])))  # others may import
-    _known[0] = count
-    installed = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-    library, names = os.path.dirname(os.__file__) + os.sep, []
-    for name, module in reversed(newest):
-        spec = getattr(module, "__dict__", {}).get("__spec__")
-        origin = str(getattr(spec, "origin", None))
-        if origin.startswith(library) or any(each in origin for each in installed):
-            names.append(name)
-    if not names:
+
+def _load(name: str, *place: str) -> "Any":
+    """Return a module of this package by its file; neither it nor what it imports is left in `sys.modules`."""
+    before = set(sys.modules)
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), *place)
+    own: Any = globals()["__loader__"]
+    module: Any = type(sys)(name)
+    module.__file__ = file
+    exec(type(own)(name, file).get_code(name), module.__dict__)  # noqa: S102  as the import system does
+    for added in set(sys.modules).difference(before):
+        del sys.modules[added]  # a plain start has not imported it, and finds its own
+    return module
+
+
+def _follow_imports(path: str) -> None:
+    """Learn what the tool imports from now on, where that is of use: what forks is there on Linux only."""
+    if sys.platform != "linux" or not (_state["hidden"] or "NOTIFY_SOCKET" in os.environ):
         return
-    _send(("X_PX_MODULES=" + ",".join(names))[:_MESSAGE_BYTES], os.environ.get("NOTIFY_SOCKET", ""))
+    state = _load("px_process_state", os.pardir, "zygote", "process_state.py")
+    learner = _load("px_learner", "learner.py")
+    _state["learner"] = learner.Learner(state, os.path.abspath(path), _state["hidden"])
+    _state["learner"].begin()
 
 
 def _run(path: str, arguments: "list[str]") -> None:
@@ -188,6 +204,7 @@ def _run(path: str, arguments: "list[str]") -> None:
             source = program.read()
         code = compile(source, file, "exec", dont_inherit=True)
         del source
+        _follow_imports(path)
         exec(code, main.__dict__)  # noqa: S102 - running the tool is the purpose
     except SystemExit:
         raise
@@ -226,47 +243,56 @@ def _report(error: BaseException) -> None:
     raise SystemExit(1)
 
 
-def _serve(number: str) -> None:
-    """Be a zygote; return in what it forks, with the command line of that."""
-    import importlib.util
-
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "zygote", "main.py")
-    spec: Any = importlib.util.spec_from_file_location("px_zygote", file)
-    zygote = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(zygote)
-    argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(","))).take()
+def _serve(number: int, words: "list[str]") -> None:
+    """Be a zygote; return in what it forks, with the command line of that. `words`: of what is to be forked."""
+    zygote = _load("px_zygote", os.pardir, "zygote", "main.py")
+    state = _load("px_process_state", os.pardir, "zygote", "process_state.py")
+    ahead = _load("px_import_ahead", os.pardir, "zygote", "import_ahead.py")
+    names = [name for name in os.environ.pop("PX_PRELOAD", "").split(",") if name]
+    imports = ahead.Imports(state, names, number)
+    argv = zygote.serve(number, lambda: _import_as_the_tool(words, imports)).take()
     sys.argv = argv[1:]
-    _known[0] = len(sys.modules)
+    _state["hidden"] = imports.hidden
     if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
 
 
+def _import_as_the_tool(words: "list[str]", imports: "Any") -> "dict[str, Any]":
+    """Import with the arguments, the path and a `__main__` as the tool has them; return the report for `serve`."""
+    arguments = sys.argv[:]
+    own_main = sys.modules["__main__"]
+    program = words[_PROGRAM]
+    folder = os.path.dirname(os.path.realpath(program))
+    sys.argv[:] = words[_PROGRAM:]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [sys.orig_argv[0], *words[_PROGRAM:]]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+    sys.modules["__main__"] = _main_module(os.path.abspath(program))
+    try:
+        return imports.run(folder)  # type: ignore[no-any-return]
+    finally:
+        sys.argv[:] = arguments
+        sys.modules["__main__"] = own_main
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.remove(folder)
+
+
 def _has_own(folder: str) -> bool:
     """Say whether a tool brings a module that is imported already, in its folder or in one below that is no package."""
+    imported = {name for step in _state["hidden"] for name in step}.union(sys.modules)
     for place in (folder, *(each.path for each in os.scandir(folder) if each.is_dir() and each.name[0] not in "._")):
         entries = os.listdir(place) if os.access(place, os.R_OK) else []
         if place == folder or "__init__.py" not in entries:
             names = {each.partition(".")[0] for each in entries if "." not in each or each.endswith((".py", ".so"))}
-            if any(name in sys.modules for name in names - {"__main__", "__pycache__"}):
+            if not imported.isdisjoint(names - {"__main__", "__pycache__"}):
                 return True
     return False
 
 
-def _preload(names: "list[str]") -> "dict[str, float]":
-    seconds: dict[str, float] = {}
-    for name in names:
-        begin, package = time.perf_counter(), name.partition(".")[0]
-        try:
-            __import__(name)
-        except Exception:  # noqa: S112  the tool will say what it misses
-            continue
-        seconds[package] = seconds.get(package, 0.0) + time.perf_counter() - begin
-    return seconds
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "--px-zygote":
-        _serve(sys.argv[2])
+    if sys.argv[-2] == "--px-zygote":
+        _serve(int(sys.argv[-1]), sys.argv[:-2])
     os.set_inheritable(int(sys.argv[2]), False)
     _substitute(int(sys.argv[2]), int(sys.argv[4]))
     _run(sys.argv[_PROGRAM], sys.argv[_PROGRAM + 1 :])

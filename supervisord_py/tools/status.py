@@ -15,6 +15,7 @@ from supervisord_py.process.instance import Phase
 from supervisord_py.process.pool import Slot
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.learnt import Learnt
 
 
 class PlainPort(StrEnum):
@@ -51,7 +52,8 @@ class LastState(msgspec.Struct):
     plain_port: PlainPort = PlainPort.NO  # of the declaration `plain_digest`
     plain_digest: str = ""
     plain_why: str = ""  # how its start with the handed-over socket failed
-    imports: tuple[str, ...] = ()  # of installed packages, in order: for a zygote before its first start
+    imports: tuple[str, ...] = ()  # all modules of installed packages, in order
+    learnt: Learnt | None = None  # which of them may be imported ahead of it
     # Which keeper has a listening socket of it (`Tools.keeper_life`); "" for none, None where that was not noted.
     listener: str | None = None
 

@@ -4,14 +4,15 @@
     argv = parked.take()          which goes on as the program of `argv`, once that is ordered
 
 Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash seed, which siblings
-share. Whatever cannot be made equal after a fork is found before the first one (`hazard`), or is part of what its owner
-takes two starts for equal by; then they are spawned, which is always right. Whoever holds the other end of FD owns this
+share, and the time at which packages were imported. Whatever cannot be made equal after a fork is
+found before the first one (import_ahead.py, `hazard`), or is part of what its owner takes two starts
+for equal by; then they are spawned, which is always right. Whoever holds the other end of FD owns this
 process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
 theirs are the keeper's, and go on.
 
 FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by zlib, as it names each file that was
-imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY} and the end. To
-here, from the keeper:
+imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY,
+"imported": number of steps before that} and the end. To here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
 "umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the
 report, a descriptor for each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks`
@@ -51,6 +52,8 @@ _LAYOUT = (26, 27, 45, 46, 47)  # start and end of code and of data, start of th
 _STACK = 28
 _libc = ctypes.CDLL(None, use_errno=True)
 _shown: list[Any] = []  # memory in which the kernel finds what /proc/PID/cmdline and environ show
+_seeded_by_system: list[Any] = []  # random generators that each fork seeds anew, as a plain start does
+_imported: dict[str, Any] = {}  # all modules by name, also those that `sys.modules` does not show yet
 _changed: dict[str, tuple[str | None, str | None]] = {}  # variables that imports have changed, from and to
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
@@ -62,28 +65,36 @@ _MEMORY_PART = 10  # a tenth of the memory is to be available
 
 
 def serve(number: int, load: Callable[[], Any]) -> Parked:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked."""
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked.
+
+    `load` returns nothing, or the report of `import_ahead.Imports.run`.
+    """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     # The files and folders that decide what an interpreter is: a change of one makes this process old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
     env = dict(os.environ)
-    seconds = load()  # that each package took, or nothing
+    report: dict[str, Any] = load() or {}
     _notice_changes(env)
-    told: dict[str, Any] = {"made_from": [*own, *(each for each in sys.path if os.path.isdir(each)), *_installed()]}
-    told.update(stamp=stamp(told["made_from"]), seconds=seconds if isinstance(seconds, dict) else {})
+    _seeded_by_system.extend(report.get("seeded_by_system", ()))
+    _imported.update(report.get("modules", sys.modules))
+    folders = [each for each in sys.path if os.path.isdir(each)]
+    told: dict[str, Any] = {"made_from": [*own, *folders, *_installed(), *_startup_files(), *report.get("read", ())]}
+    told.update(stamp=stamp(told["made_from"]), seconds=report.get("seconds", {}))
     first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     if first == 0:
         os._exit(0)
     os.waitpid(first, 0)
-    why = hazard(number)
+    why = report.get("refused") or hazard(number)
+    refusal = {"refused": why, "imported": report.get("imported", 0)}
     try:
-        owner.send(zlib.compress(json.dumps(told if why is None else {"refused": why}).encode()))
+        owner.send(zlib.compress(json.dumps(told if why is None else refusal).encode()))
     except OSError:
         why = "its owner has gone"
     if why is not None:
         raise SystemExit(0)
-    told.clear()  # what a fork lets go of, it touches: each of those pages would be copied
+    told.clear()
+    report.clear()  # what a fork lets go of, it touches: each of those pages would be copied
     gc.collect()
     gc.freeze()
     alive, life = os.pipe()  # at its end when this process is
@@ -196,9 +207,17 @@ def stamp(paths: Iterable[str]) -> int:
 
 def _installed() -> list[str]:
     """Return the files of all modules here that did not come with Python itself."""
-    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    files = [getattr(module, "__file__", None) or "" for module in list(_imported.values())]
     library = os.path.dirname(os.__file__)
     return [file for file in files if file and ("-packages" + os.sep in file or not file.startswith(library))]
+
+
+def _startup_files() -> list[str]:
+    """Return the files that Python reads at its start (site): the .pth files, sitecustomize and usercustomize."""
+    folders = [each for each in sys.path if each.endswith("-packages") and os.path.isdir(each)]
+    files = [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".pth")]
+    modules = (_imported.get(name) for name in ("sitecustomize", "usercustomize"))
+    return [*sorted(files), *(str(getattr(module, "__file__", "")) for module in modules if module is not None)]
 
 
 def hazard(own: int) -> str | None:
@@ -294,12 +313,31 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
         finally:
             os._exit(127)
     os.close(report)
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
-    if "multiprocessing.process" in sys.modules:  # where workers by "spawn" begin, and look for the program
-        vars(sys.modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
-        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    _renew()
     return argv
+
+
+def _renew() -> None:
+    """Make anew what each process has for itself, where the modules that have it are imported already."""
+    gc.unfreeze()
+    modules = dict(_imported)
+    _imported.clear()
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()  # random and ssl do that by themselves
+    for generator in _seeded_by_system:
+        generator.seed()
+    _seeded_by_system.clear()
+    if "uuid" in modules:
+        vars(modules["uuid"]).update(_node=None, _last_timestamp=None)
+    if "logging" in modules:  # from which `relativeCreated` counts
+        is_whole = isinstance(getattr(modules["logging"], "_startTime", 0.0), int)
+        vars(modules["logging"])["_startTime"] = time.time_ns() if is_whole else time.time()
+    if "threading" in modules:
+        main = modules["threading"].main_thread()
+        getattr(main, "_set_native_id", lambda: None)()  # Python leaves that of the process before the fork
+    if "multiprocessing.process" in modules:  # where workers by "spawn" begin, and look for the program
+        vars(modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
+        modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 def _park(group: int) -> int:

@@ -24,6 +24,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.tools import driver, proxy
 from supervisord_py.tools import upstream as upstream_module
 from supervisord_py.tools.driver import NotifySocket
+from supervisord_py.tools.learnt import Message
 from supervisord_py.tools.upstream import Upstream, schema_drift
 from waiting import PATIENCE
 
@@ -155,14 +156,14 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
 
 
 async def test_ready_and_imports_are_understood(short_tmp: Path) -> None:
-    notify, told = NotifySocket(short_tmp, "12345678.abc"), list[str]()
+    notify, messages = NotifySocket(short_tmp, "12345678.abc"), list[Message]()
     assert [path.stat().st_mode & 0o777 for path in (notify.path, notify.path.parent)] == [0o600, 0o700]
-    notify.on_modules = told.extend
+    notify.on_imports = messages.append
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        for message in (b"STATUS=half way\nREADY=0", b"X_PX_MODULES=a,b c\nREADY=1"):
+        for message in (b"STATUS=half way\nREADY=0", b"X_PX_STEPS=a,b c\nX_PX_OWN=1:2 /a b\nREADY=1"):
             channel.sendto(message, str(notify.path))
     await notify.is_ready.wait()
-    assert told == ["a"]
+    assert messages == [Message(steps=("a",), own={"/a b": "1:2"})]
     notify.close()
 
 
