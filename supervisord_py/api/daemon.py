@@ -177,6 +177,7 @@ async def doctor(call: ApiCall) -> dict[str, Any]:
         *check_daemon(context),
         *check_rungs(context.placement.caps),
         *check_imports(context.launcher.import_seconds()),
+        *(Finding(f"forks:{tool}", OK, why) for tool, why in context.launcher.import_limits()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
         *await asyncio.to_thread(lambda: list(check_machine(context))),  # what blocks on the file system

@@ -208,7 +208,7 @@ class Learner:
         if self._is_replaced():
             words.append("sys.modules")
         if words:
-            self._end_at(name, "the tool changes " + " and ".join(words))
+            self._end_at(name, "the tool changes " + " and ".join(words) + " before it")
 
     def _is_replaced(self) -> bool:
         """Tell whether the tool's own code has put something else in a module's place, or taken a module out."""

@@ -540,12 +540,30 @@ class Tools:
         state = ToolState(name, entry, self.states.of(name), self.pool.slot(name), live)
         state.port = state.port or self.driver.listeners.port_of(name)
         state.pinned = state.pinned or self.pool.pin_of(name) is not Pin.NONE
+        limit = self._import_limit(name)
+        if limit is not None:
+            state.warnings.append(limit)
+        return state
+
+    def _import_limit(self, name: str) -> str | None:
+        """Say which imports of a tool are not done ahead, and why; None where all are, or nothing is known of it."""
+        live = self.instance_of(name)
         finding = self.zygotes.finding(live.recipe if live is not None else None)
         if finding is not None and not finding.usable:
-            state.warnings.append(f"its starts are not forked: {finding.why}")
-        elif finding is not None:
-            state.warnings.append(f"its starts are forked without the imports from {finding.why}")
-        return state
+            return f"its starts are not forked: {finding.why}"
+        if finding is not None:
+            return f"its starts are forked without the imports from {finding.why}"
+        learnt = self.states.of(name).learnt
+        if learnt is not None and learnt.change:
+            return f"its starts are forked without the imports from {learnt.change}"
+        return None
+
+    def import_limits(self) -> Iterator[tuple[str, str]]:
+        """Yield the tools of which not everything is imported ahead, and why."""
+        for name in sorted(self.states.by_tool):
+            limit = self._import_limit(name)
+            if limit is not None:
+                yield name, limit
 
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Yield what each package takes that a warm tool imports, where it has a zygote, which measured it."""

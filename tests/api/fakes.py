@@ -48,6 +48,9 @@ class FakeLauncher:
     calls: list[tuple[str, ...]] = field(default_factory=list)
     gate: asyncio.Event | None = None
 
+    def import_limits(self) -> tuple[()]:
+        return ()
+
     def import_seconds(self) -> tuple[()]:
         return ()
 

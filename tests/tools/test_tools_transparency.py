@@ -192,7 +192,9 @@ async def test_what_the_program_does_before_an_import_counts_at_each_start(
     assert [*before, *after] == [before[0]] * 6
     assert answers[0]["seen"] != before[0]["seen"]
     assert methods == [SPAWNED, FORKED, FORKED], "what it imported before is imported ahead"
-    assert "reads: the tool changes" in house.launcher.states.of("own").learnt.change
+    (limit,) = [why for tool, why in house.launcher.import_limits() if tool == "own"]
+    assert "without the imports from reads: the tool changes" in limit
+    assert limit in house.state("own").warnings
 
 
 async def test_a_program_that_was_edited_is_started_plainly_and_learnt_anew(house: ToolHouse, packages: Path) -> None:
