@@ -132,7 +132,7 @@ class Children:
     def to_json(self) -> list[dict[str, Any]]:
         """Return all that is held, descriptors by their numbers; ends are reported first."""
         self._settle()
-        return [child.to_json() for child in self.visible()]
+        return [child.to_json() for child in self.held.values()]
 
     def take_over(self, held: Iterable[HeldChild], parked: Mapping[str, str]) -> None:
         """Hold what an earlier version held."""
@@ -167,8 +167,6 @@ class Children:
         The descriptors that came with the message, and those stored by name, stay the caller's.
         """
         child = self.held.get(message["key"])
-        if child is not None and child.is_discarded:
-            raise RefusedError("dead", f"{child.unit} ({child.key}) could not be started, and is ending")
         if child is None:
             child = HeldChild(message, self._birth.boot_id)
             self._start(child, message, fds, stored)
@@ -231,8 +229,9 @@ class Children:
                 child.start_time = row.start_time if row else 0
 
     def _discard(self, child: HeldChild) -> None:
-        """Kill a child whose start failed after the fork; it is forgotten, without a word, once it is reaped."""
+        """Kill a child whose start failed after the fork, and forget it: another start may have its key at once."""
         child.is_discarded = True
+        self.held.pop(child.key, None)
         # A zygote that forks it only now finds that its report is not read any more, and ends the fork.
         self._close_report(child)
         self._forking.pop(child.key, None)
@@ -303,11 +302,19 @@ class Children:
 
     def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroup) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
-        child.group = self.parked.pop(zygote or "", None) or groups.create(child.key)
+        child.group = self.parked.pop(zygote or "", None) or self._create_group(groups, child.key)
         plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if zygote in self.held:
             self.parked[zygote] = groups.create(f"{child.key}.next")
             plan.parks = os.open(self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @staticmethod
+    def _create_group(groups: Cgroup, key: str) -> Cgroup:
+        """Create the group of an instance. Raises OSError."""
+        try:
+            return groups.create(key)
+        except FileExistsError:  # of a start with this key that failed, and is not reaped yet
+            return groups.create(f"{key}.again")
 
     def _confirm(self, child: HeldChild) -> None:
         """Read the report of exec, if it is there, and answer whoever waits for the start."""
@@ -412,12 +419,11 @@ class Children:
             child.conclude(code, usage, counted="memory" in self._rungs.controllers)
 
     def _forget(self, child: HeldChild) -> None:
-        """Forget a child that never ran."""
+        """Clean up after a child that never ran, and of whose process nothing is left."""
         child.tree_alive = False
         for pipe in child.pipes:
             pipe.close()
         self._drop_group(child)
-        self.held.pop(child.key, None)
 
     def _settle(self) -> None:
         """Report the ends of this turn, and close the trees of which nothing is left; one look serves all."""
@@ -459,10 +465,6 @@ class Children:
     @property
     def has_pending_forks(self) -> bool:
         return bool(self._forking)
-
-    def visible(self) -> list[HeldChild]:
-        """Return what is held, without starts that failed and are still being cleaned up."""
-        return [child for child in self.held.values() if not child.is_discarded]
 
     # -- after -------------------------------------------------------------------------------------------------------
 

@@ -255,7 +255,7 @@ def write_exit_records(parts: KeeperParts) -> None:
     Without them the next start could only say that those units were interrupted.
     """
     path = parts.boot.exit_records_path
-    records = [child.to_json() for child in parts.children.visible() if child.exit is not None]
+    records = [child.to_json() for child in parts.children.held.values() if child.exit is not None]
     if not path:
         return
     if not records:

@@ -89,7 +89,7 @@ def _hello(request: VerbRequest) -> Members:
     birth, rungs = keeper.birth, keeper.rungs
     who: Members = {"pid": birth.pid, "started_at": birth.started_at, "boot_id": birth.boot_id}
     can: Members = {"kill_rung": rungs.kill, "memory_rung": rungs.memory, "controllers": rungs.controllers}
-    children = [child.document() for child in keeper.children.visible()]
+    children = [child.document() for child in keeper.children.held.values()]
     holds: Members = {"children": children, "control_restarts": keeper.control.machine.restarts}
     holds["rolled_back_from"] = request.upgrade.rolled_back_from
     request.answer({"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds})
@@ -137,7 +137,7 @@ def _named(rows: list[Process]) -> list[Members]:
 
 def _list(request: VerbRequest) -> Members:
     prefix = request.message["prefix"]
-    children = request.keeper.children.visible()
+    children = request.keeper.children.held.values()
     return {"children": [child.document() for child in children if child.unit.startswith(prefix)]}
 
 
