@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import Rig, one_rung, probe
+from keeper.keeper_rig import Rig, one_rung, probe, until
 from supervisord_py.keeper.protocol import close_fds
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,8 @@ def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
     assert (failure.get("stage"), failure.get("errno")) == (stage, error), failure
     assert failure["kind"] == ("spawn_failed" if stage else "bad_request")
     assert link.call("list", prefix="")["children"] == []
-    assert Path(f"/proc/{rig.pid}/task/{rig.pid}/children").read_text().split() == [str(link.pid)]
+    children = Path(f"/proc/{rig.pid}/task/{rig.pid}/children")
+    until(lambda: children.read_text().split() == [str(link.pid)], "the end of the child that could not be started")
     again = rig.spec(["/bin/true"], key=spec["key"])
     assert link.call("spawn", **again)["child"]["key"] == spec["key"]  # the key was not burnt
     link.event("gone", key=spec["key"])
