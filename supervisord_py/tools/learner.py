@@ -34,6 +34,8 @@ def _find_and_load(name, import_):
     finally:
         leave(entry, module)
 """
+SERVES = "px.serves"
+"""Stands among the steps where the tool begins to serve: what comes later is for its requests."""
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 """The file that Python removes from tracebacks, and that warnings skip when they look for a caller."""
 _MESSAGE_BYTES = 100_000
@@ -73,13 +75,17 @@ class _Import:
 class Learner:
     """Follows the imports of a tool. `main`: its program; `state`: the module zygote/process_state.py.
 
-    `hidden`: the modules that were imported ahead, as zygote/import_ahead.py left them: by step, in
-    order. Those of a step are put into `sys.modules` when one of them is asked for, after those of
-    the steps before.
+    `ahead`: the steps that were imported ahead, if any; `shown`: the first of them, whose modules are
+    in `sys.modules`. `hidden`: the modules of the others, as zygote/import_ahead.py left them: by
+    step, in order. Those of a step are put into `sys.modules` when one of them is asked for, after
+    those of the steps before.
     """
 
-    def __init__(self, state: ModuleType, main: str, hidden: list[dict[str, Any]]) -> None:
-        self.steps: list[str] = []
+    def __init__(
+        self, state: ModuleType, main: str, ahead: list[str], shown: list[str], hidden: list[dict[str, Any]]
+    ) -> None:
+        self.steps = list(shown)
+        self._ahead = ahead
         self._hidden = hidden
         self._places = {name: number for number, step in reversed(list(enumerate(hidden))) for name in step}
         self._shown = 0  # steps whose modules are in `sys.modules`
@@ -106,10 +112,14 @@ class Learner:
 
     def message(self) -> bytes:
         """Return what was learnt, a line for each kind, if there is more than in the message before; else b""."""
+        if SERVES not in self.steps and not self.change:
+            self.steps.append(SERVES)
         counted = (len(self.steps) + len(self.later), len(sys.modules))
         if counted == self._counted:
             return b""
         self._counted = counted
+        if self._is_as_before():
+            return b""
         lines = [
             "X_PX_STEPS=" + ",".join(self.steps),
             "X_PX_LATER=" + ",".join(self.later),
@@ -117,8 +127,17 @@ class Learner:
             *("X_PX_OWN=" + signature + " " + path for path, signature in self._own_files.items()),
         ]
         text = "\n".join(lines).encode(errors="surrogateescape") + b"\nX_PX_MODULES="
-        names = ",".join(self._loaded()).encode(errors="surrogateescape")
+        # A fork shares its memory with the zygote until it touches it.
+        names = ",".join([] if self._ahead else self._loaded()).encode(errors="surrogateescape")
         return (text + names)[:_MESSAGE_BYTES] if len(text) < _MESSAGE_BYTES else b""
+
+    def _is_as_before(self) -> bool:
+        """Tell whether all that was asked for so far was imported ahead, in this order: then there is no news."""
+        if self.change or not self._ahead:
+            return False
+        steps = [name for name in self.steps if name != "random"]  # which is imported first, whenever it is asked for
+        ahead = [name for name in self._ahead if name != "random"]
+        return steps == ahead[: len(steps)]
 
     def _loaded(self) -> list[str]:
         """Return the names of all modules that were loaded from a file of Python or of an installed package."""
@@ -151,11 +170,9 @@ class Learner:
     def _show(self, steps: int) -> None:
         """Have the modules of so many steps in `sys.modules`, as if they were imported now."""
         for step in self._hidden[self._shown : steps]:
-            for name, module in step.items():
-                if module is None:
-                    sys.modules.pop(name, None)
-                else:
-                    sys.modules[name] = module
+            sys.modules.update(step)
+            for name in [name for name, module in step.items() if module is None]:
+                del sys.modules[name]
         self._shown = max(self._shown, steps)
 
     def _is_inside(self, parent: _Import) -> bool:
@@ -196,7 +213,8 @@ class Learner:
         """Remember the state of the process, to be compared when the tool's own code has run."""
         if not self.change:
             self._before = self._state.program_state()
-            self._modules = list(sys.modules.items())
+            # A fork shares its memory with the zygote until it touches it; a plain start has looked.
+            self._modules = [] if self._ahead else list(sys.modules.items())
 
     def _compare(self, name: str) -> None:
         if self.change:
@@ -213,6 +231,8 @@ class Learner:
     def _is_replaced(self) -> bool:
         """Tell whether the tool's own code has put something else in a module's place, or taken a module out."""
         modules = sys.modules
+        if self._ahead:
+            return False
         for name, module in self._modules:
             if modules.get(name) is not module:
                 return True

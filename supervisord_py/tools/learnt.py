@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+SERVES = "px.serves"
+"""Stands among the steps where the tool begins to serve, as in tools/learner.py."""
 _SHARED = "random"
 """Imported first where it is imported at all: whether a later import draws from its generator can be seen then."""
 
@@ -60,7 +62,7 @@ def merge(known: Learnt | None, message: Message) -> Learnt:
         # after a change is out, also where it came before it in another start.
         extends = steps[: len(before)] == before and not known.change
         steps = steps if extends else _until_first(before, message.later)
-    if not steps:
+    if not set(steps) - {SERVES}:
         return Learnt((), own, change)
     return Learnt((_SHARED, *steps) if has_random else steps, own, change)
 

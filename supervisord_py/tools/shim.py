@@ -43,8 +43,8 @@ if MYPY:  # typing is not imported in a tool's process
 
 _PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
-# The learner that follows the imports, and the modules that were imported ahead, by step.
-_state: "dict[str, Any]" = {"learner": None, "hidden": []}
+# What follows the imports, from which modules; the steps that were imported ahead, and the modules of each.
+_state: "dict[str, Any]" = {"learner": None, "modules": None, "ahead": [], "shown": [], "hidden": []}
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -176,13 +176,20 @@ def _load(name: str, *place: str) -> "Any":
     return module
 
 
+def _load_learner() -> "tuple[Any, Any]":
+    """Return what follows imports: the modules zygote/process_state.py and learner.py."""
+    state = _load("px_process_state", os.pardir, "zygote", "process_state.py")
+    return state, _load("px_learner", "learner.py")
+
+
 def _follow_imports(path: str) -> None:
     """Learn what the tool imports from now on, where that is of use: what forks is there on Linux only."""
     if sys.platform != "linux" or not (_state["hidden"] or "NOTIFY_SOCKET" in os.environ):
         return
-    state = _load("px_process_state", os.pardir, "zygote", "process_state.py")
-    learner = _load("px_learner", "learner.py")
-    _state["learner"] = learner.Learner(state, os.path.abspath(path), _state["hidden"])
+    state, learner = _state["modules"] or _load_learner()
+    _state["learner"] = learner.Learner(
+        state, os.path.abspath(path), _state["ahead"], _state["shown"], _state["hidden"]
+    )
     _state["learner"].begin()
 
 
@@ -246,13 +253,13 @@ def _report(error: BaseException) -> None:
 def _serve(number: int, words: "list[str]") -> None:
     """Be a zygote; return in what it forks, with the command line of that. `words`: of what is to be forked."""
     zygote = _load("px_zygote", os.pardir, "zygote", "main.py")
-    state = _load("px_process_state", os.pardir, "zygote", "process_state.py")
+    _state["modules"] = state, _ = _load_learner()
     ahead = _load("px_import_ahead", os.pardir, "zygote", "import_ahead.py")
     names = [name for name in os.environ.pop("PX_PRELOAD", "").split(",") if name]
     imports = ahead.Imports(state, names, number)
     argv = zygote.serve(number, lambda: _import_as_the_tool(words, imports)).take()
     sys.argv = argv[1:]
-    _state["hidden"] = imports.hidden
+    _state.update(ahead=names, shown=imports.shown, hidden=imports.hidden)
     if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
 

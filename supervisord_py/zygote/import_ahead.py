@@ -4,17 +4,21 @@ Runs in a zygote (zygote/main.py), in the interpreter of the tool, with the stan
 (Python 3.8 or later). The process is as the tool is at its start: folder, arguments, environment,
 limits. The steps come in the order in which the tool's own code asked for them.
 
-A step must leave the process itself as it was: what the kernel holds for it, what a fork does not inherit, the global
-random generators, and its output. It must not draw a random value or ask for the process id, which all forks would then
-have in common. The first step that does not fit ends the sequence: this process reports the number of steps before it,
-and why, and another process is made of these alone. The tool then does that import itself, after the fork, and all that
-follow, as in a plain start.
+A step must leave the process itself as it was: what the kernel holds for it, what a fork does not
+inherit, the global random generators, and its output. It must not draw a random value or ask for
+the process id, which all forks would then have in common. The first step that does not fit ends the
+sequence: this process reports the number of steps before it, and why, and another process is made
+of these alone. The tool then does that import itself, after the fork, and all that follow, as in a
+plain start.
 
-Afterwards `sys.modules` is what it was: the modules of a step come back when the tool asks for them (tools/learner.py),
-so that it never sees one earlier than in a plain start.
+Among the steps stands SERVES where the tool begins to serve. What it imports later, for its
+requests, is taken out of `sys.modules` again, and comes back when the tool asks for it
+(tools/learner.py). What it imports before stays, up to the first step that puts another module in
+the place of one: to put a thousand modules into `sys.modules` in a fork would copy as many pages of
+memory, and make the start a third longer.
 
-What an import leaves in the memory of the interpreter (filters of warnings, codecs, handlers of atexit, ...) may stay:
-this process forks only the tool that does the same import at the same place.
+What an import leaves in the memory of the interpreter (filters of warnings, codecs, handlers of
+atexit, ...) may stay: this process forks only the tool that does the same import at the same place.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ _MADE_ANEW = ("random", "numpy.random.mtrand", "multiprocessing.process")
 _INSIDE_ONLY = ("opentelemetry.context", "scipy.stats._distribution_infrastructure")
 """Modules whose random values never leave the process: keys of a dictionary, examples in documentation strings."""
 _HARMLESS = frozenset((*_MADE_ANEW, *_INSIDE_ONLY))
+SERVES = "px.serves"
+"""The name that stands for no module, but for the point at which the tool begins to serve (tools/learner.py)."""
 _GENERATORS = ("Generator", "RandomState")
 
 
@@ -52,7 +58,9 @@ class Imports:
         self._is_noting = False
         self._seeds: dict[int, tuple[Any, bool]] = {}  # generators, and whether their seed was given
         self._wrapped: dict[Any, Any] = {}  # our functions, and those of Python that they stand for
-        self.hidden: list[dict[str, Any]] = []  # what each step has put into `sys.modules`; None: taken out
+        self.shown: list[str] = []  # the steps whose modules are in `sys.modules` from the start
+        self.hidden: list[dict[str, Any]] = []
+        """What each step has put into `sys.modules`, or taken out (None); after `run`, those that it does not show."""
 
     def run(self, folder: str) -> dict[str, Any]:
         """Import all that fits; return the report for `serve`. `folder`: the tool's, whose modules are never imported.
@@ -61,6 +69,7 @@ class Imports:
         "seeded_by_system": [generator], "modules": {name: module}}; `hidden` then has the modules of each step.
         """
         output = self._redirect_output()
+        border: int | None = None  # how many steps come before the tool serves
         self._wrap_calls()
         sys.addaudithook(self._hear)
         at_first = dict(sys.modules)
@@ -71,6 +80,9 @@ class Imports:
         try:
             before = self._read_state()
             for count, name in enumerate(self._names):  # noqa: B007  read after the loop
+                if name == SERVES:
+                    border = len(self.hidden) if border is None else border
+                    continue
                 begin, modules = time.perf_counter(), dict(sys.modules)
                 refused = self._import(name)
                 after = self._settled_state(before)
@@ -80,7 +92,12 @@ class Imports:
                 if refused is not None:
                     break
                 before = after
-                self.hidden.append({**new, **dict.fromkeys(modules.keys() - sys.modules.keys())})
+                removed = modules.keys() - sys.modules.keys()
+                if border is None and (removed or not modules.keys().isdisjoint(new)):
+                    border = len(self.hidden)  # the tool asks for what was there before, until then
+                if border is None:
+                    self.shown.append(name)
+                self.hidden.append({**new, **dict.fromkeys(removed)})
                 package = name.partition(".")[0]
                 seconds[package] = seconds.get(package, 0.0) + time.perf_counter() - begin
             else:
@@ -90,8 +107,12 @@ class Imports:
             self._unwrap_calls()
             self._restore_output(output)
         imported = dict(sys.modules)
+        border = len(self.hidden) if border is None else border
         sys.modules.clear()
         sys.modules.update(at_first)
+        for step in self.hidden[:border]:
+            sys.modules.update(step)
+        del self.hidden[:border]
         by_system = [reference() for reference, given in self._seeds.values() if not given]
         return {
             "imported": count,

@@ -320,8 +320,7 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
 def _renew() -> None:
     """Make anew what each process has for itself, where the modules that have it are imported already."""
     gc.unfreeze()
-    modules = dict(_imported)
-    _imported.clear()
+    modules = _imported  # each page that is touched is copied: it is left as it is
     if "numpy.random" in modules:
         modules["numpy.random"].seed()  # random and ssl do that by themselves
     for generator in _seeded_by_system:

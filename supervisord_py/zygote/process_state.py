@@ -219,7 +219,6 @@ def program_state() -> dict[str, Any]:
 
 
 _MODULE_STATE = (
-    ("warnings", "filters", "the filters of warnings"),
     ("warnings", "showwarning", "warnings.showwarning"),
     ("threading", "excepthook", "threading.excepthook"),
 )
@@ -250,6 +249,22 @@ def _time_zone() -> Any:
     return (time.timezone, time.tzname)
 
 
+def _filters() -> list[Any] | None:
+    """Return the filters of warnings without those in front that only silence some.
+
+    Packages silence warnings for a moment while they import another one (FastAPI does). An import
+    that would have warned then writes nothing; where it is done ahead it does write, and output ends
+    what is imported ahead.
+    """
+    filters = getattr(sys.modules.get("warnings"), "filters", None)
+    if filters is None:
+        return None
+    remaining = list(filters)
+    while remaining and remaining[0][0] == "ignore":
+        del remaining[0]
+    return remaining
+
+
 def _add_logging(state: dict[str, Any]) -> None:
     logging = sys.modules.get("logging")
     root = getattr(logging, "root", None)
@@ -266,6 +281,7 @@ def _add_logging(state: dict[str, Any]) -> None:
 
 def _add_memory(state: dict[str, Any]) -> None:
     state["builtins"] = dict(sys.modules["builtins"].__dict__)
+    state["the filters of warnings"] = _filters()
     # The first call of gettempdir() fills it in, which changes nothing.
     tempdir = getattr(sys.modules.get("tempfile"), "tempdir", None)
     state["tempfile.tempdir"] = None if tempdir in _DEFAULT_FOLDERS else tempdir

@@ -197,6 +197,24 @@ async def test_what_the_program_does_before_an_import_counts_at_each_start(
     assert limit in house.state("own").warnings
 
 
+async def test_warnings_that_are_silenced_for_a_moment_end_nothing(house: ToolHouse, packages: Path) -> None:
+    (packages / "warns.py").write_text("import warnings\nwarnings.warn('loud')\n")
+    (packages / "reads.py").write_text("seen = 1\n")
+    lines = "import warnings, plain_package\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
+    add(house, packages, "quiet", f"{lines}    import reads\nimport colorsys")
+    add(house, packages, "loud", f"{lines}    import warns\nimport colorsys")
+    answers, methods = await three_starts(house, "quiet")
+    assert answers == [answers[0]] * 3
+    assert methods == [SPAWNED, FORKED, FORKED]
+    assert not house.launcher.states.of("quiet").learnt.change
+    assert "colorsys" in house.launcher.states.of("quiet").learnt.steps
+    answers, methods = await three_starts(house, "loud")
+    assert answers == [answers[0]] * 3
+    assert methods == [SPAWNED, FORKED, FORKED]
+    (finding,) = house.launcher.zygotes._findings.values()
+    assert finding.why == "warns: its import changes what it has written to stdout or stderr"
+
+
 async def test_a_program_that_was_edited_is_started_plainly_and_learnt_anew(house: ToolHouse, packages: Path) -> None:
     (packages / "reads.py").write_text("import os\nseen = os.environ.get('PLACE')\n")
     add(house, packages, "own", "import plain_package, own_settings, reads")
