@@ -50,7 +50,7 @@ class DaemonSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     backoff_initial_seconds: PositiveSeconds = 0.1  # before a control plane that died is restarted
     backoff_max_seconds: PositiveSeconds = 20.0  # the longest such delay; a client waits for 30 s
-    zygotes: Count = 3  # processes, for tools and for kernels each, that keep imports ready to fork; 0 is none
+    zygotes: Count = 10  # processes, for tools and for kernels each, that keep imports ready to fork; 0 is none
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # least level of the own log
 
 

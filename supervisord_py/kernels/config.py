@@ -34,7 +34,7 @@ class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
     gateway_start_seconds: float = 30.0  # how long the start of the local gateway may take
     stop_seconds: float = 5.0  # from TERM to KILL in an orderly stop
     memory_grace_seconds: float = 2.0  # the same over memory; who grows on by a quarter is killed at once
-    zygotes: int = 3  # interpreters whose imports are kept ready to fork kernels from; 0 is none
+    zygotes: int = 10  # interpreters whose imports are kept ready to fork kernels from; 0 is none
     output: CellLimits = CellLimits()
 
     @property

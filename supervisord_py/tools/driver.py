@@ -67,7 +67,7 @@ class ToolsConfig(msgspec.Struct, frozen=True):
     data_dir: Path  # where artefacts of Pixie runs are kept (`data_dir/<tool>/<run id>/`)
     run_dir: Path  # private directory for sockets of readiness notification
     settings: ToolsSettings = ToolsSettings()
-    zygotes: int = 3  # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
+    zygotes: int = 10  # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
 
 
 SHIM = Path(__file__).with_name("shim.py")
