@@ -152,6 +152,18 @@ def close_fds(fds: Iterable[int]) -> None:
         os.close(fd)
 
 
+def _duplicates(fds: Sequence[int]) -> list[int]:
+    """Duplicate all descriptors, or none. Raises OSError."""
+    duplicates: list[int] = []
+    try:
+        for fd in fds:
+            duplicates.append(os.dup(fd))  # noqa: PERF401  what was made before a failure is closed
+    except OSError:
+        close_fds(duplicates)
+        raise
+    return duplicates
+
+
 class FrameSocket:
     """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has a loop drives it."""
 
@@ -175,7 +187,7 @@ class FrameSocket:
             raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
         data = len(body).to_bytes(LENGTH_BYTES, "big") + body
         if fds or not self._output:
-            self._output.append((bytearray(), [os.dup(fd) for fd in fds]))
+            self._output.append((bytearray(), _duplicates(fds)))
         self._output[-1][0].extend(data)
         self.queued += len(data)
 
