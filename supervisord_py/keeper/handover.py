@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of the document. Members are added within a format; it grows when an older or newer keeper could not go on."""
+CAN_REHEARSE = hasattr(os, "memfd_create")
+"""Not on macOS: there a restart replaces the control plane without a trial, and an upgrade needs `restart --all`."""
 POLL_SECONDS = 0.05
 PROOF_FAILURES = 3
 """Control planes of a new version that end, one after the other, before one was ready: then it is given up."""
@@ -114,7 +116,7 @@ class Upgrade:
         installed = installed_version(self._parts.boot)
         # A kept copy is left for whatever is installed, also for the same version.
         is_another = installed.version != "" and (installed.version != __version__ or bool(self._parts.boot.kept_root))
-        if not is_another and not always:
+        if not is_another and not (always and CAN_REHEARSE):
             self._become_idle()
             answer({"version": None})
             return
@@ -398,7 +400,7 @@ def _document(parts: KeeperParts, version: Version, stored: dict[str, int]) -> d
 
 
 def _memfd(document: dict[str, Any]) -> int:
-    if not hasattr(os, "memfd_create"):
+    if not CAN_REHEARSE:
         raise OSError(0, "this platform has no memfd; `pxctl daemon restart --all` replaces the keeper")
     fd = os.memfd_create("pxd-handover", os.MFD_CLOEXEC)
     try:
