@@ -69,6 +69,7 @@ def main(argv: list[str]) -> int:
 
 def _rehearse(boot: Boot) -> int:
     """Tell a keeper that is about to become this version whether it could serve."""
+    from supervisord_py.keeper.handover import TRIAL_PASSED
     from supervisord_py.keeper.trial import rehearse
 
     try:
@@ -77,6 +78,7 @@ def _rehearse(boot: Boot) -> int:
         if str(error):
             print(f"{type(error).__name__}: {error}", flush=True)
         return EXIT_USAGE
+    print(TRIAL_PASSED, flush=True)
     return 0
 
 

@@ -51,6 +51,8 @@ PROOF_FAILURES = 3
 """Control planes of a new version that end, one after the other, before one was ready: then it is given up."""
 PROOF_SECONDS = 120.0
 """In which one of them has to be ready: it may have to migrate a large ledger."""
+TRIAL_PASSED = "px-trial-passed"
+"""The last line that a trial writes when its version could serve."""
 TRIAL_OUTPUT_BYTES = 64 << 10
 
 
@@ -271,10 +273,11 @@ class Trial:
             return f"it does not answer within {self._parts.boot.trial_seconds:g} s"
         self._read()
         code = os.waitstatus_to_exitcode(status)
-        if code == 0:
-            return ""
         lines = self._output.decode("utf-8", "replace").split("\n")
         last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if code == 0:
+            # Code 0 alone proves nothing: whatever the new version imports may end the process.
+            return "" if last_line == TRIAL_PASSED else "it ended without having tried everything"
         return last_line or f"it ended with {code}"
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """A rehearsal: this version of the keeper, started in full as a child of the one that runs, which takes nothing over.
 
 It imports every module of this package, builds a keeper from a copy of the hand-over, runs its loop, and starts a
-control plane that loads everything, greets its keeper, and exits. Exit code 0 means: this version could serve. What
-speaks against it is the last line of the output.
+control plane that loads everything, greets its keeper, and exits. Exit code 0 and TRIAL_PASSED as the last line of the
+output mean: this version could serve. Otherwise the last line says what speaks against it.
 
 Nothing is shared with the keeper that runs: the descriptors of the hand-over are replaced by pipes of its own, its
 directories by a temporary one, and no process is signalled.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TRIAL_WORD = "--check"
 """Of the keeper's command line, and of its control plane's."""
+FOLDER_PREFIX = "trial-"
 MANAGER_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -53,7 +54,10 @@ def rehearse(boot: Boot) -> None:
         raise TrialFailedError("a trial needs a hand-over")
     for name in MANAGER_VARIABLES:
         os.environ.pop(name, None)
-    folder = tempfile.mkdtemp(prefix="trial-", dir=boot.run_dir)
+    for name in os.listdir(boot.run_dir):
+        if name.startswith(FOLDER_PREFIX):  # of a trial that was killed because it was late
+            shutil.rmtree(f"{boot.run_dir}/{name}", ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=boot.run_dir)
     try:
         _separate(boot, folder)
         birth = Birth(boot)

@@ -146,6 +146,31 @@ def test_a_stop_under_way_goes_on(rig: Rig) -> None:
     assert not alive(people[0])
 
 
+def test_a_version_that_hangs_is_refused_twice_in_a_row(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(trial_seconds=0.5)
+    package = installed(rig)
+    link = rig.up()
+    child = rig.spawn(SLEEPS)
+    install(package, "while True: pass\n")
+    for _ in range(2):
+        refusal = link.refused("upgrade")
+        assert refusal["kind"] == "handover"
+        assert "9.9.9 cannot take over: it does not answer within 0.5 s" in refusal["detail"]
+    link.end()
+    link = rig.greet()
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    assert link.hello["version"] != "9.9.9"
+
+
+@pytest.mark.parametrize("source", ["raise SystemExit(0)\n", "import os; os._exit(0)\n", "import os; os.abort()\n"])
+def test_a_version_that_ends_without_a_word_is_refused(rig: Rig, source: str) -> None:
+    package = installed(rig)
+    link = rig.up()
+    install(package, source)
+    assert link.refused("upgrade")["kind"] == "handover"
+    assert rig.dump()["control_pid"] == link.pid
+
+
 def test_an_exec_that_fails_loses_nothing(rig: Rig) -> None:
     package = installed(rig)
     python = rig.dir / "python"
