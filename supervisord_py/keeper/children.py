@@ -187,8 +187,7 @@ class Children:
                     given[name] = pipes.open(stream)
             child.pipe_inodes = pipes.inodes()
             for name in _stored_names(message):
-                if name in stored:
-                    granted[name] = _take(stored, name)
+                granted[name] = _take(stored, name)
             plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), granted)
             self._launch(child, plan, message, granted)
             # From here on there is, or will be, a process. It is held before anything else can fail.
@@ -272,10 +271,9 @@ class Children:
 
     def _fork_from(self, child: HeldChild, plan: SpawnPlan, zygote: str, granted: Mapping[str, int]) -> None:
         """Order a fork; its pid comes by the report pipe. Raises SpawnError."""
-        name = f"zygote:{zygote}"
-        if name not in granted or not self._rungs.subreaper or zygote in self._silent:
+        if not self._rungs.subreaper or zygote in self._silent:
             raise SpawnError("zygote", errno.ENOENT)
-        child.report = spawn.order_fork(granted[name], plan)
+        child.report = spawn.order_fork(granted[f"zygote:{zygote}"], plan)
         self._forking[child.key] = (child, self._loop.now() + spawn.ZYGOTE_SECONDS, zygote)
 
     def _give_up_late_forks(self, now: float) -> None:
@@ -496,6 +494,11 @@ def _stored_names(message: Mapping[str, Any]) -> list[str]:
 
 
 def _take(stored: DescriptorStore, name: str) -> int:
+    """Return a duplicate of a stored descriptor. Raises RefusedError: it is not there; SpawnError: there is no room."""
+    if name not in stored:
+        if name.startswith("zygote:"):
+            raise SpawnError("zygote", errno.ENOENT)  # it has ended: a plain spawn is tried instead
+        raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
     try:
         return stored.take(name)
     except OSError as error:

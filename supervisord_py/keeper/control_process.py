@@ -69,7 +69,7 @@ class ControlProcess:
         self._frames: FrameSocket | None = None
         self._is_reading = False  # False once no frame will come any more
         self._is_writing = False  # the socket is full: it is watched until it takes more
-        self._report = -1
+        self._report_fd = -1
         self.pid = 0  # 0 where there is none
         self.machine = ControlMachine(
             ping_seconds=boot.watchdog_seconds or notifier.watchdog_seconds / 2,
@@ -121,26 +121,28 @@ class ControlProcess:
 
     def _fork(self) -> None:
         """Fork the control plane with its channel. Raises SpawnError or OSError, with nothing left open."""
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            stack.enter_context(theirs)
-            keeps_ours = stack.enter_context(contextlib.ExitStack())
-            keeps_ours.enter_context(ours)
+            always.enter_context(theirs)
+            on_failure.enter_context(ours)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            stack.callback(os.close, null)
+            always.callback(os.close, null)
             # Watched before the fork: a descriptor that cannot be watched must not leave a process behind.
             self._loop.watch(ours.fileno(), self._readable)
-            keeps_ours.callback(self._loop.unwatch, ours.fileno())
-            plan = SpawnPlan({"argv": self._boot.control_command(), "env": self._environ}, (null, 1, 2), {})
+            on_failure.callback(self._loop.unwatch, ours.fileno())
+            plan = SpawnPlan(
+                {"argv": self._boot.control_command(), "env": self._environ}, stdio=(null, 1, 2), stored={}
+            )
             numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
             plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
             frames = FrameSocket(ours)
-            self.pid, self._report = spawn.launch(plan)
+            self.pid, self._report_fd = spawn.launch(plan)
+            # From here on there is a process, and nothing below can fail.
+            on_failure.pop_all()
             self._frames = frames
             self._is_reading = True
             self._is_writing = False
             self._strangers.add(self.pid)
-            keeps_ours.pop_all()
 
     def is_healthy(self, now: float) -> bool:
         """Tell whether the last sign of life is recent enough for the service manager's watchdog."""
@@ -233,10 +235,12 @@ class ControlProcess:
         lived_seconds = round(self.machine.lived_seconds(now), 3)
         self.machine.ended(now)
         self._strangers.discard(pid)
-        frames, self._frames = self._frames, None
-        report, self._report = self._report, -1
+        frames = self._frames
+        self._frames = None
+        report_fd = self._report_fd
+        self._report_fd = -1
         try:
-            self._close_report(report)
+            self._close_report(report_fd)
             if frames is not None:
                 self._loop.unwatch(frames.fileno())
                 frames.close()
@@ -245,12 +249,12 @@ class ControlProcess:
         finally:
             self.ended(code)
 
-    def _close_report(self, report: int) -> None:
+    def _close_report(self, report_fd: int) -> None:
         """Read why exec failed, if it did, and close the report pipe."""
         try:
-            failure = spawn.read_report(report)
+            failure = spawn.read_report(report_fd)
         except OSError:
             failure = None
-        os.close(report)
+        os.close(report_fd)
         if failure is not None:
             self._journal.error("control_not_started", **failure.document)

@@ -66,6 +66,15 @@ class UpgradeState(Enum):
     """This version has taken over, and no control plane of it has been ready yet."""
 
 
+TRANSITIONS: dict[UpgradeState, frozenset[UpgradeState]] = {
+    UpgradeState.IDLE: frozenset({UpgradeState.REHEARSING}),
+    UpgradeState.REHEARSING: frozenset({UpgradeState.IDLE, UpgradeState.READY}),
+    UpgradeState.READY: frozenset({UpgradeState.IDLE, UpgradeState.REHEARSING}),
+    UpgradeState.PROVING: frozenset({UpgradeState.IDLE}),
+}
+"""A keeper begins as IDLE, or after a hand-over as PROVING."""
+
+
 class Version:
     """A version that the keeper may become: `main` is the path of its keeper/__main__.py."""
 
@@ -115,26 +124,34 @@ class Upgrade:
         if self.state is UpgradeState.REHEARSING:
             self._answers.append(answer)
             return
+        if self.state is UpgradeState.PROVING:
+            answer(RefusedError("handover", f"version {__version__} has just taken over and is not ready yet"))
+            return
+        if self.state is UpgradeState.READY:
+            self._move(UpgradeState.IDLE)  # what was rehearsed before may have changed
         installed = installed_version(self._parts.boot)
-        # A kept copy is left for whatever is installed, also for the same version.
-        is_another = installed.version != "" and (installed.version != __version__ or bool(self._parts.boot.kept_root))
+        is_another = self._is_another(installed)
         if not is_another and not (always and CAN_REHEARSE):
-            self._become_idle()
             answer({"version": None})
             return
         try:
             self._trial = Trial(self._parts, installed)
         except (OSError, RefusedError) as error:
-            self._become_idle()
             answer(_refusal(installed.version, str(error)))
             return
         self._next = installed if is_another else None
         self._answers.append(answer)
-        self.state = UpgradeState.REHEARSING
+        self._move(UpgradeState.REHEARSING)
 
-    def _become_idle(self) -> None:
-        if self.state is not UpgradeState.PROVING:
-            self.state = UpgradeState.IDLE
+    def _is_another(self, installed: Version) -> bool:
+        """Tell whether the keeper has to become what is installed; a kept copy is left for the same version, too."""
+        if installed.version == "":
+            return False
+        return installed.version != __version__ or bool(self._parts.boot.kept_root)
+
+    def _move(self, state: UpgradeState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
+        self.state = state
 
     def reconcile(self, now: float) -> float | None:
         if self.state is UpgradeState.REHEARSING:
@@ -145,9 +162,9 @@ class Upgrade:
             if self._parts.children.has_pending_forks:  # their pids are not known yet
                 return now + POLL_SECONDS
             # Set first: whatever happens below, a control plane is started again.
-            self.state = UpgradeState.IDLE
+            self._move(UpgradeState.IDLE)
             assert self._next is not None
-            let_go(self._parts, self._next, previous=self._kept_copy())
+            exec_version(self._parts, self._next, previous=self._kept_copy())
         return None
 
     def _follow_trial(self, now: float) -> float | None:
@@ -157,14 +174,13 @@ class Upgrade:
             return self._trial.deadline
         self._trial.close()
         self._trial = None
-        self.state = UpgradeState.IDLE
         version = self._next.version if self._next is not None else None
         outcome: dict[str, Any] | RefusedError = {"version": version}
         if problem:
             outcome = _refusal(version, problem)
             self._parts.journal.error("upgrade_refused", version=version, detail=problem)
-        elif version is not None:
-            self.state = UpgradeState.READY
+        has_next = version is not None and not problem
+        self._move(UpgradeState.READY if has_next else UpgradeState.IDLE)
         answers = self._answers
         self._answers = []
         for answer in answers:
@@ -193,7 +209,7 @@ class Upgrade:
     def control_is_ready(self) -> None:
         """A control plane of this version serves."""
         if self.state is UpgradeState.PROVING:
-            self.state = UpgradeState.IDLE
+            self._move(UpgradeState.IDLE)
 
     def _see_proof(self, now: float) -> float | None:
         machine = self._parts.control.machine
@@ -210,7 +226,7 @@ class Upgrade:
         self._parts.journal.error(
             "rolled_back", version=__version__, to=previous.version, detail="no control plane of it came up"
         )
-        let_go(self._parts, previous, rolled_back_from=__version__)
+        exec_version(self._parts, previous, rolled_back_from=__version__)
         return None
 
 
@@ -262,7 +278,10 @@ class Trial:
 
     def outcome(self, now: float) -> str | None:
         """Return "" when it could serve, why not when it could not, None while it runs."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return "its end was not seen"
         if pid == 0 and now < self.deadline:
             return None
         if pid == 0:
@@ -300,17 +319,18 @@ def _own_main() -> str:
     return sys.orig_argv[sys.orig_argv.index("--boot-fd") - 1]
 
 
-def let_go(
+def exec_version(
     parts: KeeperParts, version: Version, *, previous: Version | None = None, rolled_back_from: str | None = None
 ) -> None:
     """Become another version; return only when that failed, with everything as it was.
 
-    `previous`: what that one may go back to; `rolled_back_from`: the version that is left because it did not come up.
+    `previous`: the version to which the new one may go back; `rolled_back_from`: the version that is left because no
+    control plane of it came up.
     """
     inheritable: list[int] = []
     stored: dict[str, int] = {}  # duplicates
     document_fd = -1
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)  # pending ones stay so over exec
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)  # pending signals stay so over exec
     try:
         stored = parts.stored.hand_over()
         document = _document(parts, version, stored)
@@ -333,7 +353,7 @@ def let_go(
         close_fds([*stored.values(), *([document_fd] if document_fd >= 0 else [])])
         os.umask(0o077)
         parts.birth.take_descriptors()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _descriptors(parts: KeeperParts) -> list[int]:

@@ -124,13 +124,16 @@ class KillTree:
             left = [CANNOT_LOOK]
         now = self._loop.now()
         is_given_up = bool(left) and stop.kill_by is not None and now >= stop.kill_by
-        if not stop.child.tree_alive:
-            left = []  # closed, perhaps before a later look failed
-        elif not is_given_up:
+        if stop.child.tree_alive and not is_given_up:
             return
+        if not stop.child.tree_alive:
+            left = []  # it is closed; a look that failed afterwards says nothing
         del self._stops[stop.child.key]
         for done in stop.waiters:
-            done(left, stop.killed)
+            try:
+                done(left, stop.killed)
+            except Exception as error:  # the other waiters, and the other stops, are owed their answers
+                self._on_error(error)
 
     def _step(self, stop: TreeStop) -> list[Process]:
         """Signal what is there and due; return what is left. Raises OSError when that cannot be seen."""

@@ -156,19 +156,20 @@ class Shutdown:
     def _stop_all(self, now: float) -> float | None:
         control = self._parts.control
         if control.pid and control.machine.state is not ControlState.LEAVING:
-            control.machine.leaving(now, is_planned=True, seconds=0.0)  # its work is ours now
+            # Its work is the keeper's now: `control.reconcile` kills it in this same turn.
+            control.machine.leaving(now, is_planned=True, seconds=0.0)
         under_way = self._parts.kill_tree.deadlines()
         left = [child for child in self._alive() if child.key not in self._given_up]
         for child in left:
-            if child.key not in under_way or self._is_sooner(child):
+            if child.key not in under_way or self._needs_a_shorter_grace(child):
                 self._stop(child)
         if left or self._parts.kill_tree.deadlines():
-            return None  # each end of a tree causes a turn
+            return None  # the end of a tree wakes the loop (KeeperParts.changed)
         self._deadline = now + HASTE_SECONDS
         self._move(Phase.KILLING_REST)
         return now
 
-    def _is_sooner(self, child: HeldChild) -> bool:
+    def _needs_a_shorter_grace(self, child: HeldChild) -> bool:
         """Tell whether a stop under way allows more time than is left for it: it was begun with another aim."""
         until = self._parts.kill_tree.deadlines()[child.key]
         return until > self._parts.loop.now() + self._grace(child)

@@ -2,8 +2,10 @@
 
 A process belongs to an instance if, in this order: it is in its cgroup, where there is one; it is
 the leader; it was a member in an earlier snapshot (same pid and start time); its parent is a member;
-it was reparented to us and carries the instance's mark in its environment, or is in its leader's
-process group. One snapshot of the process table serves all that ask in the same moment.
+it was reparented to us and (1) carries the instance's mark in its environment, (2) is in its leader's
+process group, (3) holds a pipe of its output, or (4) there is only one instance. Otherwise it is
+unassigned: it is named, and not signalled. One snapshot of the process table serves all that ask in
+the same moment.
 """
 
 from __future__ import annotations
@@ -277,8 +279,8 @@ class Membership:
             for child in held:
                 if pipes & child.pipe_inodes:
                     return child.key
-        # 4. Who else could it be? Only where a single instance was there when it was started, and it was never
-        #    seen as an orphan of nobody before: in doubt, nothing is signalled.
+        # 4. There is only one instance, it is older, and this orphan was not left over by an earlier one: every
+        #    stop takes a snapshot, in which it would have been unassigned. In doubt, nothing is signalled.
         if row.identity in self._unassigned or self._adopter != self._me:
             return None
         if len(held) == 1 and 0 < held[0].start_time <= row.start_time:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from supervisord_py.errors import PxError, StartFailedError
+from supervisord_py.errors import KeeperTimeoutError, PxError, StartFailedError
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.supervisor import check_room
@@ -313,7 +313,8 @@ class ZygotePool:
             _log.warning("zygote_not_made", why=why, **where)
             if isinstance(trouble, TimeoutError):
                 why = f"its imports take longer than {START_SECONDS:g} s"
-            self._note(zygote, why, 0, RETRY_SECONDS)
+            if not isinstance(trouble, KeeperTimeoutError):  # which says nothing of this zygote: the next start has one
+                self._note(zygote, why, 0, RETRY_SECONDS)
         zygote.life = None
         self._end(zygote, Reason.STOPPED)
 

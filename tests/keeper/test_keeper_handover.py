@@ -94,6 +94,8 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     close_fds([read, fd])
     assert link.stop(spec["key"], 5)["survivors"] == []
     assert not any(alive(pid) for pid in people)
+    assert link.refused("upgrade")["kind"] == "handover", "no control plane of it was ready yet"
+    link.call("ready")
     assert link.call("upgrade")["version"] is None
 
 
@@ -116,6 +118,7 @@ def test_sockets_out_of_sight_and_a_umask_go_over_two_upgrades(rigs: Callable[..
     for version in ("9.9.9", "9.9.10"):
         (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
         before = len(os.listdir(f"/proc/{rig.pid}/fd"))
+        link.call("ready")
         assert link.call("upgrade")["version"] == version
         link.call("restart", all=False)
         link.end()

@@ -96,6 +96,13 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
     assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
+def test_a_descriptor_that_is_not_stored_is_named(rig: Rig) -> None:
+    link = rig.up()
+    refusal = link.refused("spawn", **rig.spec(["/bin/true"], grant_fds=[[3, "nothing"]]))
+    assert (refusal["kind"], "'nothing'" in refusal["detail"]) == ("unknown_fd", True)
+    assert link.call("list", prefix="")["children"] == []
+
+
 @pytest.mark.parametrize(
     ("members", "stage", "error"),
     [
@@ -107,7 +114,6 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
         ({"rlimits": [["core", 2, 1]]}, "rlimit", errno.EINVAL),
         ({"env": {"A": 1}}, None, None),
         ({"unit": "tool:../../etc"}, None, None),
-        ({"grant_fds": [[3, "nothing"]]}, None, None),
     ],
 )
 def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(

@@ -57,6 +57,10 @@ async def settled(house: ToolHouse) -> None:
             recipe = house.launcher.instance_of(tool.name).recipe
             zygote, finding = zygotes.get(recipe), zygotes.finding(recipe)
             learnt = house.launcher.states.of(tool.name).learnt
+            if learnt is not None and not learnt.holds():
+                return False  # what this start imports has not come yet
+            if zygote is not None and learnt is not None and learnt.steps[: len(zygote.modules)] != zygote.modules:
+                return False
             if zygote is not None and zygote.made_from is None:
                 return False
             if zygote is None and finding is None and (learnt is None or learnt.steps):
