@@ -76,10 +76,13 @@ def _unescape(path: str) -> str:
 
 
 def walk(path: str) -> list[str]:
-    """Return a group's directory and all below it, parents first. Raises OSError: they cannot be seen now."""
+    """Return a group's directory and all below it, parents first. Raises OSError: they cannot be seen now.
+
+    What was removed meanwhile, and groups of other users that are closed to us, are left out.
+    """
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+        if not isinstance(error, FileNotFoundError | PermissionError):
             raise error
 
     return [folder for folder, _, _ in os.walk(path, onerror=failed)]

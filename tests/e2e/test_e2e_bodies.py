@@ -159,10 +159,10 @@ def test_an_upgrade_with_bytes_that_are_no_text_is_refused(daemon: House, path: 
 @pytest.mark.parametrize(
     ("encoding", "body"),
     [
-        ("gzip", gzip.compress(b'{"name":"x"}')[:-4]),
-        ("gzip", gzip.compress(b'{"name":"x"}')[:12]),
+        ("gzip", gzip.compress(b'{"name":"x"}', mtime=0)[:-4]),  # ids of tests may not depend on the time
+        ("gzip", gzip.compress(b'{"name":"x"}', mtime=0)[:12]),
         ("gzip", b"{}"),
-        ("gzip", gzip.compress(b"{}") + b"{}"),
+        ("gzip", gzip.compress(b"{}", mtime=0) + b"{}"),
         ("deflate", zlib.compress(b'{"name":"x"}')[:-2]),
         ("deflate", zlib.compress(b"{}") + b"x"),
         ("br", b"{}"),
