@@ -154,5 +154,20 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     return 0 if ended is not control_plane.Shutdown.KEEPER_LOST else 1
 
 
+def try_main() -> int:
+    """Run a trial; what this version breaks with, and where, is the last line of stderr."""
+    try:
+        return main()
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = ""
+        if trace is not None and not isinstance(error, SyntaxError):  # whose text has its place
+            place = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+        print(f"{type(error).__name__}: {error}{place}", file=sys.stderr)
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(try_main() if TRIAL_WORD in sys.argv[2:] else main())

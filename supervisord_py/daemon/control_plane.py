@@ -158,7 +158,7 @@ class ControlPlane:
         if lost_version is None:
             return
         detail = f"version {lost_version} did not come up; pxd went back to {__version__}"
-        self.degrade("upgrade", detail, "pip check, then pxctl daemon restart")
+        self.degrade("upgrade", detail, "install a version that works, then pxctl daemon restart")
         self.events.publish("rolled_back", version=lost_version)
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
@@ -370,8 +370,12 @@ class ControlPlane:
             raise ConflictError(f"a restart would end the daemon: {error.detail}", hint=error.hint) from error
         except OSError as error:  # what may pass is no reason to refuse
             _log.warning("ledger_not_inspected", error=str(error))
-        if not everything:
+        try:
             await self.placement.upgrade(always=True)
+        except ConflictError as error:
+            # What cannot be handed over can be started anew; a version that cannot start must not end this one.
+            if not everything or error.extra.get("refusal") == "trial":
+                raise
         self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
     def stop(self) -> None:

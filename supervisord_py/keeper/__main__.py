@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
         journal.info("swept", units=units, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
     journal.keep_file(boot.log_dir)
+    from supervisord_py.keeper import handover
     from supervisord_py.keeper.main import Keeper
 
     try:
@@ -59,9 +60,21 @@ def main(argv: list[str]) -> int:
     if boot.handover is None:
         keeper.hold_exit_records()
     else:
-        keeper.take_over(boot.handover)
+        document = boot.handover
         boot.handover = None
-    code = keeper.run()
+        try:
+            keeper.take_over(document)
+        except Exception as error:
+            # What is held would end with this process: the version before goes on with it, where a copy was kept.
+            keeper.parts.failed(error)
+            handover.exec_back(keeper.parts, document)
+            raise
+    try:
+        code = keeper.run()
+    except Exception as error:
+        keeper.parts.failed(error)
+        keeper.upgrade.go_back()
+        raise
     if keeper.shutdown.is_restart:
         keeper.exec_anew()
     return code
@@ -69,18 +82,37 @@ def main(argv: list[str]) -> int:
 
 def _rehearse(boot: Boot) -> int:
     """Tell a keeper that is about to become this version whether it could serve."""
-    from supervisord_py.keeper.handover import TRIAL_PASSED
+    from supervisord_py.keeper.handover import EXIT_CANNOT_GO_ON, TRIAL_PASSED, CannotGoOnError
     from supervisord_py.keeper.trial import rehearse
 
     try:
         rehearse(boot)
-    except Exception as error:
-        if str(error):
-            print(f"{type(error).__name__}: {error}", flush=True)
-        return EXIT_USAGE
+    except CannotGoOnError as error:
+        print(f"{error}", flush=True)
+        return EXIT_CANNOT_GO_ON
     print(TRIAL_PASSED, flush=True)
     return 0
 
 
+def _try(argv: list[str]) -> int:
+    """Run a trial; what this version breaks with, and where, is the last line of the output."""
+    try:
+        return main(argv)
+    except Exception as error:
+        if str(error):
+            print(f"{type(error).__name__}: {error}{_place_of(error)}", flush=True)
+        return EXIT_USAGE
+
+
+def _place_of(error: Exception) -> str:
+    """Return the file and line that raised, in brackets; "" for a SyntaxError, whose text has them."""
+    trace = error.__traceback__
+    if trace is None or isinstance(error, SyntaxError):
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_try(sys.argv[1:]) if "--check" in sys.argv else main(sys.argv[1:]))

@@ -49,10 +49,12 @@ CAN_REHEARSE = hasattr(os, "memfd_create")
 POLL_SECONDS = 0.05
 PROOF_FAILURES = 3
 """Control planes of a new version that end, one after the other, before one was ready: then it is given up."""
-PROOF_SECONDS = 120.0
-"""In which one of them has to be ready: it may have to migrate a large ledger."""
+PROOF_SECONDS = 90.0
+"""In which one of them has to be ready: it may have to migrate a large ledger. A client of `restart` waits longer."""
 TRIAL_PASSED = "px-trial-passed"
 """The last line that a trial writes when its version could serve."""
+EXIT_CANNOT_GO_ON = 3
+"""Of a trial: this version could start, and cannot go on from this hand-over."""
 TRIAL_OUTPUT_BYTES = 64 << 10
 
 
@@ -172,12 +174,13 @@ class Upgrade:
         problem = self._trial.outcome(now)
         if problem is None:
             return self._trial.deadline
+        kind = "handover" if self._trial.code == EXIT_CANNOT_GO_ON else "trial"
         self._trial.close()
         self._trial = None
         version = self._next.version if self._next is not None else None
         outcome: dict[str, Any] | RefusedError = {"version": version}
         if problem:
-            outcome = _refusal(version, problem)
+            outcome = _refusal(version, problem, kind)
             self._parts.journal.error("upgrade_refused", version=version, detail=problem)
         has_next = version is not None and not problem
         self._move(UpgradeState.READY if has_next else UpgradeState.IDLE)
@@ -197,6 +200,13 @@ class Upgrade:
         return Version(__version__, main, root) if os.path.exists(main) else None
 
     # -- after the exec ------------------------------------------------------------------------------
+
+    def go_back(self) -> None:
+        """Become the version before, if there is one: the loop of this one has failed. Returns only when it cannot."""
+        previous = self._previous
+        self._previous = None
+        if previous is not None and self.state is UpgradeState.PROVING:
+            exec_version(self._parts, previous, rolled_back_from=__version__)
 
     def begin_proof(self, document: dict[str, Any]) -> None:
         """This version has taken over, by a hand-over document: it has to prove itself."""
@@ -230,11 +240,12 @@ class Upgrade:
         return None
 
 
-def _refusal(version: str | None, problem: str) -> RefusedError:
+def _refusal(version: str | None, problem: str, kind: str = "handover") -> RefusedError:
+    """Return the answer to an upgrade that is not done: "handover": a start of the version would work; "trial": not."""
     if version is None:
-        return RefusedError("handover", f"the control plane is not replaced, a new one could not serve: {problem}")
+        return RefusedError(kind, f"the control plane is not replaced, a new one could not serve: {problem}")
     detail = f"the keeper stays version {__version__}: {version} cannot take over: {problem}"
-    return RefusedError("handover", detail)
+    return RefusedError(kind, detail)
 
 
 class Trial:
@@ -243,6 +254,7 @@ class Trial:
     def __init__(self, parts: KeeperParts, version: Version) -> None:
         self._parts = parts
         self._output = b""
+        self.code = -1  # the exit code, once it has ended
         self.deadline = parts.loop.now() + parts.boot.trial_seconds
         with contextlib.ExitStack() as stack:
             document = _memfd(_document(parts, version, dict.fromkeys(parts.stored.names(), -1)))
@@ -291,13 +303,13 @@ class Trial:
         if pid == 0:
             return f"it does not answer within {self._parts.boot.trial_seconds:g} s"
         self._read()
-        code = os.waitstatus_to_exitcode(status)
+        self.code = os.waitstatus_to_exitcode(status)
         lines = self._output.decode("utf-8", "replace").split("\n")
         last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if code == 0:
+        if self.code == 0:
             # Code 0 alone proves nothing: whatever the new version imports may end the process.
             return "" if last_line == TRIAL_PASSED else "it ended without having tried everything"
-        return last_line or f"it ended with {code}"
+        return last_line or f"it ended with {self.code}"
 
     def close(self) -> None:
         self._parts.loop.unwatch(self._reader)
@@ -356,6 +368,35 @@ def exec_version(
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
+def exec_back(parts: KeeperParts, document: dict[str, Any]) -> None:
+    """Give a hand-over back to the version before, which this one could not take; return only when that failed.
+
+    `document`: the hand-over as it came. Its descriptors are open, but for those that were stored already.
+    """
+    if not document.get("previous"):
+        return
+    previous = Version.from_json(document["previous"])
+    stored = {name: fd for name, fd in document["stored"].items() if _is_open(fd)}
+    stored |= parts.stored.hand_over()
+    back = {**document, "stored": stored, "previous": None, "rolled_back_from": __version__}
+    where = {"kept_root": previous.kept_root, "installed_main": installed_version(parts.boot).main}
+    document_fd = _memfd({**parts.boot.to_json(), **where, "handover": back})
+    for fd in [document_fd, *_handed_over(back), *parts.boot.descriptors().values()]:
+        if fd >= 0:
+            os.set_inheritable(fd, True)
+    argv = _argv(previous, document_fd)
+    parts.birth.restore()
+    os.execve(argv[0], argv, parts.birth.environ)  # noqa: S606  exec is the point
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
 def _descriptors(parts: KeeperParts) -> list[int]:
     """Return the descriptors that the next version goes on with: what the hand-over and the boot document name."""
     reports = [child.report for child in parts.children.held.values() if child.report >= 0]
@@ -381,10 +422,17 @@ def resume_stops(parts: KeeperParts, document: dict[str, Any]) -> None:
         parts.kill_tree.stop(parts.children.held[key], grace, KILL_SECONDS, parts.survived)
 
 
+class CannotGoOnError(ValueError):
+    """A hand-over is of another format."""
+
+
 def read(document: dict[str, Any]) -> list[HeldChild]:
-    """Return the children of a hand-over, and touch nothing. ValueError, KeyError, TypeError: it cannot be used."""
+    """Return the children of a hand-over, and touch nothing.
+
+    Raises CannotGoOnError: it has another format; ValueError, KeyError, TypeError: it is damaged.
+    """
     if document["format"] != FORMAT:
-        raise ValueError(f"its format is {document['format']}, {__version__} reads {FORMAT}")
+        raise CannotGoOnError(f"the format of the hand-over is {document['format']}, {__version__} reads {FORMAT}")
     return [HeldChild.from_json(child) for child in document["children"]]
 
 

@@ -38,10 +38,11 @@ class Keeper:
         self._undelivered: set[str] = set()  # keys of the exit records of an earlier keeper, until they are released
         self._catch_signals()
 
-    def take_over(self, document: dict[str, Any]) -> None:
-        """Go on with all that an earlier version of the keeper held."""
+    def take_over(self, document: dict[str, Any], *, is_trial: bool = False) -> None:
+        """Go on with all that an earlier version of the keeper held; in a trial nothing is stopped."""
         handover.take_over(self.parts, document)
-        handover.resume_stops(self.parts, document)
+        if not is_trial:
+            handover.resume_stops(self.parts, document)
         self.upgrade.begin_proof(document)
 
     def run(self) -> int:

@@ -43,9 +43,10 @@ that names one is idempotent by it):
   shutdown   {} -> {}                               orderly end: the control plane is done; stop what is left, exit 0
   upgrade    {always?: bool} -> {version: str | null}
                                                     when this control plane ends, the keeper becomes the version that is
-                                                    installed (handover.py); null: it is that one. error "handover": a
-                                                    trial of it failed, with what it said (revision 6). A trial may take
-                                                    a minute; `always`: also of the version that runs (revision 7)
+                                                    installed (handover.py); null: it is that one. error "handover": it
+                                                    cannot go on from here, a new start of it can (revision 6); "trial":
+                                                    a trial of it failed, with what it said. That may take a minute;
+                                                    `always`: also of the version that runs (revision 7)
   restart    {all: bool} -> {}                      all=false: replace the control plane, keep every child.
                                                     all=true: stop everything, then exec pxd anew (same pid)
 

@@ -17,7 +17,6 @@ import shutil
 import signal
 import tempfile
 
-from supervisord_py.keeper import handover
 from supervisord_py.keeper.boot import Birth
 from supervisord_py.keeper.journal import Journal
 from supervisord_py.keeper.main import Keeper
@@ -47,7 +46,7 @@ class QuietJournal(Journal):
 
 
 def rehearse(boot: Boot) -> None:
-    """Rehearse. Raises TrialFailedError, or whatever this version breaks with."""
+    """Rehearse. Raises TrialFailedError, CannotGoOnError, or whatever this version breaks with."""
     _import_everything()
     document = boot.handover
     if document is None:
@@ -61,9 +60,10 @@ def rehearse(boot: Boot) -> None:
     try:
         _separate(boot, folder)
         birth = Birth(boot)
-        birth.inherited = []
+        birth.inherited = []  # nothing of this process goes on
+        # With a hand-over in its boot document a keeper neither sweeps nor founds a cgroup.
         keeper = Keeper(boot, birth, QuietJournal())
-        handover.take_over(keeper.parts, _with_descriptors_of_its_own(document))
+        keeper.take_over(_with_descriptors_of_its_own(document), is_trial=True)
         _check_stops(document)
         _see_a_control_plane(keeper.parts)
     finally:
@@ -123,9 +123,12 @@ def _see_a_control_plane(parts: KeeperParts) -> None:
         was_greeted = was_greeted or parts.control.machine.is_greeted
         return parts.control.reconcile(now, is_needed=not codes)
 
-    parts.loop.reconcile_with(parts.control.reap, keep_control)
-    while not codes:
-        parts.loop.turn()
+    def end_the_loop(_now: float) -> None:
+        if codes:
+            parts.loop.stop()
+
+    parts.loop.reconcile_with(parts.control.reap, keep_control, end_the_loop)
+    parts.loop.run()  # to the end of the control plane, or of the patience of the keeper that runs
     if codes[0] < 0:
         raise TrialFailedError(f"its control plane was ended by {signal.Signals(-codes[0]).name}")
     if codes[0] > 0:

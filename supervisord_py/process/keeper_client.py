@@ -57,6 +57,8 @@ SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it coun
 OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
+_TRIAL_HINT = "install a version that works, then `pxctl daemon restart`; what runs goes on"
+_KIND_HINTS = {"handover": _ALL_HINT, "protocol": _ALL_HINT, "trial": _TRIAL_HINT}
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
 _SILENT_HINT = "ask again once the keeper answers: `pxctl doctor` shows whether it does"
 _GOES_ON_HINT = "it goes on, and is completed once the keeper answers: `pxctl doctor` shows whether it does"
@@ -444,6 +446,7 @@ _KINDS: dict[str, type[PxError]] = {
     "dead": ConflictError,
     "alive": ConflictError,
     "handover": ConflictError,
+    "trial": ConflictError,
     "shutdown": ShuttingDownError,
     "protocol": KeeperLostError,
 }
@@ -460,5 +463,6 @@ def _error_of(refusal: Message, spec: ChildSpec | None) -> PxError:
         facts = {"reason": Reason.SPAWN_FAILED.value, "stage": stage, "errno": number}
         return StartFailedError(said, hint=hint, unit=unit, **facts)
     if kind in _KINDS:
-        return _KINDS[kind](detail, hint=_ALL_HINT if kind in ("handover", "protocol") else None, unit=unit)
+        facts = {"refusal": kind} if kind in ("handover", "trial") else {}
+        return _KINDS[kind](detail, hint=_KIND_HINTS.get(kind), unit=unit, **facts)
     return PxError(f"the keeper refused: {detail}", unit=unit, refusal=kind)

@@ -84,7 +84,7 @@ def test_a_version_that_cannot_take_over_is_refused(copied: PipeHouse) -> None:
     source.write_text(source.read_text().replace("FORMAT = 1\n", "FORMAT = 2\n"))
     refused = home.pxctl("daemon", "restart")
     assert refused.returncode == 8
-    assert "9.9.9 cannot take over: ValueError: its format is 1, 9.9.9 reads 2" in refused.stderr
+    assert "9.9.9 cannot take over: the format of the hand-over is 1, 9.9.9 reads 2" in refused.stderr
     assert "pxctl daemon restart --all" in refused.stderr
     assert (versions(home), home.pids()) == (before, pids)
 
@@ -147,6 +147,9 @@ def test_a_version_with_a_broken_module_is_refused_before_anything_changes(copie
         assert refused.returncode == 8, refused.stderr
         assert f"{version} cannot take over" in refused.stderr
         assert "invalid syntax" in refused.stderr
+        assert f"({file.name}, line" in refused.stderr
+        refused = home.pxctl("daemon", "restart", "--all")
+        assert refused.returncode == 8, "what cannot start must not end what runs"
         assert (versions(home), home.pids()) == (before, pids)
         assert home.run("echo").json()["pid"] == tool
     file.write_text(source)
@@ -188,6 +191,42 @@ def test_a_version_that_does_not_come_up_is_rolled_back_twice_in_a_row(copied: P
     assert home.pids()[0] == keeper
     assert home.run("echo").json()["pid"] == tool
     assert "went back" not in home.pxctl("daemon", "status").stdout
+
+
+FAILS_ONLY_AFTER_THE_EXEC = """
+import sys as _sys
+
+def _fail(self, *words, **options):
+    raise RuntimeError("this keeper cannot {what}")
+
+if "--check" not in _sys.argv:
+    Keeper.{what} = _fail
+"""
+
+
+@pytest.mark.parametrize("what", ["take_over", "run"])
+def test_a_keeper_that_fails_after_the_exec_is_rolled_back_twice_in_a_row(copied: PipeHouse, what: str) -> None:
+    """No trial can see it: the keeper itself gives what it was handed back to the version before."""
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    home.start()
+    tool = home.run("echo").json()["pid"]
+    before = versions(home)
+    keeper = home.pids()[0]
+    until((home.home / "state" / "versions" / before[0] / "stamp").exists, "the copy of the version that serves")
+    file = home.home / "lib" / "supervisord_py" / "keeper" / "main.py"
+    source = file.read_text()
+    for version in ("9.9.1", "9.9.2"):
+        install(home, version)
+        file.write_text(source + FAILS_ONLY_AFTER_THE_EXEC.format(what=what))
+        refused = home.pxctl("daemon", "restart")
+        assert refused.returncode == 1, refused.stderr
+        assert f"version {version} did not come up; pxd went back to {before[0]}" in refused.stderr
+        assert (versions(home), home.pids()[0]) == (before, keeper)
+        assert home.run("echo").json()["pid"] == tool
+    file.write_text(source)
+    upgrade(home, "9.9.3")
+    assert home.run("echo").json()["pid"] == tool
 
 
 def test_a_broken_control_plane_of_the_same_version_is_not_taken_for_a_new_one(copied: PipeHouse) -> None:

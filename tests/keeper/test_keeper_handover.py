@@ -157,7 +157,7 @@ def test_a_version_that_hangs_is_refused_twice_in_a_row(rigs: Callable[..., Rig]
     install(package, "while True: pass\n")
     for _ in range(2):
         refusal = link.refused("upgrade")
-        assert refusal["kind"] == "handover"
+        assert refusal["kind"] == "trial"
         assert "9.9.9 cannot take over: it does not answer within 0.5 s" in refusal["detail"]
     link.end()
     link = rig.greet()
@@ -170,7 +170,7 @@ def test_a_version_that_ends_without_a_word_is_refused(rig: Rig, source: str) ->
     package = installed(rig)
     link = rig.up()
     install(package, source)
-    assert link.refused("upgrade")["kind"] == "handover"
+    assert link.refused("upgrade")["kind"] == "trial"
     assert rig.dump()["control_pid"] == link.pid
 
 

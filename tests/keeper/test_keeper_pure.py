@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -166,3 +167,24 @@ def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for(pipes
     ours.turn()
     ours.turn()
     assert called == ["read", "answered"]
+
+
+def test_a_walk_leaves_out_groups_that_are_closed_to_us_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's daemon has its cgroup for itself: that must not end the start of ours."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    real = os.scandir
+    refusal: list[int] = [errno.EACCES]
+
+    def scandir(path: str) -> Any:
+        if path.endswith("theirs"):
+            raise OSError(refusal[0], os.strerror(refusal[0]))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert sorted(cgroup.walk(str(tmp_path))) == [str(tmp_path), str(tmp_path / "ours")]
+    refusal[0] = errno.EMFILE
+    with pytest.raises(OSError, match="open files"):
+        cgroup.walk(str(tmp_path))
