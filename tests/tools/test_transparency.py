@@ -193,13 +193,16 @@ ENDS = {
 async def test_an_end_is_told_in_the_words_of_a_plain_start(tmp_path: Path, end: str) -> None:
     """The shim alone: what a start by pxd reports after its second try is the plain start's own."""
     (tmp_path / "main.py").write_text(ENDS[end])
-    plain = plain_start(tmp_path, {**os.environ}, 1)
+    # Coverage imports `socket` in each process that it measures, and the shim looks for that.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    plain = plain_start(tmp_path, environ, 1)
     with open(os.devnull) as null:  # in the place of the socket, which is not touched
         shim = Path(zygote_pool.__file__).parents[1] / "tools" / "shim.py"
         words = ["--px-fd", str(null.fileno()), "--px-port", "1", "--", "main.py", "--port", "1"]
         shimmed = subprocess.run(
             [sys.executable, shim, *words],
             cwd=tmp_path,
+            env=environ,
             pass_fds=[null.fileno()],
             capture_output=True,
             text=True,
