@@ -104,7 +104,7 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
 
 
 def _explain(invocation: Invocation, failure: Failure) -> None:
-    """Say of a pxd that ended for good whether the ledger is why. Of settings, its own last words say enough."""
+    """Add why pxd ended for good, if the ledger is the cause; bad settings are named in its own output."""
     try:
         ask_pxd(invocation, "--check-ledger", "--json")
     except Failure as cause:
@@ -220,7 +220,7 @@ def _refuse_unknown_end(client: Client, left: list[str], timeout: float) -> None
         is_silent = any(part["part"] == "keeper" for part in parts)
     if is_silent:
         detail = f"it is not known whether pxd stops: its keeper has not answered within {timeout:g} s"
-        hint = "the stop goes on once the keeper answers; is it stopped (ps -o pid,stat,args), or its disk hung?"
+        hint = "the stop is completed once the keeper answers; check its state: ps -o pid,stat,args"
         raise Failure(detail, kind="keeper_timeout", hint=hint, left=left)
 
 
