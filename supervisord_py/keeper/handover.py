@@ -304,16 +304,36 @@ class Trial:
             return f"it does not answer within {self._parts.boot.trial_seconds:g} s"
         self._read()
         self.code = os.waitstatus_to_exitcode(status)
-        lines = self._output.decode("utf-8", "replace").split("\n")
-        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        text = self._output.decode("utf-8", "replace").strip()
         if self.code == 0:
             # Code 0 alone proves nothing: whatever the new version imports may end the process.
-            return "" if last_line == TRIAL_PASSED else "it ended without having tried everything"
-        return last_line or f"it ended with {self.code}"
+            has_passed = text.endswith(TRIAL_PASSED)
+            return "" if has_passed else "it ended without having tried everything"
+        return last_error(text) or f"it ended with {self.code}"
 
     def close(self) -> None:
         self._parts.loop.unwatch(self._reader)
         os.close(self._reader)
+
+
+def last_error(text: str) -> str:
+    """Return the last line that a trial wrote, with the file and line of the error.
+
+    Code of ours writes "ImportError: no module (main.py, line 3)". Where a module that is run cannot be compiled or
+    imported, Python writes the error itself, and its place in a line before: `  File "/…/control.py", line 177`.
+    """
+    lines = text.splitlines()
+    if not lines:
+        return ""
+    error = lines[-1].strip()
+    if ", line " in error:
+        return error
+    for line in reversed(lines):
+        before, _, place = line.partition('File "')
+        path, _, number = place.partition('", line ')
+        if number and not before.strip():
+            return f"{error} ({os.path.basename(path)}, line {number.split(',')[0]})"
+    return error
 
 
 def installed_version(boot: Boot) -> Version:

@@ -19,6 +19,7 @@ import pytest
 
 from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, probe, records
 from rounds import mostly_deep
+from supervisord_py.keeper.handover import last_error
 from supervisord_py.keeper.protocol import close_fds
 
 COUNTS = """
@@ -172,6 +173,24 @@ def test_a_version_that_ends_without_a_word_is_refused(rig: Rig, source: str) ->
     install(package, source)
     assert link.refused("upgrade")["kind"] == "trial"
     assert rig.dump()["control_pid"] == link.pid
+
+
+COMPILING = '  File "/lib/control.py", line 177\n    def broken(:\n               ^\nSyntaxError: invalid syntax'
+IMPORTING = 'Traceback …\n  File "/lib/a.py", line 3, in <module>\n    import b\nImportError: no b'
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", ""),
+        ("one line\n", "one line"),
+        ("noise\nOSError: no space (boot.py, line 9)", "OSError: no space (boot.py, line 9)"),
+        (COMPILING, "SyntaxError: invalid syntax (control.py, line 177)"),
+        (IMPORTING, "ImportError: no b (a.py, line 3)"),
+    ],
+)
+def test_the_last_error_of_a_trial_names_its_place(text: str, error: str) -> None:
+    assert last_error(text) == error
 
 
 def test_an_exec_that_fails_loses_nothing(rig: Rig) -> None:
