@@ -38,6 +38,7 @@ SERVES = "px.serves"
 """Stands among the steps where the tool begins to serve: what comes later is for its requests."""
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 """The file that Python removes from tracebacks, and that warnings skip when they look for a caller."""
+_WRAPPER_CODE = compile(_WRAPPER, _IMPORT_SYSTEM, "exec")
 _MESSAGE_BYTES = 100_000
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
@@ -78,16 +79,22 @@ class Learner:
     `ahead`: the steps that were imported ahead, if any; `shown`: the first of them, whose modules are
     in `sys.modules`. `hidden`: the modules of the others, as zygote/import_ahead.py left them: by
     step, in order. Those of a step are put into `sys.modules` when one of them is asked for, after
-    those of the steps before.
+    those of the steps before. `places`: the first step that has a hidden module, by its name.
     """
 
     def __init__(
-        self, state: ModuleType, main: str, ahead: list[str], shown: list[str], hidden: list[dict[str, Any]]
+        self,
+        state: ModuleType,
+        main: str,
+        ahead: list[str],
+        shown: list[str],
+        hidden: list[dict[str, Any]],
+        places: dict[str, int],
     ) -> None:
         self.steps = list(shown)
         self._ahead = ahead
         self._hidden = hidden
-        self._places = {name: number for number, step in reversed(list(enumerate(hidden))) for name in step}
+        self._places = places
         self._shown = 0  # steps whose modules are in `sys.modules`
         self.later: list[str] = []  # what was imported after the change
         self.change = ""  # in words, and before which import
@@ -106,7 +113,7 @@ class Learner:
             self._show(len(self._hidden))
             return
         names: dict[str, Any] = {"real": real, "enter": self._enter, "leave": self._leave, "__builtins__": {}}
-        exec(compile(_WRAPPER, _IMPORT_SYSTEM, "exec"), names)  # noqa: S102  for the name of its file
+        exec(_WRAPPER_CODE, names)  # noqa: S102  for the name of its file
         self._look()
         bootstrap._find_and_load = names["_find_and_load"]
 

@@ -43,8 +43,9 @@ if MYPY:  # typing is not imported in a tool's process
 
 _PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
-# What follows the imports, from which modules; the steps that were imported ahead, and the modules of each.
-_state: "dict[str, Any]" = {"learner": None, "modules": None, "ahead": [], "shown": [], "hidden": []}
+# What follows the imports, from which modules; the steps that were imported ahead, the modules of those that are
+# hidden, and the step of each hidden module by its name.
+_state: "dict[str, Any]" = {"learner": None, "modules": None, "ahead": [], "shown": [], "hidden": [], "places": {}}
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -188,7 +189,7 @@ def _follow_imports(path: str) -> None:
         return
     state, learner = _state["modules"] or _load_learner()
     _state["learner"] = learner.Learner(
-        state, os.path.abspath(path), _state["ahead"], _state["shown"], _state["hidden"]
+        state, os.path.abspath(path), _state["ahead"], _state["shown"], _state["hidden"], _state["places"]
     )
     _state["learner"].begin()
 
@@ -259,7 +260,7 @@ def _serve(number: int, words: "list[str]") -> None:
     imports = ahead.Imports(state, names, number)
     argv = zygote.serve(number, lambda: _import_as_the_tool(words, imports)).take()
     sys.argv = argv[1:]
-    _state.update(ahead=names, shown=imports.shown, hidden=imports.hidden)
+    _state.update(ahead=names, shown=imports.shown, hidden=imports.hidden, places=imports.places)
     if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):
         os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
 
@@ -287,12 +288,13 @@ def _import_as_the_tool(words: "list[str]", imports: "Any") -> "dict[str, Any]":
 
 def _has_own(folder: str) -> bool:
     """Say whether a tool brings a module that is imported already, in its folder or in one below that is no package."""
-    imported = {name for step in _state["hidden"] for name in step}.union(sys.modules)
+    places = _state["places"]
     for place in (folder, *(each.path for each in os.scandir(folder) if each.is_dir() and each.name[0] not in "._")):
         entries = os.listdir(place) if os.access(place, os.R_OK) else []
         if place == folder or "__init__.py" not in entries:
             names = {each.partition(".")[0] for each in entries if "." not in each or each.endswith((".py", ".so"))}
-            if not imported.isdisjoint(names - {"__main__", "__pycache__"}):
+            # Not by a set of all that is imported: to touch those names would copy their pages of memory.
+            if any(name in sys.modules or name in places for name in names - {"__main__", "__pycache__"}):
                 return True
     return False
 

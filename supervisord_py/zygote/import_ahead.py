@@ -61,6 +61,7 @@ class Imports:
         self.shown: list[str] = []  # the steps whose modules are in `sys.modules` from the start
         self.hidden: list[dict[str, Any]] = []
         """What each step has put into `sys.modules`, or taken out (None); after `run`, those that it does not show."""
+        self.places: dict[str, int] = {}  # by the name of each hidden module, the first step that has it
 
     def run(self, folder: str) -> dict[str, Any]:
         """Import all that fits; return the report for `serve`. `folder`: the tool's, whose modules are never imported.
@@ -113,6 +114,9 @@ class Imports:
         for step in self.hidden[:border]:
             sys.modules.update(step)
         del self.hidden[:border]
+        for number, step in enumerate(self.hidden):
+            for name in step:
+                self.places.setdefault(name, number)
         by_system = [reference() for reference, given in self._seeds.values() if not given]
         return {
             "imported": count,
