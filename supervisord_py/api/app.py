@@ -28,7 +28,7 @@ from yarl import URL
 
 from supervisord_py import errors
 from supervisord_py.api.auth import admit_bearer, foreigner
-from supervisord_py.api.bodies import BodyBudget, discard, too_large
+from supervisord_py.api.bodies import MAX_COST_OF_ORDER, BodyBudget, check_values, discard, too_large
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.listening import Listener
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
@@ -258,7 +258,9 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
             headers, handler = request.headers, handler_of(route.handler)
             given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
             if handler.body is not None:
-                given["body"] = read_body(handler.body, await call.body())
+                body = await call.body()
+                await check_values(body, MAX_COST_OF_ORDER)
+                given["body"] = read_body(handler.body, body)
             key = headers.get("Idempotency-Key") if method == "POST" else None
             begin = partial(handler.answer, call, **given)
             work: Coroutine[Any, Any, Answer]

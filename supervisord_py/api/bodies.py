@@ -24,6 +24,8 @@ BUDGET_BYTES = 64 * 1024 * 1024  # at least this much for all of them
 MAX_BODY = "tools.max_body_bytes"
 MAX_COST = 1_500_000
 """Cost of the values of one body: about 50 ms of parsing for each million. See `cost_of`."""
+MAX_COST_OF_ORDER = 150_000
+"""The same for a body that a route reads itself and checks member by member; 10,000 cells are allowed."""
 _WIDE_OBJECT = 64  # members; in larger objects each member costs more, because the table of names grows
 _THREAD_BYTES = 64 * 1024  # work on more than this is done in a thread
 _GZIP = 16 + zlib.MAX_WBITS  # of zlib: only gzip
@@ -151,16 +153,16 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-async def check_values(body: bytes) -> None:
+async def check_values(body: bytes, max_cost: int = MAX_COST) -> None:
     """Raise TooLargeError if a JSON text has more values than may be parsed at once."""
     # No character costs more than ten: most bodies are too short to be looked at.
-    if 10 * len(body) <= MAX_COST or cost_of(body) <= MAX_COST:
+    if 10 * len(body) <= max_cost or cost_of(body) <= max_cost:
         return
     # Commas and brackets within strings are text (a table as CSV, a notebook): look closer, in a thread.
-    if await asyncio.to_thread(cost_without_strings, body) > MAX_COST:
+    if await asyncio.to_thread(cost_without_strings, body, max_cost) > max_cost:
         detail = "The body has too many values to be parsed at once; objects and arrays count four times."
-        hint = f"send at most {MAX_COST:,} values in one request, or put them into a file and send its path"
-        raise errors.TooLargeError(detail, hint=hint, limit_values=MAX_COST)
+        hint = f"send at most {max_cost:,} values in one request, or put them into a file and send its path"
+        raise errors.TooLargeError(detail, hint=hint, limit_values=max_cost)
 
 
 def cost_of(body: bytes, begin: int = 0, end: int | None = None) -> int:
@@ -175,8 +177,8 @@ def cost_of(body: bytes, begin: int = 0, end: int | None = None) -> int:
     return body.count(b",", *span) + 4 * containers + 2 * members + 8 * max(0, members - _WIDE_OBJECT * objects)
 
 
-def cost_without_strings(body: bytes) -> int:
-    """Return the same without what stands in strings, or any number over MAX_COST."""
+def cost_without_strings(body: bytes, max_cost: int = MAX_COST) -> int:
+    """Return the same without what stands in strings, or any number over `max_cost`."""
     values = containers = objects = members = 0
     begin = 0
 
@@ -194,7 +196,7 @@ def cost_without_strings(body: bytes) -> int:
     for string in _STRING.finditer(body):
         count(string.start())
         begin = string.end()
-        if total() > MAX_COST:
+        if total() > max_cost:
             return total()
     count(len(body))
     return total()

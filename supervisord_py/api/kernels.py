@@ -186,6 +186,9 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     if body.code is not None:
         cells = (Cell(body.code),)
     elif body.script is not None:
+        if body.script.count("\n") > s.MOST_LINES:
+            message = f"/script has more than {s.MOST_LINES:,} lines."
+            raise InvalidInputError.at("/script", message, "run a part of it, or put its data into a file")
         cells = await asyncio.to_thread(render.cells_of_script, body.script)
     elif body.notebook is not None:
         await check_values(body.notebook.encode("utf-8", "surrogatepass"))

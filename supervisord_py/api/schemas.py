@@ -29,6 +29,7 @@ _SHOWN = 80
 Text = Annotated[str, Meta(pattern=r"\S", max_length=4096)]
 Environment = Annotated[dict[str, str], Meta(max_length=4096)]
 MOST_CELLS = 10_000
+MOST_LINES = 200_000  # of a script
 Seconds = Annotated[float, Meta(ge=0, le=7 * 86400)]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
 PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024)]

@@ -241,6 +241,21 @@ class Other:
                 self.failures.append(answer)
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/api/kernels", "arguments"), ("/api/kernels/default/execute", "cells"), ("/api/tools/new", "numbers")],
+)
+def test_an_order_with_too_many_values_is_refused_unread(daemon: House, path: str, name: str) -> None:
+    """Each of its values would be checked on the event loop: a million took a second."""
+    problem = daemon.request("POST", path, large_bodies(MEGABYTE)[name]).refused(413)
+    assert "150,000 values" in problem["hint"]
+
+
+def test_a_script_of_too_many_lines_is_refused(daemon: House) -> None:
+    problem = daemon.request("POST", "/api/kernels/default/execute", {"script": "1\n" * 200_001}).refused(422)
+    assert "more than 200,000 lines" in problem["detail"]
+
+
 @pytest.mark.parametrize("name", large_bodies(0))
 def test_a_large_body_holds_up_nobody(daemon: House, name: str) -> None:
     """Before the bounds, one of 3 MB held up all clients for half a minute, or took all memory."""
