@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -16,6 +17,8 @@ from aiohttp import web
 BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 ACCEPTED_AT_ONCE = 64  # in one turn of the event loop
 PAUSE_SECONDS = 0.5  # after an error of the system's, like too few descriptors
+FIRST_REQUEST_GRACE_SECONDS = 0.25  # what an accepted connection has for its first request when we stop
+_LOOK_SECONDS = 0.01
 _OF_ONE_CLIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})  # accept(2): only that connection failed
 _log = structlog.get_logger(__name__)
 
@@ -41,12 +44,27 @@ class Listener(web.BaseSite):
         self._watch()
 
     async def stop(self) -> None:
-        """Accept nothing more. The socket itself is closed; the keeper holds another descriptor of it."""
+        """Accept nothing more. The socket itself is closed; the keeper holds another descriptor of it.
+
+        Returns once each accepted connection has begun its first request, or has had a moment for it:
+        aiohttp closes connections without a request, and does not wait for those that come later.
+        """
         if self._pause is not None:
             self._pause.cancel()
         asyncio.get_running_loop().remove_reader(self._listening.fileno())
         self._listening.close()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FIRST_REQUEST_GRACE_SECONDS
+        while self._has_silent_connection() and loop.time() < deadline:  # noqa: ASYNC110  no event tells of it
+            await asyncio.sleep(_LOOK_SECONDS)
         await super().stop()
+
+    def _has_silent_connection(self) -> bool:
+        server = self._app_runner.server
+        connections: list[Any] = [] if server is None else server.connections
+        return any(connection.asked == 0 for connection in connections)
 
     def _watch(self) -> None:
         self._pause = None

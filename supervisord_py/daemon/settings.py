@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def keep_valid(folder: Path, loaded: Loaded) -> None:
     """Leave settings for the control planes to come. Secrets are among them: the file is ours alone."""
-    fresh = folder / f"{VALID_NAME}.new"
+    # A reload and a restart may come at once, each in a thread of its own: each has its own draft.
+    fresh = folder / f"{VALID_NAME}.{threading.get_native_id()}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(msgspec.json.encode(loaded))

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -306,3 +308,21 @@ def test_places_and_settings_are_carried_and_secrets_refused() -> None:
     assert carried(environ, system=True).keys() == wanted.keys() - {"XDG_DATA_HOME"}
     with pytest.raises(ConfigError, match="PX_KERNELS__GATEWAY_TOKEN is a secret"):
         carried({"PX_KERNELS__GATEWAY_TOKEN": "x"}, system=False)
+
+
+def test_settings_are_kept_by_several_threads_at_once(tmp_path: Path) -> None:
+    """A reload and a restart that come together write them at the same time."""
+    begin = threading.Barrier(4)
+
+    def keep(number: int) -> None:
+        begin.wait()
+        for _ in range(50):
+            settings.keep_valid(tmp_path, Loaded(stamp=str(number)))
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(keep, number) for number in range(4)]:
+            done.result()
+    kept = recall_valid(tmp_path)
+    assert kept is not None
+    assert kept.stamp in {"0", "1", "2", "3"}
+    assert len(list(tmp_path.iterdir())) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import alive, server, until
+from e2e.house import BROKEN_OFF, alive, server, until
 from e2e.pipe_house import DONE, PipeHouse, pipes_house, whole
 from rounds import DEEP, mostly_deep
 
@@ -116,6 +117,66 @@ def test_upgrades_in_a_row_keep_the_daemon_whatever_ended_between_them(copied: P
         assert not alive(goes)
         assert home.pxctl("exec", "1").returncode == 0
         assert home.run("stays").json()["pid"] == stays
+
+
+class Callers:
+    """Clients that call a tool again and again until the end of the block; `failures` has what was not answered."""
+
+    def __init__(self, home: PipeHouse, tool: str, pid: int, count: int) -> None:
+        self.answers = 0
+        self.failures: list[object] = []
+        self._home = home
+        self._tool = tool
+        self._pid = pid
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._call) for _ in range(count)]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                answer = self._home.run(self._tool)
+            except BROKEN_OFF as error:
+                self.failures.append(error)
+                continue
+            if answer.status == 200 and answer.json() == {"pid": self._pid}:
+                self.answers += 1
+            else:
+                self.failures.append(answer)
+
+
+def test_upgrades_in_a_row_under_load_lose_no_call(copied: PipeHouse) -> None:
+    """Four clients call a warm tool all the time, and an execution writes; each upgrade keeps every call and line."""
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    go = home.home / "go"
+    home.shell("counts", f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.01; done; echo END $n")
+    home.start()
+    keeper = home.pids()[0]
+    tool = home.run("echo").json()["pid"]
+    number = home.begin("counts").id
+    agent = home.started(number).pid
+    with Callers(home, "echo", tool, 4) as callers:
+        for count in range(20 if DEEP else 2):
+            before = callers.answers
+            upgrade(home, f"9.9.{count}")
+            until(lambda before=before: callers.answers > before, "calls are answered")
+            assert not callers.failures
+    assert not callers.failures
+    assert home.pids()[0] == keeper
+    assert home.row(number).pid == agent
+    go.touch()
+    assert home.ended(number).ended == DONE
+    whole(home.output(number).decode())
 
 
 # -- a version that is broken ------------------------------------------------------------------------------------------
