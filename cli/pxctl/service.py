@@ -95,12 +95,28 @@ def spawn_daemon(invocation: Invocation, timeout: float) -> None:
         written = path.read_bytes()
         if len(written) >= before:  # else it was rotated meanwhile
             written = written[before:]
+        cause = _reported_cause(written)
+        if failure.kind == "timed_out" and cause is not None:
+            failure.detail = f"{failure.detail}: {cause['detail']}; it goes on trying"
+            failure.hint = cause["hint"]
         tail = written[-_TAIL_BYTES:].decode("utf-8", "replace")
         failure.extra |= {"daemon_pid": child.pid if child.poll() is None else None, "stderr_tail": tail}
         raise
     finally:
         # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
         child.returncode = child.poll() or 0
+
+
+def _reported_cause(log: bytes) -> Document | None:
+    """Return the last record of a log that says why a control plane could not serve, with `detail` and `hint`."""
+    for line in reversed(log.splitlines()):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # words of another program, or the first half of a line
+        if isinstance(record, dict) and record.get("event") == "control_failed":
+            return record
+    return None
 
 
 def _explain(invocation: Invocation, failure: Failure) -> None:

@@ -168,6 +168,11 @@ def _code(error: BaseException) -> int:
     return code & 0xFF if isinstance(code, int) else 0
 
 
+def is_locked(error: BaseException) -> bool:
+    """Tell whether another process holds the file locked."""
+    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
 def of_the_disk(error: BaseException, *, or_damage: bool = True) -> bool:
     """Say whether an error is the disk's (or the file's) rather than the operation's."""
     return _code(error) in _PASSING or (or_damage and is_damage(error))

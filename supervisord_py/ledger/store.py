@@ -171,6 +171,8 @@ class Ledger:
             ledger = await asyncio.to_thread(cls, path, limits or StoreLimits(), loop, find_number)
         except (sqlite3.Error, OSError) as error:
             hint = "check free space and permissions of its folder (`pxctl doctor`)"
+            if schema.is_locked(error):
+                hint = f"close the other program that has it open: fuser -v {path}"
             raise LedgerUnavailableError(f"cannot open the ledger {path}: {error}", hint=hint) from error
         ledger.post(methodcaller("execute", schema.AT_OPEN))
         return ledger

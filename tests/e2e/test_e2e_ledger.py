@@ -282,3 +282,20 @@ def test_event_ids_are_not_given_twice_when_killed_while_the_ledger_takes_nothin
         assert after
         assert min(it["id"] for it in after) > told
         last = after[-1]["id"]
+
+
+@pytest.mark.deep
+def test_a_locked_ledger_is_named_by_a_start_that_is_late(home: PipeHouse) -> None:
+    """Another program holds the lock (a backup, an editor): the daemon tries again until it is free."""
+    home.start()
+    home.stop()
+    holder = sqlite3.connect(ledger_of(home), isolation_level=None)
+    holder.execute("PRAGMA locking_mode = exclusive")
+    holder.execute("BEGIN EXCLUSIVE")
+    late = home.pxctl("daemon", "start", "--timeout", "15")
+    assert late.returncode == 7
+    assert "database is locked; it goes on trying" in late.stderr
+    assert "hint: close the other program that has it open: fuser" in late.stderr
+    holder.close()
+    until(home.answers, "the daemon serves once the lock is free")
+    assert home.pxctl("daemon", "stop").returncode == 0
