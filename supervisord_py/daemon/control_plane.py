@@ -432,6 +432,10 @@ class ControlPlane:
             self._ledger_damaged(ledger.damage_moved_to, ledger.damage)
         for table in tuple(ledger.unreadable):
             self._rows_unreadable(table)
+        if ledger.was_missing and ledger.lost_wishes is None:
+            detail = f"{ledger.path} was missing: a new one was begun, without the history; ids and settings go on"
+            self.degrade("ledger history", detail, "stop pxd and put the old file back, or none: it is reported once")
+            self.events.publish("ledger_missing", detail=detail)
         if ledger.lost_wishes is not None:
             hint = "pxctl pipe enable NAME, for each that is to run by itself; pxctl pin NAME"
             self.degrade("settings of pipes and tools", ledger.lost_wishes, hint)

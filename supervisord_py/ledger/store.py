@@ -110,6 +110,8 @@ class Ledger:
         place.check_place(path)
         self.ended_uncleanly = schema.ended_uncleanly(path)
         is_new = not path.exists() or path.stat().st_size == 0
+        # The file beside it shows that there was one, which somebody has moved or removed.
+        self.was_missing = is_new and kept_files.path_beside(path).exists()
         # Where a file that was damaged is now, and what SQLite said of it; None when it was sound.
         self._writing, self.recovered_from = schema.open_for_writing(path, now)
         self._kept_path = kept_files.path_beside(path)

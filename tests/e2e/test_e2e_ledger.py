@@ -178,6 +178,23 @@ def test_without_ledger_and_copy_no_pipe_runs_by_itself_and_it_is_told(home: Pip
     assert "pxd.kept.json" in told[0]["detail"]
 
 
+def test_a_ledger_that_was_moved_away_is_reported_twice_in_a_row(home: PipeHouse) -> None:
+    home.tool("echo", ECHO)
+    home.start()
+    assert home.pxctl("pin", "echo").returncode == 0
+    for count in (1, 2):
+        home.stop()
+        ledger_of(home).rename(home.home / f"moved-{count}.db")
+        home.start()
+        assert home.status("echo")["pinned"]
+        assert "was missing" in home.pxctl("doctor").stdout
+        events = home.request("GET", "/api/events").lines()
+        assert len([event for event in events if event["event"] == "ledger_missing"]) == 1
+    home.stop()
+    home.start()
+    assert "was missing" not in home.pxctl("doctor").stdout
+
+
 def test_pages_damaged_under_a_running_daemon_begin_a_new_ledger_and_keep_what_runs(home: PipeHouse) -> None:
     home.tool("echo", ECHO)
     home.start()
