@@ -6,13 +6,15 @@ The three ways to listen (CONTRACT §5):
 - *fd*: descriptor 3 is the same socket, announced as LISTEN_FDS=1 (sd_listen_fds(3));
 - *port*: the tool binds by itself; its listener is checked once.
 
-It is ready as soon as one of these says so; an early exit ends the wait at once:
+It is ready as soon as an answer to `GET /healthz` says so; an early exit ends the wait at once:
 
-- READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
-- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is
-  that of a tool without the path (404): it accepts, so it is ready. No answer holds nothing up:
-  another question is put beside. Where the tool binds by itself, the listener that answers must
-  belong to the child's tree.
+- 200: it is ready. A 5xx means not yet, and it is asked again; so does a redirect that leads out of
+  the tool. Any other answer is that of a tool without the path (404): it accepts, so it is ready.
+- No answer holds nothing up: another question is put beside, and each has a deadline of its own.
+- Where the tool binds by itself, the listener that answers must belong to the child's tree.
+- READY=1 on the instance's NOTIFY_SOCKET (sd_notify(3)) makes nothing ready: the servers that send
+  it by themselves (gunicorn) send it before they have imported the program, and every helper in
+  the tree can send it. It is a reason to ask at once.
 
 Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool
 accepts; a port is tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms. In handover the
@@ -75,6 +77,7 @@ HANDED_FD = 3
 LISTEN_BACKLOG = 128
 QUESTION_SECONDS = 0.25  # for an answer, after which another question is put beside; twice as long with each
 QUESTION_SECONDS_MAX = 4.0
+QUESTION_DEADLINE_SECONDS = 30.0  # after which a question is given up, and makes room for another
 QUESTIONS_MAX = 8  # that are without an answer at a time
 BOUND_SECONDS = 3.0  # after which a program is asked that has not reported its bind
 UNFIT_SECONDS = 1.5  # before the first look at one that has not
@@ -273,8 +276,9 @@ class NotifySocket:
 
     def __init__(self, run_dir: Path, key: str) -> None:
         self.path = notify_path(run_dir, key)
-        self.is_ready = asyncio.Event()
+        self.is_ready = asyncio.Event()  # somebody in the tree sent READY=1
         self.is_bound = asyncio.Event()  # the program has bound its port, through the shim
+        self.may_be_asked = asyncio.Event()  # one of the two: who connects to the port is not in its way any more
         self.on_imports: Callable[[Message], None] = lambda _message: None  # told what the tool has imported
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
@@ -289,8 +293,10 @@ class NotifySocket:
         lines = self._socket.recv(_MESSAGE_BYTES).decode(errors="replace").splitlines()
         if "READY=1" in lines:
             self.is_ready.set()
+            self.may_be_asked.set()
         if any(line.startswith("X_PX_BOUND=") for line in lines):
             self.is_bound.set()
+            self.may_be_asked.set()
         if any(line.startswith("X_PX_STEPS=") for line in lines):
             self.on_imports(_read_imports(lines))
 
@@ -516,10 +522,9 @@ class ToolDriver:
         instance.upstream = Upstream(port)
         left = spec.start_timeout_seconds - (time.time() - instance.started_at)
         exited = asyncio.ensure_future(supervisor.wait(instance))
-        healthy = asyncio.ensure_future(_until_healthy(instance, instance.upstream))
+        healthy = asyncio.ensure_future(_until_healthy(instance, instance.notify, instance.upstream))
         unfit = asyncio.ensure_future(_until_unfit(instance, instance.notify))
-        notified = asyncio.ensure_future(instance.notify.is_ready.wait())
-        first: list[asyncio.Future[Any]] = [exited, healthy, unfit, notified]
+        first: list[asyncio.Future[Any]] = [exited, healthy, unfit]
         try:
             done, _ = await asyncio.wait(first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -590,33 +595,48 @@ class ToolDriver:
             instance.upstream.close()
 
 
-async def _until_healthy(instance: ToolInstance, upstream: Upstream) -> None:
-    """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, delay = instance.spec, 0.002
-    if spec.listen == "handover" and instance.notify is not None:
+async def _until_healthy(instance: ToolInstance, notify: NotifySocket, upstream: Upstream) -> None:
+    """Wait until a tool that starts is healthy. Raises StartFailedError: the port is somebody else's."""
+    if instance.spec.listen == "handover":
         # The report may be lost, or never come: then the question is asked all the same.
         with suppress(TimeoutError):
             async with asyncio.timeout(BOUND_SECONDS):
-                await instance.notify.is_bound.wait()
+                await notify.may_be_asked.wait()
+    await ask_until_healthy(instance, notify, upstream)
+
+
+async def ask_until_healthy(instance: ToolInstance, notify: NotifySocket, upstream: Upstream) -> None:
+    """Ask for `/healthz` until the answer counts. Raises StartFailedError: the port is somebody else's."""
+    delay = 0.002
     patience = QUESTION_SECONDS
-    while True:
-        if len(instance.questions) < QUESTIONS_MAX:
-            # A task of its own, which is never cancelled: hanging up in the middle of the answer
-            # would put a traceback into the tool's log. It ends with the instance at the latest.
-            question = asyncio.create_task(upstream.healthz())
-            instance.questions.add(question)
-        # A server may swallow what comes a moment before its handler is there: the next question
-        # does not wait for the answer to this one, which may be slow all the same.
-        done, _ = await asyncio.wait(instance.questions, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        instance.questions -= done
-        for question in done:
-            if await _is_healthy(instance, question.result()):
-                return
-        if done:
-            await asyncio.sleep(delay)
-            delay = min(delay * 1.3, 0.05)
-        else:
-            patience = min(patience * 2, QUESTION_SECONDS_MAX)
+    announced = asyncio.create_task(notify.is_ready.wait())
+    try:
+        while True:
+            if len(instance.questions) < QUESTIONS_MAX:
+                # A task of its own, which is not cancelled with this one: hanging up in the middle
+                # of the answer would put a traceback into the tool's log. It ends with the
+                # instance, or at its deadline, so that there is room for another one.
+                question = asyncio.create_task(upstream.healthz(QUESTION_DEADLINE_SECONDS))
+                instance.questions.add(question)
+            # A server may swallow what comes a moment before its handler is there: the next
+            # question does not wait for the answer to this one, which may be slow all the same.
+            was_announced = announced.done()
+            awaited: set[asyncio.Task[Any]] = {*instance.questions}
+            if not was_announced:
+                awaited.add(announced)
+            await asyncio.wait(awaited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            answered = [question for question in instance.questions if question.done()]
+            instance.questions.difference_update(answered)
+            for question in answered:
+                if await _is_healthy(instance, question.result()):
+                    return
+            if answered:
+                await asyncio.sleep(delay)
+                delay = min(delay * 1.3, 0.05)
+            elif announced.done() == was_announced:
+                patience = min(patience * 2, QUESTION_SECONDS_MAX)
+    finally:
+        announced.cancel()
 
 
 async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
@@ -628,6 +648,8 @@ async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
     if not is_own:
         raise failures.port_taken(spec, instance.port)
     instance.healthz = answer
+    if 300 <= answer < 400:  # one that was not followed: it leads out of the tool, or to another redirect
+        return False
     # 501 is what http.server with `do_POST` only says: it has no such path either.
     return answer < 500 or answer == 501
 

@@ -202,6 +202,20 @@ def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> erro
     return errors.ToolFailedError(f"{spec.unit} {what}", hint=hint, unit=spec.unit, stderr_tail=stderr_tail, **more)
 
 
+def redirect(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
+    """Describe a run that was answered by a redirect that is not followed."""
+    error = bad_answer(spec, f"{what}.", stderr_tail)
+    error.hint = "Let it answer that request itself; some frameworks redirect /run to /run/, or back."
+    return error
+
+
+def encoding(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
+    """Describe an answer with a Content-Encoding that cannot be decoded."""
+    error = bad_answer(spec, f"gave an answer that {what}.", stderr_tail)
+    error.hint = "Let it send its answers without an encoding, which pxd does not ask for, or with gzip."
+    return error
+
+
 _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")
 _MORE = "Ask again later, or raise tools.{} or the tool's concurrency."
 _AGAIN = "Ask again."

@@ -32,10 +32,11 @@ from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import SHORT, is_dead
 from supervisord_py.tools import failures
+from supervisord_py.tools.content_coding import ContentCodingError
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.manifest import ToolSpec, check_input
 from supervisord_py.tools.pixie import pixie_call
-from supervisord_py.tools.upstream import BROKEN, Answer
+from supervisord_py.tools.upstream import BROKEN, Answer, Call, RedirectError
 
 if TYPE_CHECKING:
     from supervisord_py.tools.service import Tools
@@ -251,12 +252,26 @@ class ToolRun:
                     self._answer.close()
                 assert instance.upstream is not None
                 self._answer = await instance.upstream.send(*one, before_write=self._on_sent)
-                if self._answer.status >= 400:
-                    raise await self._tool_error(self._answer)
+                if self._answer.status >= 300:
+                    self._answer = await self._follow(one, self._answer)
             assert self._answer is not None
             await self._take(self._answer)
         except (*BROKEN, ValueError, RecursionError) as error:
             raise self._error or await self._broken(error) from error
+
+    async def _follow(self, call: Call, answer: Answer) -> Answer:
+        """Return the answer behind a redirect. Raises ToolFailedError if that or `answer` is an error."""
+        instance = self.instance
+        assert instance is not None
+        assert instance.upstream is not None
+        asked = ""
+        if answer.status < 400:
+            call, answer = await instance.upstream.follow(call, answer)
+            asked = f" to {call.method} {call.path}, where a redirect led"
+            self._answer = answer  # is closed with the run
+        if answer.status >= 400:
+            raise await self._tool_error(answer, asked)
+        return answer
 
     async def _take(self, response: Answer) -> None:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
@@ -264,10 +279,12 @@ class ToolRun:
         hidden = _OWN_HEADERS
         if "Connection" in theirs:
             hidden = hidden.union(theirs["Connection"].lower().replace(" ", "").split(","))
+        if response.content_encoding is not None:
+            hidden = hidden.union(("content-encoding",))  # it is decoded
         self.headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
         self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
         if kind in _STREAMED:
-            self.chunks = self._chunks(response, b"")
+            self.chunks = self._chunks(response.chunks(), b"")
             named = map(media_type, self._given.get("Accept", "").split(","))
             wanted = next((each for each in named if each in {_EVENTS, _LINES}), kind)
             if (wanted == _EVENTS) != (kind == _EVENTS):
@@ -276,31 +293,39 @@ class ToolRun:
             return
         body, complete = await response.read_up_to(ANSWER_BUFFER_BYTES)
         if not complete:
-            self.chunks = self._chunks(response, body)
+            self.chunks = self._chunks(response.chunks(), body)
             return
         if self._error is not None:
             raise self._error
-        if kind.endswith(_JSON) and "Content-Encoding" not in theirs:
+        if kind.endswith(_JSON):
             try:
                 msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError):
-                json.loads(body)  # which takes NaN, as many clients do
+                # What Python's own reader takes is passed on: a result is not thrown away for a NaN.
+                constant = constant_in(body)
+                if constant is not None:
+                    self.headers["X-Px-Notice"] = f"the answer contains {constant}, which JSON does not have"
         self.body = body
 
-    async def _chunks(self, response: Answer, head: bytes) -> AsyncIterator[bytes]:
+    async def _chunks(self, body: AsyncIterator[bytes], head: bytes) -> AsyncIterator[bytes]:
         if head:
             yield head
         try:
-            async for chunk in response.content.iter_any():
+            async for chunk in body:
                 yield chunk
         except BROKEN as error:
             raise self._error or await self._broken(error) from error
         if self._error is not None:
             raise self._error
 
-    async def _tool_error(self, response: Answer) -> ToolFailedError:
-        """Turn an error answer of the tool into an error that carries its status and its words."""
-        body = (await response.read_up_to(_TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
+    async def _tool_error(self, response: Answer, asked: str) -> ToolFailedError:
+        """Turn an error answer of the tool into an error that carries its status and its words.
+
+        `asked` follows the status, and says what was answered, if that was not the run itself.
+        """
+        body = b""
+        with contextlib.suppress(ContentCodingError):  # the status says enough
+            body = (await response.read_up_to(_TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
         words = body.decode(errors="replace")
         said: Any = words
         if media_type(response.headers.get("Content-Type", "")).endswith(_JSON):
@@ -308,7 +333,7 @@ class ToolRun:
                 said = json.loads(body)
         if response.status >= 500:
             await asyncio.sleep(TRACEBACK_SECONDS)
-        what = f"answered {response.status}{': ' + words[:300] if words else ''}"
+        what = f"answered {response.status}{asked}{': ' + words[:300] if words else ''}"
         error = failures.bad_answer(self.spec, what, await self._stderr(), tool_status=response.status, tool_body=said)
         error.status = response.status
         if response.status == 422:
@@ -321,6 +346,10 @@ class ToolRun:
             said = f"pxd has no file descriptor left to reach {self.spec.unit} with."
             hint = "Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl doctor`."
             return OverloadedError(said, hint=hint, unit=self.spec.unit, retry_after_seconds=1)
+        if isinstance(error, RedirectError):
+            return failures.redirect(self.spec, str(error), await self._stderr())
+        if isinstance(error, ContentCodingError):
+            return failures.encoding(self.spec, str(error), await self._stderr())
         instance = self.instance
         assert instance is not None
         for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
@@ -344,14 +373,16 @@ class ToolRun:
 
 def run_calls(
     spec: ToolSpec, body: bytes, value: Any, run_id: str, root: Path, headers: Mapping[str, str], *, streaming: bool
-) -> list[Any]:
-    """Return the requests of a run, as `Upstream.send` takes them; a Pixie tool's is streamed by a second one."""
+) -> list[Call]:
+    """Return the requests of a run; a Pixie tool's is streamed by a second one."""
     with_type = {**headers, "Content-Type": "application/json"}
     if spec.pixie is None:
-        return [("POST", "/stream" if streaming else "/run", body, with_type)]
+        return [Call("POST", "/stream" if streaming else "/run", body, with_type)]
     sent, own = pixie_call(spec.pixie, spec.name, value, run_id, root)
-    streamed = ("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id})
-    return [("POST", "/run", sent, {**with_type, **own}), *([streamed] if streaming else [])]
+    run = Call("POST", "/run", sent, {**with_type, **own})
+    if not streaming:
+        return [run]
+    return [run, Call("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id})]
 
 
 async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -388,6 +419,13 @@ async def _as_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
+
+
+def constant_in(body: bytes) -> str | None:
+    """Return NaN, Infinity or -Infinity where it stands for a number; None if the text is JSON. Raises ValueError."""
+    constants: list[str] = []
+    json.loads(body, parse_constant=constants.append)
+    return constants[0] if constants else None
 
 
 def make_room(folder: Path, run_id: str, retain: int) -> None:

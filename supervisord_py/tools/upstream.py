@@ -11,14 +11,17 @@ the loopback, a tenth of a millisecond.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
 
+from supervisord_py.tools.content_coding import Decoders
 from supervisord_py.tools.schema import differences
 
 IDLE_SECONDS = 1.0
@@ -26,6 +29,49 @@ _CANCEL_SECONDS = 1.0
 NOT_OFFERED = frozenset({404, 405, 501})
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)
 """What `Upstream.send` and reading an answer raise: no answer, half of one, or one that is not HTTP."""
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104  # recognised, not bound
+_BODY_HEADERS = frozenset({"content-type", "content-length"})
+
+
+class RedirectError(aiohttp.ClientError):
+    """A redirect that is not followed; the text is the end of a sentence about the answer."""
+
+
+class Call(NamedTuple):
+    """One request to a tool."""
+
+    method: str
+    path: str  # with its query
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+
+
+def redirected(call: Call, port: int, status: int, location: str | None) -> Call:
+    """Return the request that a redirect asks for (RFC 9110 section 15.4).
+
+    307 and 308 repeat the request. 301, 302 and 303 ask for a result with GET, as browsers take
+    them; to the same path with or without a slash at its end they would lose the input.
+
+    Raises RedirectError if it leads out of the tool, loses the input, or is none.
+    """
+    said = f"answered {status} to {call.method} {call.path}"
+    if status not in {301, 302, 303, 307, 308} or not location:
+        raise RedirectError(f"{said}, which is no answer")
+    here = URL.build(scheme="http", host="127.0.0.1", port=port).join(URL(call.path, encoded=True))
+    try:
+        there = here.join(URL(location))
+        is_within = there.scheme == "http" and there.host in LOCAL_HOSTS and there.port == port
+    except ValueError:
+        is_within = False
+    if not is_within:
+        raise RedirectError(f"{said}, which leads out of the tool, to {location[:200]}")
+    path = there.raw_path_qs
+    if call.method == "GET" or status in {307, 308}:
+        return call._replace(path=path)
+    if there.raw_path.rstrip("/") == here.raw_path.rstrip("/"):
+        raise RedirectError(f"{said}, which leads to GET {path}: the input would be lost")
+    headers = {name: value for name, value in call.headers.items() if name.lower() not in _BODY_HEADERS}
+    return Call("GET", path, b"", headers)
 
 
 class Answer:
@@ -36,19 +82,48 @@ class Answer:
     ) -> None:
         self.status: int = head.code
         self.headers: Mapping[str, str] = head.headers
-        self.content = content
+        self.content_encoding: str | None = self.headers.get("Content-Encoding")
+        self._content = content
+        self._decoded: AsyncIterator[bytes] | None = None  # once the body is read, if it is encoded
         self._upstream = upstream
         self._connection: ResponseHandler | None = connection
 
     async def read_up_to(self, limit: int) -> tuple[bytes, bool]:
-        """Read at most `limit` bytes and a little; say whether that was all."""
+        """Read at most `limit` bytes and a little, decoded; say whether that was all. Raises one of BROKEN."""
         parts, size = list[bytes](), 0
-        while part := await self.content.readany():
+        if self.content_encoding is not None:
+            async for part in self.chunks():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    return b"".join(parts), False
+            return b"".join(parts), True
+        while part := await self._content.readany():
             parts.append(part)
             size += len(part)
             if size > limit:
                 return b"".join(parts), False
         return b"".join(parts), True
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Return what is left of the body, as it comes, decoded. Raises ContentCodingError if it cannot be."""
+        if self.content_encoding is None:
+            return self._content.iter_any()
+        if self._decoded is None:
+            self._decoded = self._decode(Decoders(self.content_encoding))
+        return self._decoded
+
+    async def _decode(self, decoders: Decoders) -> AsyncIterator[bytes]:
+        async for chunk in self._content.iter_any():
+            for piece in decoders.decode(chunk):
+                yield piece
+        decoders.finish()
+
+    async def discard(self, limit: int) -> None:
+        """Read the body as it is, so that the connection can be used again; no more than `limit` bytes."""
+        size = 0
+        while size <= limit and (part := await self._content.readany()):
+            size += len(part)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -106,6 +181,27 @@ class Upstream:
             self._give_up(connection)
             raise
 
+    async def fetch(self, call: Call) -> Answer:
+        """Send a request, and follow a redirect within the tool once. Raises one of BROKEN, RedirectError of them."""
+        answer = await self.send(*call)
+        if 300 <= answer.status < 400:
+            return (await self.follow(call, answer))[1]
+        return answer
+
+    async def follow(self, call: Call, answer: Answer) -> tuple[Call, Answer]:
+        """Return the request that a redirect asks for, and the answer to it; `answer` is closed.
+
+        Raises RedirectError if it leads elsewhere or to another redirect; one of BROKEN.
+        """
+        async with answer:
+            await answer.discard(_MAX_BYTES)
+        onward = redirected(call, self._port, answer.status, answer.headers.get("Location"))
+        last = await self.send(*onward)
+        if 300 <= last.status < 400:
+            last.close()
+            raise RedirectError(f"answered {answer.status} to {call.method} {call.path}, and {last.status} there again")
+        return onward, last
+
     async def _connection(self) -> ResponseHandler:
         """Return a connection that nobody else uses: the one used last, or a new one."""
         while self._idle:
@@ -146,19 +242,31 @@ class Upstream:
         if connection.transport is not None:
             connection.transport.abort()
 
-    async def healthz(self) -> int:
-        """Return the status of `GET /healthz`; 0: nobody listens, or the answer is not HTTP."""
+    async def healthz(self, seconds: float) -> int:
+        """Return the status of `GET /healthz`; 0: nobody listens, no answer in that time, or it is not HTTP.
+
+        A redirect is followed once within the tool; the status of one that is not is returned.
+        """
+        call = Call("GET", "/healthz")
         try:
-            async with await self.send("GET", "/healthz") as answer:
-                await answer.read_up_to(_MAX_BYTES)
-                return answer.status
-        except BROKEN:
+            async with asyncio.timeout(seconds):
+                answer = await self.send(*call)
+                status = answer.status
+                if 300 <= status < 400:
+                    with contextlib.suppress(RedirectError):
+                        _, answer = await self.follow(call, answer)
+                        status = answer.status
+                async with answer:
+                    await answer.discard(_MAX_BYTES)
+                return status
+        except (*BROKEN, TimeoutError):
             return 0
 
     async def cancel(self, run_id: str) -> bool:
         """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
         try:
-            async with asyncio.timeout(_CANCEL_SECONDS), await self.send("POST", f"/cancel?run_id={run_id}") as answer:
+            call = Call("POST", f"/cancel?run_id={run_id}")
+            async with asyncio.timeout(_CANCEL_SECONDS), await self.fetch(call) as answer:
                 return answer.status not in NOT_OFFERED
         except (*BROKEN, TimeoutError):
             return False
@@ -182,7 +290,7 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
     asked, in nothing.
     """
     try:
-        async with asyncio.timeout(_SECONDS), await upstream.send("GET", "/schema") as answer:
+        async with asyncio.timeout(_SECONDS), await upstream.fetch(Call("GET", "/schema")) as answer:
             if answer.status == 404:
                 return ()
             if answer.status != 200:

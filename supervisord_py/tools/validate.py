@@ -34,14 +34,15 @@ from supervisord_py.errors import (
 )
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
+from supervisord_py.tools.content_coding import ContentCodingError
 from supervisord_py.tools.driver import ToolInstance, may_be_the_handover, with_plain_port
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
 from supervisord_py.tools.manifest import MANIFEST, ToolSpec, check_input, load_tool
 from supervisord_py.tools.pixie import FILE_TYPES, PixieManifest, value_schema
-from supervisord_py.tools.proxy import make_room, media_type, run_calls
+from supervisord_py.tools.proxy import constant_in, make_room, media_type, run_calls
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.service import Tools
-from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, schema_drift
+from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, Call, RedirectError, schema_drift
 
 NAMES = (
     "folder_structure", "tool_json_parses", "schemas_coherent", "pyproject_ok", "venv_functional", "tool_spawns",
@@ -222,21 +223,27 @@ class _Trial:
         if checks["tool_spawns"].status != FAIL:
             checks["clean_shutdown"] = stopped
 
-    async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
-        upstream, asked = self._instance.upstream, f"{method} {path}"
+    async def _ask(self, seconds: float, call: Call, limit: int = _MAX_ANSWER) -> _Answer:
+        upstream, asked = self._instance.upstream, f"{call.method} {call.path}"
         assert upstream is not None
         try:
-            async with asyncio.timeout(seconds), await upstream.send(method, path, *sent) as answer:
+            async with asyncio.timeout(seconds), await upstream.fetch(call) as answer:
                 body, _ = await answer.read_up_to(limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
             detail = f"{self._spec.unit} did not answer {asked} within {seconds:g} s."
             raise TimedOutError(detail, unit=self._spec.unit) from error
+        except RedirectError as error:
+            stderr = await self._tools.supervisor.tail(self._instance)
+            raise failures.redirect(self._spec, str(error), stderr) from error
+        except ContentCodingError as error:
+            stderr = await self._tools.supervisor.tail(self._instance)
+            raise failures.encoding(self._spec, str(error), stderr) from error
         except BROKEN as error:
             what = f"broke off its answer to {asked} ({type(error).__name__})."
             raise failures.bad_answer(self._spec, what, await self._tools.supervisor.tail(self._instance)) from error
 
-    async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
+    async def _calls(self, value: Any, *, streaming: bool) -> list[Call]:
         spec, root, run_id = self._spec, self._tools.config.data_dir, str(uuid.uuid4())
         if spec.pixie is not None:
             await asyncio.to_thread(make_room, root / spec.name, run_id, spec.pixie.retain_runs)
@@ -244,7 +251,7 @@ class _Trial:
 
     async def _post(self, value: Any) -> _Answer:
         (call,) = await self._calls(value, streaming=False)
-        return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
+        return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, call)
 
     async def tool_spawns(self) -> ToolCheck:
         trouble = ""
@@ -259,7 +266,7 @@ class _Trial:
             await self._tools.supervisor.stop(self._tools.driver, self._instance, None)
             self._instance = self._new_instance(with_plain_port(self._instance.spec))
             await self._tools.supervisor.start(self._tools.driver, self._instance)
-        health = await self._ask(self._seconds, "GET", "/healthz")
+        health = await self._ask(self._seconds, Call("GET", "/healthz"))
         said = health.value()
         if health.status != 200 or not isinstance(said, dict) or said.get("ok") is not True:
             what = 'GET /healthz does not answer 200 and {"ok": true} but'
@@ -285,6 +292,9 @@ class _Trial:
         self._is_json = media_type(answer.content_type).endswith(("/json", "+json"))
         if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
+        elif (constant := constant_in(answer.body)) is not None:
+            text = f"POST /run answers {answer.status} with {constant}, which JSON does not have"
+            return ToolCheck(WARN, text, "Answer null in its place: many readers of JSON refuse it.")
         return ToolCheck(PASS, f"POST /run answers {answer.status}")
 
     async def output_conforms(self) -> ToolCheck:
@@ -305,8 +315,8 @@ class _Trial:
             return ToolCheck(SKIP, "no output streams")
         *before, streamed = await self._calls(self.sample.value, streaming=True)
         for call in before:
-            await self._ask(STREAM_SECONDS, *call)
-        first = await self._ask(STREAM_SECONDS, *streamed, limit=0)
+            await self._ask(STREAM_SECONDS, call)
+        first = await self._ask(STREAM_SECONDS, streamed, limit=0)
         if self._spec.pixie is None and first.status in NOT_OFFERED:
             return ToolCheck(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():

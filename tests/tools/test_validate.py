@@ -61,6 +61,7 @@ LATE = ({"max_runtime_seconds": 0.001}, {"do": "sleep", "number": 5.5}, "sample_
         ({"env": {"FAULT": "drift"}}, {}, "schema_matches_disk", "warn", "/version"),
         ({}, [], "sample_input_run", "fail", "no input to try"),
         ({}, {"do": "status", "number": 500}, "sample_input_run", "fail", "answers 500"),
+        ({}, {"do": "nan"}, "sample_input_run", "warn", "NaN, which JSON does not have"),
         ({}, {"do": "half"}, "sample_input_run", "fail", "broke off"),
         pytest.param(*LATE, marks=pytest.mark.deep),
         ({"output": {"required": ["x"]}}, {}, "output_conforms", "fail", "/x is required"),

@@ -71,6 +71,10 @@ def run_tool(
             invocation.spinner(f"tool:{name}", lambda: _phase(invocation.socket_path, name)) as spinner,
             client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
         ):
+            notice = exchange.fields.get("x-px-notice")
+            if notice:
+                spinner.stop()
+                invocation.notice(notice)
             pieces = _pieces(exchange, is_saved=file is not None, is_terminal=invocation.out_is_terminal)
             if file is not None:
                 size = output.write_whole(file, pieces)

@@ -101,6 +101,9 @@ class Shapes(BaseHTTPRequestHandler):
     def do_notjson(self, value):
         self.answer(b"{'python': True}")
 
+    def do_nan(self, value):
+        self.answer(b'{"x": NaN}')
+
     def do_big(self, value):
         self.answer(b"x" * int(value["number"]), kind="application/octet-stream")
 
