@@ -120,7 +120,7 @@ BY_STATE = {
     **dict.fromkeys(("ready", "idle", "completed", "ok", "pass"), "green"),
     **dict.fromkeys(("busy", "running"), "cyan"),
     **dict.fromkeys(("queued", "starting", "stopping", "warn", "preparing"), "yellow"),
-    **dict.fromkeys(("failed", "timed_out", "fail", "error", "broken", "FOUND"), "red"),
+    **dict.fromkeys(("failed", "unresponsive", "timed_out", "fail", "error", "broken", "FOUND"), "red"),
     **dict.fromkeys(("cold", "stopped", "disabled", "cancelled", "aborted", "skip", "no"), "dim"),
 }
 

@@ -21,7 +21,7 @@ from supervisord_py.process.model import Reason
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
-_UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
+_UNDER_WAY = frozenset({"starting", "stopping", "unresponsive"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
@@ -130,7 +130,7 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
 
 # -- why: from the last thing that mattered back to its cause, in words a person can act on --------------------------
 
-_UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
+_UP = frozenset({"starting", "ready", "idle", "busy", "unresponsive", "running", "queued"})
 _LOOK_BACK = 200
 _TAIL_BYTES = 16 * 1024
 
@@ -149,7 +149,7 @@ MEANINGS = {
     Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower the limits of what runs beside it"),
     Reason.RUNTIME_LIMIT: ("a run took longer than max_runtime_seconds", "raise max_runtime_seconds in tool.json"),
     Reason.CPU_LIMIT: ("it used more CPU time than its limit", "raise limits.cpu_seconds, or its own setrlimit"),
-    Reason.WATCHDOG: ("it stopped giving signs of life", _LOGS),
+    Reason.WATCHDOG: ("it stopped giving signs of life", "pxctl restart {unit}"),
     Reason.READINESS_TIMEOUT: ("it did not become ready in time after its start", _DEBUG),
     Reason.EARLY_EXIT: ("it ended before it was ready", _DEBUG),
     Reason.SPAWN_FAILED: ("it could not be started at all", _DEBUG),

@@ -357,6 +357,14 @@ def is_listener_of(leader: int, port: int) -> bool:
     return any(number == port and address in _LOCAL for address, number in listening_of(leader))
 
 
+class Run(Protocol):
+    """A run that an instance works on."""
+
+    over_at: float | None  # time of the loop at which it ended; None while it goes on
+
+    def break_off(self, error: PxError) -> None: ...
+
+
 class ToolInstance(Instance):
     """One instance of a tool; without a spec it is what is left of a tool that is gone, and is only stopped."""
 
@@ -369,13 +377,15 @@ class ToolInstance(Instance):
     fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
     questions: set[asyncio.Task[int]]  # about its health, without an answer so far
     healthz = 0  # the last answer to that question, 0 for none
+    doubted_at: float | None = None  # Unix seconds: a call timed out then, and it has not answered since
+    health_check: asyncio.Task[None] | None = None  # the last one after a call that was given up
     is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:
         super().__init__(key, unit)
         self.serial = serial  # its number in the pool
         self.questions = set()
-        self.breaks: set[Callable[[PxError], None]] = set()  # each breaks off one of the runs that it works on
+        self.runs: set[Run] = set()  # that it works on
         self.is_declared = spec is not None
         if spec is not None:
             self.spec = spec
@@ -389,6 +399,8 @@ class ToolInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         own = {"port": self.port, "cold_start_ms": self.cold_start_ms, **self.facts()}
+        if self.doubted_at is not None:
+            own["doubted_at"] = self.doubted_at
         if self.is_declared:
             own["listen"] = self.spec.listen
         return own
@@ -556,7 +568,7 @@ class ToolDriver:
         instance = ToolInstance(child.key, child.unit, spec)
         if note is not None:
             instance.digest = note.digest
-            for name in ("port", "cold_start_ms", "start_method"):
+            for name in ("port", "cold_start_ms", "start_method", "doubted_at"):
                 setattr(instance, name, note.own.get(name, getattr(instance, name)))
         return instance
 
@@ -573,11 +585,11 @@ class ToolDriver:
     # -- down --------------------------------------------------------------------------------------------------
 
     def fail_waiters(self, instance: ToolInstance) -> None:
-        for break_off in tuple(instance.breaks):
+        for run in tuple(instance.runs):
             if instance.end is not None:
-                break_off(failures.died_during_run(instance.spec, instance.end, instance.error))
+                run.break_off(failures.died_during_run(instance.spec, instance.end, instance.error))
             elif instance.wanted is not None:
-                break_off(failures.stopped_during_run(instance.spec, instance.wanted))
+                run.break_off(failures.stopped_during_run(instance.spec, instance.wanted))
 
     async def release(self, instance: ToolInstance) -> None:
         self.let_go(instance)
@@ -607,6 +619,8 @@ async def _until_healthy(instance: ToolInstance, notify: NotifySocket, upstream:
 
 async def ask_until_healthy(instance: ToolInstance, notify: NotifySocket, upstream: Upstream) -> None:
     """Ask for `/healthz` until the answer counts. Raises StartFailedError: the port is somebody else's."""
+    # What was answered before says nothing of now.
+    instance.questions = {question for question in instance.questions if not question.done()}
     delay = 0.002
     patience = QUESTION_SECONDS
     announced = asyncio.create_task(notify.is_ready.wait())

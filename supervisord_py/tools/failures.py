@@ -143,8 +143,24 @@ def port_taken(spec: ToolSpec, port: int) -> errors.StartFailedError:
     return errors.StartFailedError(text, hint=hint, unit=spec.unit, reason=Reason.EARLY_EXIT.value)
 
 
-def limit_exceeded(spec: ToolSpec, ended: End) -> errors.ResourceLimitError:
-    """Describe an end by a limit; `limit` is memory, runtime or cpu."""
+def late(spec: ToolSpec, timeout_seconds: float, *, beside: int) -> errors.TimedOutError:
+    """Describe a run that was given up at its caller's deadline; `beside`: as in `limit_exceeded`."""
+    detail = f"{spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed."
+    return errors.TimedOutError(detail, hint="Ask with a longer --timeout." + _if_serial(beside), unit=spec.unit)
+
+
+def _if_serial(beside: int) -> str:
+    if not beside:
+        return ""
+    runs = "another run" if beside == 1 else f"{beside} other runs"
+    return f' It was sent beside {runs}: if the server works on one request at a time, set "concurrency": 1.'
+
+
+def limit_exceeded(spec: ToolSpec, ended: End, *, beside: int = 0) -> errors.ResourceLimitError:
+    """Describe an end by a limit; `limit` is memory, runtime or cpu.
+
+    `beside`: how many other runs the tool worked on when the one was sent that was over its time.
+    """
     word, verdict = _LIMIT_WORDS[ended.reason], ended.record and ended.record.verdict
     detail = f"the run took longer than {spec.max_runtime_seconds:g} s"
     hint = "Raise max_runtime_seconds, or ask for less work at a time."
@@ -157,6 +173,8 @@ def limit_exceeded(spec: ToolSpec, ended: End) -> errors.ResourceLimitError:
     elif word == "cpu":
         detail = f"{spec.limits.cpu_seconds} s of CPU time were used up"
         hint = "Raise limits.cpu_seconds; it counts over the whole life of a process."
+    else:
+        hint += _if_serial(beside)
     said = f"ResourceLimitExceeded: {word}: {spec.unit}: {detail}."
     return errors.ResourceLimitError(said, hint=hint, unit=spec.unit, **ended.facts(), limit=word)
 
@@ -174,6 +192,12 @@ def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
 def cut_off(spec: ToolSpec) -> errors.InterruptedRunError:
     said = "The control plane is being replaced; the tool itself goes on."
     return errors.InterruptedRunError(said, hint="Ask again.", unit=spec.unit)
+
+
+def unresponsive(spec: ToolSpec, seconds: float) -> errors.TimedOutError:
+    """Describe a tool that runs, but has answered nothing for so long."""
+    text = f"{spec.unit} runs, but has answered neither a call nor GET /healthz for {seconds:.0f} s."
+    return errors.TimedOutError(text, hint=f"Run `pxctl restart {spec.name}`.", unit=spec.unit)
 
 
 def survived(unit: str, report: StopReport) -> errors.SurvivorsError:

@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import SHORT, is_dead
 from supervisord_py.tools import failures
 from supervisord_py.tools.content_coding import ContentCodingError
-from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.driver import Run, ToolInstance
 from supervisord_py.tools.manifest import ToolSpec, check_input
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.upstream import BROKEN, Answer, Call, RedirectError
@@ -140,6 +140,9 @@ class ToolRun:
         self._answer: Answer | None = None
         self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
         self._over = asyncio.Event()
+        self.over_at: float | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._ahead: tuple[Run, ...] = ()  # what the instance already worked on when this one was sent
         self._error: PxError | None = None
 
     @contextlib.asynccontextmanager
@@ -149,22 +152,23 @@ class ToolRun:
         `keep_alive`: seconds to keep the instance afterwards, 0 not at all, -1 for ever, None as usual.
         Raises PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
         """
-        tools, granted, timers, error = self._tools, None, list[asyncio.TimerHandle](), None
+        tools, granted, error = self._tools, None, None
         try:
             check_input(self.spec, self._value)
             if self.spec.pixie is None:
                 self._value = None  # from here on the text is enough
             granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
-            if not self.instance.breaks:
+            if self.instance.runs:
+                self._ahead = tuple(self.instance.runs)
+            else:
                 self.instance.words_since = self._begun_at
-            self.instance.breaks.add(self.break_off)
+            self.instance.runs.add(self)
             if (seconds := self.instance.spec.max_runtime_seconds) > 0:
-                timers.append(self._loop.call_later(seconds, lambda: tools.supervisor.task(self.exceed_runtime())))
+                self._timers.append(self._loop.call_later(seconds, self._look_at_runtime))
             if timeout_seconds is not None:
-                detail = f"{self.spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed."
-                late = TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit)
-                timers.append(self._loop.call_at(self._begun + timeout_seconds, self.break_off, late))
+                late = failures.late(self.spec, timeout_seconds, beside=len(self._ahead))
+                self._timers.append(self._loop.call_at(self._begun + timeout_seconds, self.break_off, late))
             async with self._scope:
                 await self._ask()
                 yield
@@ -174,17 +178,20 @@ class ToolRun:
             instance = self.instance
             if is_given_up and instance and instance.upstream and not instance.over.is_set() and not instance.wanted:
                 tools.supervisor.task(instance.upstream.cancel(self.id))
+                tools.doubt(instance, timed_out=isinstance(error, TimedOutError))
             if error is failure:
                 raise
             raise error from None
         finally:
             self._over.set()
-            for timer in timers:
+            self.over_at = self._loop.time()
+            for timer in self._timers:
                 timer.cancel()
+            self._ahead = ()  # each of them refers to others
             if self._answer is not None:
                 self._answer.close()
             if granted is not None:
-                granted.instance.breaks.discard(self.break_off)
+                granted.instance.runs.discard(self)
                 tools.release(granted)
             self._loop.call_soon(self._tell_end, error)  # once the answer is out
             # The error's traceback refers to this frame, and the frame to the error: without this, the input would stay
@@ -219,6 +226,17 @@ class ToolRun:
         if not self._over.is_set() and self._scope.when() is None:
             self._scope.reschedule(self._loop.time())
 
+    def _look_at_runtime(self) -> None:
+        """Break the run off if its time is over, or look again when that will be so at the earliest."""
+        assert self.instance is not None
+        seconds = self.instance.spec.max_runtime_seconds
+        now = self._loop.time()
+        due = charged_from([run.over_at for run in self._ahead], now) + seconds if self._ahead else now
+        if due > now:
+            self._timers.append(self._loop.call_at(due, self._look_at_runtime))
+        else:
+            self._tools.supervisor.task(self.exceed_runtime())
+
     async def exceed_runtime(self) -> None:
         """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
         instance = self.instance
@@ -228,7 +246,8 @@ class ToolRun:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
-        self._error = failures.limit_exceeded(instance.spec, End(Reason.RUNTIME_LIMIT, None, tail))
+        end = End(Reason.RUNTIME_LIMIT, None, tail)
+        self._error = failures.limit_exceeded(instance.spec, end, beside=len(self._ahead))
         self._tools.exceeded_runtime(instance, self.id)
         if await instance.upstream.cancel(self.id):
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
@@ -369,6 +388,18 @@ class ToolRun:
         """Return what the instance has written to stderr since the run began."""
         assert self.instance is not None
         return await self._tools.supervisor.tail(self.instance, since=self._begun_at)
+
+
+def charged_from(ends: Sequence[float | None], now: float) -> float:
+    """Return since when a run may be worked on that was sent while others were under way.
+
+    `ends` says when each of these ended, None while it goes on. A server that works on one request
+    at a time lets a run wait for all that came before it, and nobody can see from outside when it
+    begins. So the time of a run is not counted before those have ended, of which each has a limit
+    of its own. Where a server works on several at a time this lets a run go on for longer than its
+    limit by the time that the others still took.
+    """
+    return max((now if end is None else end for end in ends), default=now)
 
 
 def run_calls(

@@ -7,6 +7,7 @@ something: an instance, a refusal, or why the start failed.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,14 @@ from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
-from supervisord_py.tools.driver import ToolDriver, ToolInstance, ToolsConfig, may_be_the_handover, with_plain_port
+from supervisord_py.tools.driver import (
+    ToolDriver,
+    ToolInstance,
+    ToolsConfig,
+    ask_until_healthy,
+    may_be_the_handover,
+    with_plain_port,
+)
 from supervisord_py.tools.environment import find_interpreter, read_ahead
 from supervisord_py.tools.learnt import Learnt, Message, merge
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
@@ -42,6 +50,7 @@ from supervisord_py.tools.upstream import schema_drift
 PERIOD_SECONDS = 5.0
 QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
 END_SECONDS = 1.0
+DOUBT_SECONDS = 1.0  # without an answer, after which a tool is called unresponsive whose caller merely hung up
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the pool's does not: where nobody tells, look again after that."""
 _log = structlog.get_logger(__name__)
@@ -184,6 +193,8 @@ class Tools:
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
         instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance))
         now = clock.now()
+        if ready and instance.doubted_at is not None:
+            self._check_health(instance)
         known = (name, instance.serial, instance.spec.rules)
         self._perform(self.pool.adopt(*known, digest=instance.digest, last_used=now - age, ready=ready, now=now))
 
@@ -200,8 +211,8 @@ class Tools:
     async def detach(self) -> None:
         """End without stopping anything: another control plane will adopt the tools. Runs in flight are cut off."""
         for instance in tuple(self._instances.values()):
-            for break_off in tuple(instance.breaks):
-                break_off(failures.cut_off(instance.spec))
+            for run in tuple(instance.runs):
+                run.break_off(failures.cut_off(instance.spec))
         await self._let_go()
 
     async def _let_go(self) -> None:
@@ -345,6 +356,58 @@ class Tools:
         self.supervisor.say("runtime_limit", instance, Reason.RUNTIME_LIMIT, run=run_id)
         self._tell(self.pool.condemn, instance.name, instance.serial)
 
+    def doubt(self, instance: ToolInstance, *, timed_out: bool) -> None:
+        """Have a tool asked whether it is healthy: a call of it was given up.
+
+        `timed_out`: at the caller's deadline. The tool is not called ready before it has answered.
+        A caller that merely hung up says less: then it is one second until that is so.
+        """
+        if timed_out and instance.doubted_at is None:
+            instance.doubted_at = time.time()
+        self._check_health(instance)
+
+    def _check_health(self, instance: ToolInstance) -> None:
+        if instance.health_check is None or instance.health_check.done():
+            instance.health_check = self.supervisor.task(self._until_healthy(instance))
+
+    async def _until_healthy(self, instance: ToolInstance) -> None:
+        """Ask a ready tool for its health until it answers or ends.
+
+        One that answers nothing for the time that a run may take is stopped, once nobody uses it:
+        the next call starts it anew.
+        """
+        assert instance.notify is not None
+        assert instance.upstream is not None
+        healthy = asyncio.ensure_future(ask_until_healthy(instance, instance.notify, instance.upstream))
+        over = asyncio.ensure_future(instance.over.wait())
+        try:
+            if instance.doubted_at is not None:
+                await self.supervisor.annotate(instance)
+            await asyncio.wait([healthy, over], timeout=DOUBT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not healthy.done() and not over.done():
+                instance.doubted_at = instance.doubted_at or time.time()
+                self.supervisor.say("unresponsive", instance, Reason.WATCHDOG)
+                await self.supervisor.annotate(instance)
+                patience = instance.spec.max_runtime_seconds or None
+                await asyncio.wait([healthy, over], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            while not healthy.done() and not over.done():
+                if not instance.runs:
+                    instance.wanted = instance.wanted or Reason.WATCHDOG
+                    self.died(instance)
+                    return
+                await asyncio.wait([healthy, over], timeout=DOUBT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            healthy.cancel()
+            over.cancel()
+            await asyncio.gather(healthy, over, return_exceptions=True)
+        if instance.doubted_at is None or instance.wanted is not None or instance.over.is_set():
+            return
+        healthy.result()  # raises where its port is not its own any more: then it stays as it is
+        instance.doubted_at = None
+        # Who waits for it to be ready looks at its state with the next event.
+        self.supervisor.say("responsive", instance)
+        await self.supervisor.annotate(instance)
+
     def _gone(self, instance: ToolInstance) -> None:
         name = instance.name
         if instance.trial_env is not None:
@@ -449,7 +512,18 @@ class Tools:
     # -- control ---------------------------------------------------------------------------------------------
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
-        self.release(await self.acquire(self.catalog.get(name), timeout_seconds, None))
+        """Return once a tool is ready. Raises PxError: it did not start, or does not answer any more."""
+        deadline = clock.now() + (math.inf if timeout_seconds is None else timeout_seconds)
+        granted = await self.acquire(self.catalog.get(name), timeout_seconds, None)
+        instance = granted.instance
+        try:
+            if instance.doubted_at is not None and instance.health_check is not None:
+                patience = min(deadline - clock.now(), instance.spec.start_timeout_seconds)
+                await asyncio.wait([instance.health_check], timeout=max(0.0, patience))
+            if instance.doubted_at is not None and not instance.over.is_set():
+                raise failures.unresponsive(instance.spec, time.time() - instance.doubted_at)
+        finally:
+            self.release(granted)
 
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         """Stop a tool, busy or not, and return when nothing of it is left.

@@ -12,10 +12,14 @@ import msgspec
 from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import Phase
+from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Slot
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.learnt import Learnt
+
+UNRESPONSIVE = "unresponsive"
+"""The state of a ready tool that has not answered since a call was given up."""
 
 
 class PlainPort(StrEnum):
@@ -125,6 +129,10 @@ class ToolState:
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             self.state = "busy"
         self.reason = last.reason if live is None else live.wanted and live.wanted.value
+        doubted_at = live.doubted_at if live is not None else None
+        if doubted_at is not None and self.state == "ready":
+            self.state = UNRESPONSIVE
+            self.reason = Reason.WATCHDOG.value
         self.pid = live.pid if live else None
         self.port = (live.port or None) if live else None
         self.started_at = live.started_at if live else None
@@ -139,6 +147,8 @@ class ToolState:
         self.config_error = entry.error if entry is not None else None
         self.failure = last.failure
         self.warnings = [*(spec.warnings if spec is not None else ())]
+        if doubted_at is not None:
+            self.warnings.append("a call was given up, and GET /healthz has had no good answer since")
         self.plain_port = False
         if spec is not None and spec.listen == "handover":
             self.plain_port = last.plain_port_of(spec.digest) is PlainPort.PROVEN

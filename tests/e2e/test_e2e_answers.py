@@ -6,13 +6,14 @@ import base64
 import gzip
 import json
 import os
+import signal
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from e2e.house import NDJSON, SSE, House, house
+from e2e.house import NDJSON, SSE, House, Later, house, server, until
 
 SERVER = """
 import base64, json, sys
@@ -234,3 +235,70 @@ def test_nan_is_passed_on_with_a_notice(shared: House, value: str) -> None:
     assert (done.returncode, json.loads(done.stdout)["x"][0]) == (0, 1)
     assert f"the answer contains {value}, which JSON does not have" in done.stderr
     assert "x-px-notice" not in shared.run("answers", encoded(WHOLE)).headers
+
+
+# -- late answers and none --------------------------------------------------------------------------------------------
+
+SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
+SERIAL = SLOW.replace("ThreadingHTTPServer", "HTTPServer").replace("HTTP/1.1", "HTTP/1.0")
+
+
+def test_tool_whose_call_timed_out_is_not_called_ready_before_it_answers(shared: House) -> None:
+    shared.tool("hangs", SLOW)
+    pid = shared.run("hangs").json()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert shared.pxctl("run", "hangs", "--timeout", "0.3").returncode == 7
+        seen, why = shared.status("hangs"), shared.json("why", "hangs")
+        assert (seen["state"], seen["reason"], seen["pid"]) == ("unresponsive", "watchdog", pid)
+        assert "is unresponsive: it stopped giving signs of life" in why["summary"]
+        assert (why["next_step"], seen["warnings"] != []) == ("pxctl restart tool:hangs", True)
+        shared.kill_brain()
+        assert shared.status("hangs")["state"] == "unresponsive", "the next control plane knows it, too"
+        started = shared.pxctl("start", "hangs", "--timeout", "0.5")
+        assert (started.returncode, "has answered neither a call nor GET /healthz" in started.stderr) == (7, True)
+        assert shared.pxctl("wait", "hangs", "--timeout", "0.5").returncode == 7
+        waiting = Later(lambda: shared.pxctl("wait", "hangs"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert waiting.result().returncode == 0
+    assert (shared.status("hangs")["state"], shared.status("hangs")["warnings"]) == ("ready", [])
+    assert shared.run("hangs").json()["pid"] == pid
+
+
+def test_tool_that_answers_after_a_late_call_is_ready_again(shared: House) -> None:
+    shared.tool("is-slow", SLOW)
+    shared.run("is-slow")
+    assert shared.pxctl("run", "is-slow", "seconds:=5", "--timeout", "0.2").returncode == 7
+    until(lambda: shared.status("is-slow")["state"] == "ready", "it has answered")
+    assert shared.pxctl("wait", "is-slow").returncode == 0
+
+
+def test_tool_that_answers_nothing_is_stopped_after_the_time_of_a_run(shared: House) -> None:
+    shared.tool("is-dead", SLOW, max_runtime_seconds=1, stop_timeout_seconds=0.2)
+    pid = shared.run("is-dead").json()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert shared.pxctl("run", "is-dead", "--timeout", "0.2").returncode == 7
+    until(lambda: shared.status("is-dead")["state"] == "cold", "it was stopped")
+    assert shared.status("is-dead")["reason"] == "watchdog"
+    assert shared.run("is-dead").json()["pid"] != pid
+
+
+def test_wait_in_a_serial_server_is_not_charged_to_the_run(shared: House) -> None:
+    """Eight calls of 0.3 s to a server that works on one at a time, with a limit of 1.5 s."""
+    shared.tool("serial", SERIAL, max_runtime_seconds=1.5)
+    pid = shared.run("serial").json()["pid"]
+    calls = [Later(lambda: shared.run("serial", {"seconds": 0.3})) for _ in range(8)]
+    assert [call.result().json() for call in calls] == [{"pid": pid}] * 8
+
+
+def test_run_that_is_too_long_beside_others_is_ended_and_the_cure_is_named(shared: House) -> None:
+    shared.tool("too-long", SLOW, max_runtime_seconds=1)
+    shared.run("too-long")
+    first = Later(lambda: shared.run("too-long", {"seconds": 0.3}))
+    until(lambda: shared.status("too-long")["in_flight"], "it has the first one")
+    problem = shared.run("too-long", {"seconds": 600}).json()
+    assert first.result().status == 200
+    assert (problem["reason"], '"concurrency": 1' in problem["hint"]) == ("runtime_limit", True)
+    alone = shared.run("too-long", {"seconds": 600}).json()
+    assert (alone["reason"], "concurrency" in alone["hint"]) == ("runtime_limit", False)

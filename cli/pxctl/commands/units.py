@@ -19,7 +19,7 @@ from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout
 from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, problem, query, route, units_of
 from pxctl.output import Column, ago, duration, size, state_column
 
-_UP = {"ready", "busy", "starting", "running", "queued", "idle"}
+_UP = {"ready", "busy", "unresponsive", "starting", "running", "queued", "idle"}
 _GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
 _LOOK_SECONDS = 2.0
 
