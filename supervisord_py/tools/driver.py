@@ -34,6 +34,7 @@ remembers what came of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import select
@@ -548,7 +549,8 @@ class ToolDriver:
             raise failures.early_exit(spec, End(outcome(record, instance.wanted, ready=False), record, words))
         if done == {unfit}:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
-            raise failures.not_bound(spec, port, unfit.result(), await supervisor.tail(instance))
+            describe = failures.ipv6_alone if spec.listen == "port" else failures.not_bound
+            raise describe(spec, port, unfit.result(), await supervisor.tail(instance))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
             listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
@@ -669,26 +671,44 @@ async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
 
 
 async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tuple[str, int]]:
-    """Return once it shows that a program does not take the socket that was handed over.
+    """Return once it shows that a program can never be reached at 127.0.0.1; returns where it listens.
 
-    That is so while it has not bound its port, but listens elsewhere (it took its port for
-    another's), or, after a third of its time, has started other processes (in which nothing binds
-    for it). Returns where it listens.
+    With a handed-over socket that is so while it has not bound its port, but listens elsewhere (it
+    took its port for another's, or binds IPv6), or, after a third of its time, has started other
+    processes (in which nothing binds for it). With a port of its own, while it listens there for
+    IPv6 alone.
     """
-    if instance.spec.listen != "handover":
+    spec = instance.spec
+    if spec.listen == "fd":
         await asyncio.Event().wait()
-    looks_elsewhere = 0
-    third = instance.started_at + instance.spec.start_timeout_seconds / 3
+    looks = 0
+    third = instance.started_at + spec.start_timeout_seconds / 3
     await asyncio.sleep(UNFIT_SECONDS)
     while not notify.is_bound.is_set():
         listening, processes = await asyncio.to_thread(look_at_tree, instance.pid or 0)
-        elsewhere = [place for place in listening if place[1] != instance.port]
-        looks_elsewhere = looks_elsewhere + 1 if elsewhere else 0
-        if looks_elsewhere == UNFIT_LOOKS or (processes > 1 and time.time() >= third):
+        if spec.listen == "port":
+            is_unfit = await asyncio.to_thread(_is_for_ipv6_alone, listening, instance.port)
+        else:
+            # With a socket of ours at the IPv4 address, one for IPv6 at the same port cannot take both.
+            is_unfit = any(port != instance.port or ":" in address for address, port in listening)
+            if processes > 1 and time.time() >= third:
+                return listening
+        looks = looks + 1 if is_unfit else 0
+        if looks == UNFIT_LOOKS:
             return listening
         await asyncio.sleep(UNFIT_PERIOD_SECONDS)
     await asyncio.Event().wait()
     raise AssertionError
+
+
+def _is_for_ipv6_alone(listening: list[tuple[str, int]], port: int) -> bool:
+    """Say whether a tree listens at a port, but a connection to 127.0.0.1 is refused there."""
+    addresses = [address for address, number in listening if number == port]
+    if not addresses or any(":" not in address for address in addresses):
+        return False
+    with socket.socket() as probe:  # `::` may take both, which only a connection shows
+        probe.settimeout(UNFIT_PERIOD_SECONDS)
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
 def may_be_the_handover(instance: ToolInstance) -> bool:

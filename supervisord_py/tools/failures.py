@@ -126,11 +126,29 @@ def not_bound(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
 ) -> errors.ReadinessTimeoutError:
     """Describe a start with the handed-over socket that the program does not take; `listening`: where its tree does."""
-    elsewhere = ", ".join(f"{address}:{number}" for address, number in listening if number != port)
+    elsewhere = ", ".join(
+        f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
+        for address, number in listening
+        if number != port or ":" in address
+    )
     why = f"it listens on {elsewhere}" if elsewhere else "it has started other processes"
     return errors.ReadinessTimeoutError(
         f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}{_last_line(stderr_tail)}",
         hint=PLAIN_PORT_HINT,
+        unit=spec.unit,
+        reason=Reason.READINESS_TIMEOUT.value,
+        stderr_tail=stderr_tail,
+    )
+
+
+def ipv6_alone(
+    spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
+) -> errors.ReadinessTimeoutError:
+    """Describe a start whose program listens at its port, but not for IPv4; `listening`: where its tree does."""
+    places = ", ".join(f"[{address}]:{number}" for address, number in listening if number == port)
+    return errors.ReadinessTimeoutError(
+        f"{spec.unit} is not ready: it listens on {places}, and not on 127.0.0.1:{port}{_last_line(stderr_tail)}",
+        hint="Let it bind 127.0.0.1, or both (`::` with IPV6_V6ONLY off).",
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         stderr_tail=stderr_tail,

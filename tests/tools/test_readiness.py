@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,12 @@ def asked(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("listen", ["handover", "port", "command"])
 @pytest.mark.parametrize("notifier", NOTIFIERS)
@@ -112,6 +121,33 @@ async def test_ready_1_has_the_question_asked_at_once(house: ToolHouse, monkeypa
     swallow = "server = ThreadingHTTPServer(('127.0.0.1', int(sys.argv[2])), Handler); lost = server.socket.accept();"
     write(house, f"{swallow} exec(NOTIFY); server.serve_forever()", start_timeout_seconds=60)
     await house.launcher.warm("tool")
+
+
+@pytest.mark.parametrize("listen", ["handover", "port"])
+@pytest.mark.parametrize("address", ["::", "::1"])
+async def test_program_that_listens_for_ipv6_alone_fails_before_its_time(
+    house: ToolHouse,
+    monkeypatch: pytest.MonkeyPatch,
+    require: Callable[[object, str], None],
+    listen: str,
+    address: str,
+) -> None:
+    require(has_ipv6(), "needs IPv6 on the loopback interface")
+    monkeypatch.setattr(driver, "UNFIT_SECONDS", 0.1)
+    monkeypatch.setattr(driver, "UNFIT_PERIOD_SECONDS", 0.1)
+    source = f"""
+class Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    def server_bind(self):
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "x", self.server_address[1]
+
+Server(("{address}", int(sys.argv[2])), Handler).serve_forever()
+"""
+    write(house, source, listen=listen, start_timeout_seconds=60)
+    with pytest.raises(ReadinessTimeoutError, match=rf"listens on \[{address}\]:\d+, and not on 127.0.0.1:\d+"):
+        await house.launcher.warm("tool")
 
 
 @pytest.mark.parametrize("listen", ["handover", "port"])
