@@ -27,6 +27,7 @@ _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 _BAD_ANSWER = (KeyError, json.JSONDecodeError)  # of a daemon of another version, perhaps
 _LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
 _SAMPLE = "lorenz-ode-solver"
+_MEMBER_LINES = 40  # of a text of several lines
 Decorator = Callable[[Any], Any]
 _MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
 
@@ -108,23 +109,44 @@ class Invocation:
             self.notice(none)
 
     def print_members(self, document: Document, **more: object) -> None:
-        """Write names and values of a document, and `more`, below each other; what is absent or nested is left out."""
-        facts: dict[str, str] = {}
-        for name, value in {**document, **more, "schema": None}.items():
-            noun, _, measure = name.rpartition("_")
-            if measure == "at" or name in _MOMENTS:
-                facts[name] = self.moment(value)
-            elif measure in {"seconds", "ms"}:
-                facts[noun] = output.duration(value / 1000 if value and measure == "ms" else value)
-            elif measure == "bytes":
-                facts[noun] = output.size(value)
-            elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-                facts[name] = ", ".join(value)
-            elif value and not isinstance(value, list | dict) and "\n" not in str(value):
-                facts[name] = value if isinstance(value, str) else json.dumps(value)
-        shown = {name: text for name, text in facts.items() if text not in ("", output.ABSENT)}
-        widest = max(map(len, shown), default=0)
-        self.print(*(f"{name:{widest}}  {output.clean(text)}" for name, text in shown.items()))
+        """Write names and values of a document, and `more`, below each other.
+
+        What is absent, empty or nested is left out. A text of several lines stands below its name, indented.
+        """
+        members = {**document, **more, "schema": None}
+        shown: dict[str, str] = {}
+        for name, value in members.items():
+            label, text = self._member(name, value, members)
+            if text not in ("", output.ABSENT):
+                shown[label] = text
+        one_line = [name for name, text in shown.items() if "\n" not in text]
+        widest = max(map(len, one_line), default=0)
+        for name, text in shown.items():
+            if name in one_line:
+                self.print(f"{name:{widest}}  {output.clean(text)}")
+            else:
+                self.print(name, *output.indented(text, _MEMBER_LINES))
+
+    def _member(self, name: str, value: object, members: Document) -> tuple[str, str]:
+        """Return the name and the text of one member; the text is empty where there is nothing to show."""
+        if value is None or isinstance(value, dict):
+            return name, ""
+        if isinstance(value, list):
+            is_flat = all(isinstance(one, str) for one in value)
+            return name, ", ".join(value) if is_flat else ""
+        if isinstance(value, str):
+            is_moment = name.endswith("_at") or name in _MOMENTS
+            return name, self.moment(value) if is_moment else value.rstrip()
+        noun, _, measure = name.rpartition("_")
+        # `stdout_bytes` must not take the place of `stdout`.
+        label = name if noun in members else noun
+        if measure == "seconds" and isinstance(value, int | float):
+            return label, output.duration(value)
+        if measure == "ms" and isinstance(value, int | float):
+            return label, output.duration(value / 1000)
+        if measure == "bytes" and isinstance(value, int | float):
+            return label, output.size(value)
+        return name, json.dumps(value)
 
     def print_degraded(self, daemon: Document) -> None:
         """Report on stderr what of a daemon works only in part, each with what repairs it."""

@@ -91,7 +91,7 @@ def took(execution: Document) -> str:
 
 
 def cost_of(execution: Document) -> str:
-    return f"${execution['cost']:.4f}" if execution.get("cost") else ""
+    return f"${execution['cost']:.4f}" if execution.get("cost") is not None else ""
 
 
 def sentence(execution: Document) -> str:

@@ -6,6 +6,7 @@ stdout carries the result and nothing else; everything else goes to stderr.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -139,9 +140,11 @@ def paint(text: str, style: str | None, *, on: bool) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return "0.4s", "12s", "3m20s", "2h05m", "4d03h"."""
+    """Return "19ms", "0.4s", "12s", "3m20s", "2h05m", "4d03h"."""
     if seconds is None:
         return ABSENT
+    if 0 < seconds < 0.1:
+        return f"{max(1, round(seconds * 1000))}ms"
     if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
     whole = max(0, int(seconds))
@@ -180,6 +183,16 @@ def clean(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " if letter in "\n\t\r" else "�" for letter in text)
 
 
+def indented(text: str, most: int) -> list[str]:
+    """Return the lines of a text for people, each by two columns to the right; of a long one the last `most`."""
+    lines = text.splitlines()
+    left_out = len(lines) - most
+    shown = [f"  {clean(line.expandtabs())}".rstrip() for line in lines[-most:]]
+    if left_out > 0:
+        return [f"  … {left_out} lines before these (--json shows them)", *shown]
+    return shown
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 _GAP = "  "
@@ -204,10 +217,11 @@ def cut(text: str, width: int) -> str:
 
 
 class Column(NamedTuple):
-    """A column: heading; the key of a row or a function of it, to a text or a Cell; what is absent or 0 is blank.
+    """A column: heading; the key of a row or a function of it, to a text, a number or a Cell; what is absent is blank.
 
     `rank`: the column of the highest is dropped first where there is no room, the first column never. `minimum`: cells
-    to which it may be cut before a column is dropped; None: it is not.
+    to which it may be cut before a column is dropped; None: it is not. `is_count`: it says how many, and is left out
+    where there is none in any row.
     """
 
     title: str
@@ -215,11 +229,17 @@ class Column(NamedTuple):
     rank: int = 0
     right: bool = False
     minimum: int | None = None
+    is_count: bool = False
 
     def cell(self, row: dict[str, Any]) -> Cell:
         value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
         text, style = value if isinstance(value, tuple) else (value, None)
-        return clean(str(text)) if text and text != ABSENT else "", style
+        if text is None or text == ABSENT:
+            return "", style
+        return clean(json.dumps(text) if isinstance(text, bool) else str(text)), style
+
+    def is_blank(self, text: str) -> bool:
+        return text == "" or (self.is_count and text == "0")
 
 
 def with_broken(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -239,7 +259,10 @@ def table(
     """
     lines: list[list[Cell]] = [[(column.title, "bold") for column in columns]]
     lines += [[column.cell(row) for column in columns] for row in rows]
-    shown_at = [at for at in range(len(columns)) if at == 0 or any(line[at][0] for line in lines[1:])]
+    shown_at = [0]
+    for at, column in enumerate(columns):
+        if at > 0 and not all(column.is_blank(line[at][0]) for line in lines[1:]):
+            shown_at.append(at)
     widths = {at: max(width_of(line[at][0]) for line in lines) for at in shown_at}
     if width is not None:
         _fit(columns, widths, width)

@@ -13,11 +13,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pxctl import output
 from pxctl.app import Invocation
 from pxctl.client import AWAY, Client, Document, Exit, Failure, query, usage
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 NDJSON = "application/x-ndjson"
 STREAMS = ("stdout", "stderr")
@@ -169,27 +172,114 @@ def pages(
             return
 
 
-def since_when(text: str | None) -> str | None:
-    """Return a time as the daemon reads it, RFC 3339 or an age; "today" and times without a zone are of here."""
+# -- moments that people name ------------------------------------------------------------------------------------------
+
+_TIME_FORMS = (
+    "10m, 1h30m, '2 hours ago', '1 month ago', 16:00, today, 'yesterday 23:00', 2026-01-31, 2026-01-31T12:00:00Z"
+)
+_SECONDS_OF_UNIT = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800.0),
+}
+_MONTHS_OF_UNIT = {
+    **dict.fromkeys(("mo", "month", "months"), 1),
+    **dict.fromkeys(("y", "yr", "yrs", "year", "years"), 12),
+}
+_AGE = re.compile(r"-?(?:(?:\d+(?:\.\d+)?|an?\b) *[a-z]+(?: *,? *(?:and +)?| +(?=ago)))+(?:ago)?")
+_AGE_PART = re.compile(r"(\d+(?:\.\d+)?|an?\b) *([a-z]+)")
+_DAY_WORD = re.compile(r"(today|yesterday)(?: +(?:at +)?(\d?\d:\d\d(?::\d\d)?))?")
+_CLOCK = re.compile(r"\d?\d:\d\d(?::\d\d)?")
+
+
+def since_when(text: str | None, option: str = "--since") -> str | None:
+    """Return the moment that a person names as RFC 3339 in UTC, None for None.
+
+    It is an age (`1h30m`, `2 weeks ago`; a month and a year go back in the calendar), a time of day (the last one), a
+    day, or an ISO 8601 time; without a zone it is of here. Raises Failure (usage): it is none of these.
+    """
     if text is None:
         return None
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, datetime
 
-    words, now = text.strip().lower(), datetime.now()
-    if found := re.fullmatch(r"((?:\d+(?:\.\d+)?[smhd])+)|(\d+(?:\.\d+)?) *([smhd])[a-z]*(?: +ago)?", words):
-        return found[1] or found[2] + found[3]
+    words = text.strip().lower()
+    now = datetime.now()
     try:
-        if words in {"today", "yesterday"}:
-            moment = datetime.combine(now.date() - timedelta(days=words == "yesterday"), datetime.min.time())
-        elif re.fullmatch(r"\d?\d:\d\d", words):
-            moment = datetime.fromisoformat(f"{now:%Y-%m-%d} {words:0>5}")
-            moment -= timedelta(days=moment > now)
+        if words == "now":
+            moment = now
+        elif _AGE.fullmatch(words):
+            moment = _before(now, words)
+        elif named := _DAY_WORD.fullmatch(words):
+            moment = _on_day(now, named[1], named[2] or "00:00")
+        elif _CLOCK.fullmatch(words):
+            moment = _on_day(now, "today", words)
+            if moment > now:
+                moment = _on_day(now, "yesterday", words)
+        elif words.isdigit():
+            # `90` may be seconds, minutes or a year, and Python reads eight digits as a date.
+            raise _UnknownTimeError("a number needs a unit, as in 10m or 2h")
         else:
-            moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        forms = "10m, '2 hours ago', 16:00, today, yesterday, 2026-01-31, 2026-01-31T12:00:00Z"
-        raise usage(f"--since {text!r} is no time", f"it takes {forms}") from error
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            moment = _iso_time(text.strip())
+        return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError) as error:
+        reason = str(error) if isinstance(error, _UnknownTimeError) else "it is no time"
+        raise usage(f"{option} {text!r}: {reason}", f"it takes {_TIME_FORMS}") from error
+
+
+class _UnknownTimeError(ValueError):
+    """Why a text is no time, in words for the person who wrote it."""
+
+
+def _before(now: datetime, words: str) -> datetime:
+    """Return the moment that is so long ago. Raises ValueError, OverflowError."""
+    from datetime import timedelta
+
+    moment = now
+    for amount, unit in _AGE_PART.findall(words):
+        if unit == "ago":
+            continue
+        count = 1.0 if amount.startswith("a") else float(amount)
+        if unit in _SECONDS_OF_UNIT:
+            moment -= timedelta(seconds=count * _SECONDS_OF_UNIT[unit])
+        elif unit in _MONTHS_OF_UNIT and count.is_integer():
+            moment = _months_before(moment, int(count) * _MONTHS_OF_UNIT[unit])
+        elif unit in _MONTHS_OF_UNIT:
+            raise _UnknownTimeError(f"a part of a {unit.removesuffix('s')} has no fixed length; use days")
+        else:
+            raise _UnknownTimeError(f"{unit!r} is no unit of time; use s, m, h, d, w, months or years")
+    return moment
+
+
+def _months_before(moment: datetime, months: int) -> datetime:
+    """Go back in the calendar; where the month is shorter, to its last day."""
+    from calendar import monthrange
+
+    year, month = divmod(moment.year * 12 + moment.month - 1 - months, 12)
+    if year < 1:
+        raise _UnknownTimeError("it is before the year 1")
+    last_day = monthrange(year, month + 1)[1]
+    return moment.replace(year=year, month=month + 1, day=min(moment.day, last_day))
+
+
+def _on_day(now: datetime, day: str, clock: str) -> datetime:
+    """Return a time of day of today or yesterday. Raises ValueError: there is no such time."""
+    from datetime import datetime, timedelta
+
+    date = now.date()
+    if day == "yesterday":
+        date -= timedelta(days=1)
+    padded = clock if clock[2:3] == ":" else f"0{clock}"
+    return datetime.fromisoformat(f"{date} {padded}")
+
+
+def _iso_time(text: str) -> datetime:
+    from datetime import datetime
+
+    if not re.match(r"\d{4}-\d\d-\d\d", text):
+        raise ValueError(text)  # Python also reads weeks and numbers without hyphens, which few people mean
+    return datetime.fromisoformat(text)
 
 
 # -- shown ------------------------------------------------------------------------------------------------------------

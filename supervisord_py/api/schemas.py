@@ -22,7 +22,8 @@ from supervisord_py.kernels.session import BackendName
 B = TypeVar("B")
 LONGEST = 2**63 - 1
 _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+_AGE = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?[smhdw])+", re.ASCII)
+_AGE_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 _SHOWN = 80
 
 # A path has at most 4,096 bytes (PATH_MAX of Linux), and no name that is used here is longer.
@@ -33,7 +34,7 @@ MOST_LINES = 200_000  # of a script
 Seconds = Annotated[float, Meta(ge=0, le=7 * 86400)]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
 PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024)]
-Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m")]
+Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m or 1h30m")]
 Count = Annotated[int, Meta(ge=0, le=50)]
 KeepAlive = Annotated[float, Meta(ge=-1, le=1e9)]
 Stream = Literal["stdout", "stderr"]
@@ -142,13 +143,14 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
     """Return the Unix time of an RFC 3339 time (or UTC) or of an age. Raises BadRequestError: it is neither."""
     if text is None:
         return None
-    if age := _AGE.fullmatch(text):
-        return max(0.0, now - float(age[1]) * _AGE_UNITS[age[2]])
+    if _AGE.fullmatch(text):
+        age = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
+        return max(0.0, now - age)
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        wanted = "must be an RFC 3339 time (2026-01-31T12:00:00Z) or an age (90s, 10m, 2h, 2d)"
+        wanted = "must be an RFC 3339 time (2026-01-31T12:00:00Z) or an age (90s, 10m, 1h30m, 2d)"
         raise refuse_value(name, text, wanted) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -59,13 +60,50 @@ def test_list_and_status_tell_warnings_and_how_the_last_run_ended(px: Px, daemon
     assert px("pipe", "list").err == "no pipes yet; add one: pxctl pipe add example:disk-digest\n"
 
 
+def test_show_prints_zeros_and_falsehoods_and_texts_of_several_lines(px: Px, daemon: FakeDaemon) -> None:
+    why = "exit code 3: first line\nsecond \x1b[2Jline"
+    told = {"exit_code": 0, "truncated": False, "cost": 0.0, "queue_wait_ms": 0, "lost_bytes": 0, "retry_of": None}
+    long = "".join(f"line {number}\n" for number in range(50))
+    row = execution(12, "failed", error_message=why, stdout="done\n", stdout_bytes=5, stderr=long, plan={}, **told)
+    daemon.on(ONE, document(row), document(row | {"stdout": "done"}))
+    ended, again = px("pipe", "show", "12"), px("pipe", "show", "12")
+    assert ended.text == again.text, "a newline at the end of a text changes nothing"
+    names = dict(line.split(maxsplit=1) for line in ended.lines if not line.startswith(" ") and " " in line)
+    wanted = {"exit_code": "0", "truncated": "false", "cost": "$0.0000", "queue_wait": "0s", "lost": "0B"}
+    assert names.items() >= {**wanted, "stdout": "done", "stdout_bytes": "5B"}.items()
+    assert "error_message\n  exit code 3: first line\n  second �[2Jline\n" in ended.text
+    assert "stderr\n  … 10 lines before these (--json shows them)\n  line 10\n" in ended.text
+    assert ("  line 49" in ended.lines, "retry_of" in names) == (True, False)
+
+
+def test_tables_show_a_zero_beside_other_numbers_and_leave_out_a_count_of_none(px: Px, daemon: FakeDaemon) -> None:
+    two = [pipe("a", queued=0, consecutive_failures=0), pipe("b", queued=3, consecutive_failures=0)]
+    daemon.on("GET /api/pipes", document({"schema": "px.pipes/1", "pipes": two}))
+    heading, *rows = px("pipe", "list").lines
+    assert ("QUEUED" in heading, "FAILURES" in heading) == (True, False)
+    assert [row.split()[-1] for row in rows] == ["0", "3"]
+
+
+def test_runs_of_two_pipes_at_once_are_refused(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LIST, listed())
+    ended = px("pipe", "runs", "digest", "--pipe", "nonesuch")
+    assert (ended.code, "two pipes are named, 'digest' and 'nonesuch'" in ended.err) == (2, True)
+    for words in (["digest"], ["--pipe", "digest"], ["digest", "--pipe", "digest"]):
+        assert px("pipe", "runs", *words).code == 0
+    assert [request.query for request in daemon.seen] == [[], [], []]
+
+
 def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
     failed = execution(8, "failed", error_type="crash", error_message="exit code 3", retry_of=7, tokens=12)
     daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8)).on(LIST, listed())
     ended = px("pipe", "runs", "--status", "failed", "--status", "completed", "--since", "2h", "-n", "2")
     assert [line.split()[0] for line in ended.lines] == ["ID", "9", "8"]
     assert ("exit code 3" in ended.text, ended.err) == (True, "… more: --cursor 8\n")
-    assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "2")]
+    asked = daemon.seen[0].query
+    assert asked[2][0] == "since"
+    ago = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(asked.pop(2)[1])
+    assert dt.timedelta(hours=2) <= ago < dt.timedelta(hours=2, minutes=2)
+    assert asked == [("status", "failed"), ("status", "completed"), ("limit", "2")]
     assert px("pipe", "runs", "--pipe", "digest").err == "no such executions\n"
 
 

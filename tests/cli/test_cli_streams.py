@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +38,71 @@ def test_timestamps_begin_lines_not_pieces_and_what_was_lost_is_told_on_stderr(p
     assert ended.err == "pxctl: 512 bytes of output were lost here\n"
 
 
-SAID = {
-    "1h30m": "1h30m", "2 hours ago": "2h", "3 days": "3d", "2026-01-31T12:00:00Z": "2026-01-31T12:00:00Z",
-    "2026-01-31 12:00": "2026-01-31T03:00:00Z", "0:00": "today", "today": "today", "yesterday": "yesterday",
+AT = dt.datetime(2026, 3, 31, 10, 30)  # in Tokyo, nine hours before UTC
+MOMENTS = {
+    # Ages: each unit in each of its words, several parts, and what people write around them.
+    "90s": "2026-03-31T01:28:30", "90 sec": "2026-03-31T01:28:30", "5 secs": "2026-03-31T01:29:55",
+    "1 second ago": "2026-03-31T01:29:59", "10m": "2026-03-31T01:20:00", "10 min ago": "2026-03-31T01:20:00",
+    "2 mins": "2026-03-31T01:28:00", "a minute ago": "2026-03-31T01:29:00", "an hour ago": "2026-03-31T00:30:00",
+    "2h": "2026-03-30T23:30:00", "2 hrs ago": "2026-03-30T23:30:00", "2 Hours Ago": "2026-03-30T23:30:00",
+    "3 days": "2026-03-28T01:30:00", "1d": "2026-03-30T01:30:00", "2w": "2026-03-17T01:30:00",
+    "2 weeks ago": "2026-03-17T01:30:00", "1h30m": "2026-03-31T00:00:00", "1h30m ago": "2026-03-31T00:00:00",
+    "1h 30m": "2026-03-31T00:00:00", "1 hour, 30 minutes ago": "2026-03-31T00:00:00",
+    "1 day and 2 hours ago": "2026-03-29T23:30:00", "1.5h": "2026-03-31T00:00:00", "-1h": "2026-03-31T00:30:00",
+    # The calendar: March has a 31st, February has none.
+    "1 month ago": "2026-02-28T01:30:00", "2 months ago": "2026-01-31T01:30:00", "1 month": "2026-02-28T01:30:00",
+    "1 year ago": "2025-03-31T01:30:00", "2y": "2024-03-31T01:30:00", "14mo": "2025-01-31T01:30:00",
+    # Days and times of day: the last one that there was.
+    "now": "2026-03-31T01:30:00", "today": "2026-03-30T15:00:00", "Yesterday": "2026-03-29T15:00:00",
+    "yesterday 23:00": "2026-03-30T14:00:00", "today at 9:15": "2026-03-31T00:15:00", "0:00": "2026-03-30T15:00:00",
+    "10:29": "2026-03-31T01:29:00", "16:00": "2026-03-30T07:00:00", "16:00:05": "2026-03-30T07:00:05",
+    "2026-01-31": "2026-01-30T15:00:00", "2026-01-31 12:00": "2026-01-31T03:00:00",
+    "2026-01-31T12:00:00Z": "2026-01-31T12:00:00", "2026-01-31T12:00:00+02:00": "2026-01-31T10:00:00",
 }  # fmt: skip
+REFUSED = (
+    "3 moons ago", "1 dog ago", "1h30", "90", "20260131", "2026", "1.5 months ago", "25:00", "yesterday 25:00",
+    "2026-W05", "10x", "m", "ago", "", "last night", "2026-13-01", "9999999 years ago", "99999999999999 days ago",
+    "1h ago ago",
+)  # fmt: skip
 
 
-def test_since_is_understood_as_people_say_it_and_nonsense_is_answered_with_all_forms(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class _FixedTime(dt.datetime):
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> _FixedTime:
+        return cls(*AT.timetuple()[:6])
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine in Tokyo, at half past ten on the last of March."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setattr(dt, "datetime", _FixedTime)
     time.tzset()
-    midnight = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=9)).replace(hour=0) - dt.timedelta(hours=9)
-    days = {"today": f"{midnight:%Y-%m-%d}T15:00:00Z", "yesterday": f"{midnight - dt.timedelta(1):%Y-%m-%d}T15:00:00Z"}
-    try:
-        found = {words: streams.since_when(words) for words in SAID}
-        with pytest.raises(Failure, match="25:00") as caught:
-            streams.since_when("25:00")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-    assert found == {words: days.get(meant, meant) for words, meant in SAID.items()}
-    assert "it takes 10m, '2 hours ago', 16:00, today" in str(caught.value.hint)
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_every_way_to_name_a_moment_means_the_right_one() -> None:
+    found = {words: streams.since_when(words) for words in MOMENTS}
+    assert found == {words: f"{moment}.000Z" for words, moment in MOMENTS.items()}
+    assert streams.since_when(None) is None
+
+
+@pytest.mark.usefixtures("tokyo")
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_names_no_moment_is_refused_with_all_forms(words: str) -> None:
+    with pytest.raises(Failure) as caught:
+        streams.since_when(words, "--until")
+    assert caught.value.exit_code == 2
+    assert str(caught.value).startswith(f"--until {words!r}: ")
+    assert "it takes 10m, 1h30m, '2 hours ago', '1 month ago', 16:00, today" in str(caught.value.hint)
+
+
+def test_an_unknown_unit_of_time_is_named() -> None:
+    with pytest.raises(Failure, match="'moons' is no unit of time; use s, m, h, d, w, months or years"):
+        streams.since_when("3 moons ago")
 
 
 def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:

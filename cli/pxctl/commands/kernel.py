@@ -55,7 +55,7 @@ _COLUMNS = [
     Column("ID", "id", minimum=12),
     state_column(),
     Column("PID", "pid", 5, right=True),
-    Column("QUEUED", "queued", 4, right=True),
+    Column("QUEUED", "queued", 4, right=True, is_count=True),
     Column("MEMORY", lambda one: size(one.get("rss_bytes")), 3, right=True),
     Column("LAST USED", lambda one: ago(one.get("last_used")), 2),
     Column("CWD", "cwd", 6, minimum=12),

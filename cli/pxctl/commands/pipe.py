@@ -36,8 +36,8 @@ _COLUMNS = [
     Column("NEXT RUN", lambda pipe: ago(pipe.get("next_run")), 2),
     Column("LAST RUN", lambda pipe: ago(pipe.get("last_run")), 5),
     state_column("last_status", "LAST STATUS", 3),
-    Column("QUEUED", "queued", 8, right=True),
-    Column("FAILURES", lambda pipe: (pipe.get("consecutive_failures"), "red"), 7, right=True),
+    Column("QUEUED", "queued", 8, right=True, is_count=True),
+    Column("FAILURES", lambda pipe: (pipe.get("consecutive_failures"), "red"), 7, right=True, is_count=True),
     Column("REMARK", _remark, 6, minimum=12),
 ]
 
@@ -208,7 +208,7 @@ _RUN_COLUMNS = [
     Column("TRIGGER", "trigger", 6),
     Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
     Column("TOOK", executions.took, 4, right=True),
-    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
+    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") is not None else "", 7, right=True),
     Column("COST", executions.cost_of, 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", "retry_of", 10, right=True),
@@ -357,7 +357,10 @@ def list_runs(
 
     $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
     """
-    named = name or asked.pop("pipe")
+    named = asked.pop("pipe")
+    if name and named and name != named:
+        raise usage(f"two pipes are named, {name!r} and {named!r}", f"pxctl pipe runs {name}")
+    named = name or named
     target = route("pipe", named, "executions") if named else "/api/executions"
     filters = [("status", status) for status in statuses]
     answer = invocation.client().get(query(target, [*filters, ("since", since_when(since)), *asked.items()]))
