@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 NDJSON = "application/x-ndjson"
+OnHead = Callable[[Mapping[str, str]], None]
 STREAMS = ("stdout", "stderr")
 _AWAY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _SLICE_SECONDS = 300.0
 _PAGE_BYTES = 1024 * 1024
+_ALL = 1_000_000_000  # more events than are ever kept
 
 
 # -- a daemon that is away ---------------------------------------------------------------------------------------------
@@ -76,15 +78,24 @@ class Patience:
 # -- followed ---------------------------------------------------------------------------------------------------------
 
 
-def stream(client: Client, method: str, target: str, **request: Any) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event of an NDJSON answer; raises the problem that it ends with."""
+def stream(
+    client: Client, method: str, target: str, *, on_head: OnHead | None = None, **request: Any
+) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer; raises the problem that it ends with.
+
+    `on_head` is called with the answer's fields, in lower case, before its first line.
+    """
     fields = {**request.pop("fields", {}), "Accept": NDJSON}
     with client.open(method, target, fields=fields, **request) as exchange:
+        if on_head is not None:
+            on_head(exchange.fields)
         for line in exchange.lines():
             yield line, json.loads(line)
 
 
-def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator[tuple[bytes, Document]]:
+def events_of(
+    client: Client, target: str, asked: dict[str, object], on_head: OnHead | None = None
+) -> Iterator[tuple[bytes, Document]]:
     """Yield line and event of an NDJSON answer to the parameters `asked`; unless `follow` is false, for ever.
 
     After a loss it goes on behind the last event, at the position, number or mark that this one names. Raises Failure
@@ -94,15 +105,16 @@ def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator
     patience, seen = Patience(), dict[str, str]()
     while True:
         try:
-            timeout = None if is_endless else _READ_SECONDS
-            for line, event in stream(client, "GET", query(target, asked.items()), timeout=timeout, fields=seen):
+            request: dict[str, Any] = {"timeout": None if is_endless else _READ_SECONDS, "fields": seen}
+            for line, event in stream(client, "GET", _question(target, asked), on_head=on_head, **request):
                 patience.met()
                 if "seen" in event:
                     seen = {"Last-Event-ID": event["seen"]}
                 elif "next_position" in event:
                     asked |= {"cursor": event["next_position"], "lines": None, "since": None}
                 elif "id" in event:
-                    asked |= {"after": event["id"], "limit": None}
+                    rest = None if is_endless else _ALL
+                    asked |= {"after": event["id"], "limit": rest, "since": None}
                 yield line, event
             if not is_endless:
                 return
@@ -113,6 +125,14 @@ def events_of(client: Client, target: str, asked: dict[str, object]) -> Iterator
                 patience.bear(failure)
             else:
                 patience.bear_cut(failure)
+
+
+def _question(target: str, asked: dict[str, object]) -> str:
+    """Return path and query; what is given several times is a tuple."""
+    items: list[tuple[str, object]] = []
+    for name, value in asked.items():
+        items += [(name, each) for each in value] if isinstance(value, tuple) else [(name, value)]
+    return query(target, items)
 
 
 def ask_until(client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0) -> Document:

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Annotated, Any, NamedTuple
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, feed, frame, rfc3339, said
-from supervisord_py.api.units import unit_named
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.api.units import is_glob, resolve, resolve_one, unit_named, units_named
+from supervisord_py.config.documents import nearest
+from supervisord_py.errors import BadRequestError, InvalidInputError, UnknownUnitError
 from supervisord_py.ledger.pipes import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.events import Event, EventGap
+from supervisord_py.process.event_words import FAILED, WORDS, EventFilter, words_named
+from supervisord_py.process.events import Event, EventRange, EventStream, Item
 from supervisord_py.process.logs import Chunk, Cursor, LogReader, Output, Stream
 
 _LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
 _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within this time
 _DEFAULT_EVENTS = 1000
+_KINDS = frozenset({"tool", "kernel", "pipe"})
+_DAEMON = "pxd"  # what stands for the daemon itself where units are named
+_MILLISECOND = 0.001
+_PIECE_BYTES = 64 * 1024
 
 
 async def unit_logs(
@@ -148,42 +154,139 @@ async def events(
     call: ApiCall,
     *,
     follow: bool = False,
-    unit: str | None = None,
+    unit: tuple[str, ...] = (),
+    event: tuple[str, ...] = (),
+    failed: bool = False,
+    since: s.Moment | None = None,
+    until: s.Moment | None = None,
     after: s.Position | None = None,
-    limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None,
+    before: s.Position | None = None,
+    limit: Annotated[int, Meta(ge=1, le=s.LONGEST)] | None = None,
 ) -> web.StreamResponse:
-    """Answer with past events, and with `follow` go on with those to come."""
+    """Answer with past events, and with `follow` go on with those to come.
+
+    Without `since`, `after` and `limit` it is the newest 1,000. X-Complete says whether there are others.
+    """
     stream = call.context.events
-    if unit is not None:
-        try:
-            unit = unit_named(call, unit).unit
-        except UnknownUnitError:
-            if ":" not in unit:  # one that is gone from the catalog still has a past under its full name
-                raise
     after = s.last_id(call.request.headers) if after is None else after
-    media = choose(call, NDJSON, SSE)
-
-    def framed(item: Event | EventGap) -> bytes:
-        if isinstance(item, Event):
-            return frame(media, item.document(), identifier=item.id, event=item.event)
-        return frame(media, item.document(), event="gap")
-
-    known, most = stream.last_id, limit or _DEFAULT_EVENTS
-    past: list[Event] = []
-    if after is None and (limit or not follow):
-        past = await stream.latest(unit=unit, limit=most)
-        after = past[-1].id if past else known
-    elif after is not None and not follow:
-        past = await stream.history(after, unit=unit, limit=most)
-    body = b"".join(map(framed, past))
-    if not follow:
-        return web.Response(body=body, content_type=media, headers={"Cache-Control": "no-store"})
-    news = stream.subscribe(after, unit=unit)  # before the head goes out: no hole in between
-
-    async def told() -> AsyncGenerator[bytes, None]:
-        yield body
-        async for item in news:
-            yield framed(item)
-
+    if follow and (until is not None or before is not None):
+        raise BadRequestError("What is followed has no end.", hint="leave out follow, or until and before")
+    names, globs = await _named_units(call, unit, follow=follow)
+    wanted = structs.replace(_wanted_events(event, failed, since, until), units=names, unit_globs=globs)
+    news = stream.subscribe(wanted=wanted)  # before anything is read: no hole in between
     async with aclosing(news):
-        return await feed(call, media, told(), endless=True)
+        ids = await _range_of_events(
+            stream, wanted, follow=follow, has_since=since is not None, after=after, before=before, limit=limit
+        )
+        media = choose(call, NDJSON, SSE)
+        past = stream.between(ids, wanted)
+        frames = _event_frames(media, past, news if follow else None)
+        complete = {} if follow else {"X-Complete": str(ids.is_complete).lower()}
+        return await feed(call, media, frames, endless=follow, headers=complete)
+
+
+def _wanted_events(words: Sequence[str], failed: bool, since: str | None, until: str | None) -> EventFilter:
+    """Read which events are asked for, of whatever unit. Raises InvalidInputError: no event has such a word."""
+    meant, unknown = words_named(words)
+    if unknown is not None:
+        near = nearest(unknown, WORDS)
+        hint = f"did you mean {near!r}?" if near else "see: EVENTS in pxctl(1)"
+        raise InvalidInputError.at("/event", f"no event is called {unknown!r}", hint)
+    now = time.time()
+    last = s.moment_of("until", until, now)
+    return EventFilter(
+        words=meant if words else None,
+        journals=FAILED if failed else (),
+        since=s.moment_of("since", since, now),
+        # Times are shown to the millisecond, and the one that is shown is to count.
+        until=None if last is None else last + _MILLISECOND,
+    )
+
+
+async def _named_units(
+    call: ApiCall, patterns: Sequence[str], *, follow: bool
+) -> tuple[frozenset[str | None], tuple[str, ...]]:
+    """Return full names and globs of them; None is the daemon itself.
+
+    Raises UnknownUnitError: no unit of the present or of the past is called so; AmbiguousNameError: several are.
+    """
+    names: set[str | None] = set()
+    globs: list[str] = []
+    for pattern in patterns:
+        if is_glob(pattern) and not await _is_exact(call, pattern):
+            # A unit that comes later fits it as well.
+            globs.append(pattern if ":" in pattern else f"*:{pattern}")
+            continue
+        try:
+            names.add(unit_named(call, pattern).unit)
+        except UnknownUnitError:
+            if pattern == _DAEMON:
+                names.add(None)
+            elif follow and pattern.partition(":")[0] in _KINDS:
+                names.add(pattern)  # one that is still to come
+            else:
+                # One that is gone from the catalog still has a past.
+                names.add(resolve_one(pattern, await call.context.events.units()))
+    return frozenset(names), tuple(globs)
+
+
+async def _is_exact(call: ApiCall, pattern: str) -> bool:
+    """Say whether a pattern is a name with a bracket in it. Raises UnknownUnitError: nothing is called so or fits."""
+    try:
+        views = units_named(call, [pattern])
+    except UnknownUnitError:
+        resolve([pattern], await call.context.events.units())
+        return False
+    return any(pattern in (view.unit, view.name) for view in views)
+
+
+async def _range_of_events(
+    stream: EventStream,
+    wanted: EventFilter,
+    *,
+    follow: bool,
+    has_since: bool,
+    after: int | None,
+    before: int | None,
+    limit: int | None,
+) -> EventRange:
+    """Return which past events are asked for, by their ids."""
+    if after is not None:
+        if follow:
+            return EventRange(min(after, stream.last_id), stream.last_id, is_complete=True)
+        return await stream.oldest(after, limit or _DEFAULT_EVENTS, wanted)
+    if limit is not None:
+        return await stream.newest(limit, wanted, before)
+    if has_since:
+        upto = stream.last_id if before is None else before - 1
+        return EventRange(0, upto, is_complete=True)
+    if follow:
+        return EventRange(stream.last_id, stream.last_id, is_complete=True)
+    return await stream.newest(_DEFAULT_EVENTS, wanted, before)
+
+
+async def _event_frames(
+    media: str, past: AsyncGenerator[Item, None], news: AsyncGenerator[Item, None] | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield what was, then what comes. The past is told in pieces of many events: each piece is a write."""
+    piece = bytearray()
+    last_id = 0
+    async with aclosing(past):
+        async for item in past:
+            piece += _event_frame(media, item)
+            last_id = item.id if isinstance(item, Event) else last_id
+            if len(piece) >= _PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+    yield bytes(piece)
+    if news is not None:
+        async for item in news:
+            # What came while the past was read is in both.
+            if not isinstance(item, Event) or item.id > last_id:
+                yield _event_frame(media, item)
+
+
+def _event_frame(media: str, item: Item) -> bytes:
+    if isinstance(item, Event):
+        return frame(media, item.document(), identifier=item.id, event=item.event)
+    return frame(media, item.document(), event="gap")

@@ -15,7 +15,8 @@ from supervisord_py.api.streams import pick, until_closing
 from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 from supervisord_py.ledger import instances
-from supervisord_py.process.events import Event, chain
+from supervisord_py.process.event_words import NOT_RUNS, EventFilter
+from supervisord_py.process.events import Event, chain, last_death
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason
 
@@ -185,9 +186,17 @@ async def why(call: ApiCall) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
-    pivot = _pivot(view, await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK))
-    led_to_it = [] if pivot is None else await chain(ledger, pivot)
+    # A pipe's runs are its life; a tool's are so many that they would hide its life.
+    journals = () if view.kind == "pipe" else NOT_RUNS
+    wanted = EventFilter(journals=journals)
+    pivot = _pivot(view, await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted))
+    death = await last_death(ledger, view.unit)
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
+    if pivot is not None and instance is not None and pivot.instance is not None:
+        # The newest event that is kept may be the death of an earlier life, which led to nothing that is so now.
+        is_of_earlier_life = pivot.instance != instance.key and pivot.time < instance.started_at
+        pivot = None if is_of_earlier_life and view.kind != "pipe" else pivot
+    led_to_it = [] if pivot is None else await chain(ledger, pivot)
     reason = view.reason
     if reason is None and view.state not in _UP:
         own = None if view.kind == "pipe" or instance is None else instance.reason
@@ -200,6 +209,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
         "reason": reason,
         "summary": summary,
         "chain": [row.document() for row in led_to_it],
+        "last_death": None if death is None else death.document(),
         "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
         "stderr_tail": await _stderr_tail(call, view.unit, instance),
         "next_step": step,

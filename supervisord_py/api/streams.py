@@ -10,8 +10,9 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -96,6 +97,7 @@ async def feed(
     *,
     closing: asyncio.Event | None = None,
     endless: bool = False,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> web.StreamResponse:
     """Answer with what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life.
 
@@ -114,7 +116,7 @@ async def feed(
     config, transport = call.context.config, call.request.transport
     if transport is not None:
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
-    response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
     response.content_type = media
     if media == SSE:
         response.charset = "utf-8"

@@ -60,6 +60,16 @@ class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     total_bytes: Annotated[int, Meta(ge=512 * KIB)] = 64 * MIB  # beyond it the oldest eighth goes
 
 
+class HistorySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[history]`: how much of what happened is kept. The last death of a unit is kept in any case."""
+
+    runs_rows: PositiveCount = 100_000  # events of runs and executions that went well
+    runs_days: PositiveSeconds = 90.0  # days after which they are forgotten
+    # Of each of three kinds: starts and planned ends; failures; failed runs and executions.
+    events_rows: PositiveCount = 100_000
+    events_days: PositiveSeconds = 90.0  # days after which they are forgotten
+
+
 class ToolsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tools]`: warm tools. A tool's own `tool.json` wins where it says something."""
 
@@ -142,6 +152,7 @@ class ApiSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     daemon: DaemonSettings = DaemonSettings()
     logs: LogsSettings = LogsSettings()
+    history: HistorySettings = HistorySettings()
     tools: ToolsSettings = ToolsSettings()
     kernels: KernelsSettings = KernelsSettings()
     pipes: PipesSettings = PipesSettings()

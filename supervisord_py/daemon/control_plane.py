@@ -38,12 +38,13 @@ from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.kept import highest_number
+from supervisord_py.ledger.schema import LIMITS
 from supervisord_py.ledger.schema import inspect as inspect_ledger
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process import clock, program
-from supervisord_py.process.events import EventStream
+from supervisord_py.process.events import EventStream, lasting_rows, limits_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Catalog
@@ -109,6 +110,7 @@ class ControlPlane:
         self.wish = Shutdown.NONE  # the strongest so far: signals, the API and the keeper all have some
         self.stopping = False
         self.reload_wanted = asyncio.Event()
+        self._limits_changed = asyncio.Event()  # of the history: what is beyond them is to go now
         self._ending = asyncio.Event()
         self._keeper_lost = asyncio.Event()
         self._started_at = started_at
@@ -316,15 +318,20 @@ class ControlPlane:
 
     async def _prune(self) -> NoReturn:
         """Forget old rows, now and then. A ledger in trouble is left alone until the next time."""
-        await asyncio.sleep(FIRST_PRUNE_SECONDS)
+        wait_seconds = FIRST_PRUNE_SECONDS
         while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._limits_changed.wait()
+            self._limits_changed.clear()
+            wait_seconds = PRUNE_SECONDS
             try:
-                rows = await self.ledger.prune(time.time())
+                limits = LIMITS | limits_of(self.loaded.settings.history)
+                rows = await self.ledger.prune(time.time(), limits, lasting=await lasting_rows(self.ledger))
                 await self.launcher.forget_removed()
                 _log.debug("pruned", rows=rows, executions=await self.pipes.prune())
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
-            await asyncio.sleep(PRUNE_SECONDS)
 
     def dump(self) -> None:
         children = [f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()]
@@ -350,6 +357,8 @@ class ControlPlane:
         self.launcher.reconfigure(self._tools_config())
         self.kernels.reconfigure(self._kernels_config())
         self.pipes.reconfigure(self._pipes_config())
+        if new.history != old.history:
+            self._limits_changed.set()
         await self.launcher.refresh()
         set_level(loaded.settings.daemon.log_level)
         self.events.publish("reloaded")

@@ -121,7 +121,7 @@ def recall_valid(folder: Path) -> Loaded | None:
 def restart_needed(key: str) -> str | None:
     """Return the command that puts a changed setting in force, or None when a reload does."""
     section, at_once = key.split(".", 1)[0], {"daemon.log_level", "daemon.zygotes"}
-    if key in at_once or (section in {"tools", "kernels", "pipes"} and key != "tools.max_body_bytes"):
+    if key in at_once or (section in {"history", "tools", "kernels", "pipes"} and key != "tools.max_body_bytes"):
         return None
     # The keeper was told at its birth.
     return "pxctl daemon restart --all" if section in {"daemon", "logs"} else "pxctl daemon restart"

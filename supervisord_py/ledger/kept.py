@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from supervisord_py.ledger.schema import readable_rows
+from supervisord_py.ledger.schema import EVENT_TABLES, readable_rows
 
 VERSION = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -113,7 +113,6 @@ _PIPES = """SELECT pipe_name, enabled, enabled_file FROM pipe_scheduler_state WH
     ORDER BY pipe_name"""
 _UNPINNED = "SELECT unit FROM unit_state WHERE instr(facts, '\"unpinned\":true') > 0 ORDER BY unit"
 _LAST_EXECUTION = "SELECT coalesce(max(id), 0) FROM pipe_executions"
-_LAST_EVENT = "SELECT coalesce(max(id), 0) FROM events"
 
 
 def last_execution(connection: sqlite3.Connection) -> int:
@@ -121,7 +120,19 @@ def last_execution(connection: sqlite3.Connection) -> int:
 
 
 def last_event(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(_LAST_EVENT).fetchone()[0])
+    """Return the greatest id of an event, 0 where there is none."""
+    return max(_last_of(connection, table) for table in EVENT_TABLES)
+
+
+def _last_of(connection: sqlite3.Connection, table: str) -> int:
+    sql = f"SELECT coalesce(max(id), 0) FROM {table}"  # noqa: S608  # our own words
+    return int(connection.execute(sql).fetchone()[0])
+
+
+def _last_event_of_any_version(connection: sqlite3.Connection) -> int:
+    """Do the same in a ledger that may be older: it has fewer tables of events."""
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return max(_last_of(connection, table) for table in EVENT_TABLES if table in there or table == "events")
 
 
 def _named_rows(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
@@ -208,7 +219,7 @@ def salvage(moved: Path) -> tuple[Kept, bool]:
     except sqlite3.Error:
         return kept, False
     questions = {
-        "executions": last_execution, "events": last_event, "pins": _read_pins, "pipes": _read_pipes,
+        "executions": last_execution, "events": _last_event_of_any_version, "pins": _read_pins, "pipes": _read_pipes,
         "unpinned": _read_unpinned,
     }  # fmt: skip
     with contextlib.closing(connection):

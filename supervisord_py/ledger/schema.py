@@ -115,8 +115,45 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX instances_interrupted ON instances (ended_at) WHERE reason = 'interrupted'",
         "CREATE INDEX idempotency_open ON idempotency (key) WHERE status IS NULL",
     ),
+    # What happens often has a table, and limits, of its own: it must not push out what is rare.
+    (
+        """CREATE TABLE run_events (
+            id INTEGER PRIMARY KEY, time REAL NOT NULL, unit TEXT, event TEXT NOT NULL, reason TEXT, instance TEXT,
+            cause INTEGER, facts TEXT NOT NULL) STRICT""",
+        "CREATE INDEX run_events_unit ON run_events (unit, id)",
+        """CREATE TABLE failure_events (
+            id INTEGER PRIMARY KEY, time REAL NOT NULL, unit TEXT, event TEXT NOT NULL, reason TEXT, instance TEXT,
+            cause INTEGER, facts TEXT NOT NULL) STRICT""",
+        "CREATE INDEX failure_events_unit ON failure_events (unit, id)",
+        """CREATE TABLE failed_run_events (
+            id INTEGER PRIMARY KEY, time REAL NOT NULL, unit TEXT, event TEXT NOT NULL, reason TEXT, instance TEXT,
+            cause INTEGER, facts TEXT NOT NULL) STRICT""",
+        "CREATE INDEX failed_run_events_unit ON failed_run_events (unit, id)",
+        """INSERT INTO failed_run_events SELECT id, time, unit, event, reason, instance, cause, facts FROM events
+            WHERE event IN ('run_failed', 'execution_failed', 'execution_timed_out')
+            OR (event = 'run' AND instr(facts, '"outcome":"') > 0 AND instr(facts, '"outcome":"completed"') = 0
+                AND instr(facts, '"outcome":"cancelled"') = 0)""",
+        """INSERT INTO run_events SELECT id, time, unit, event, reason, instance, cause, facts FROM events
+            WHERE (event = 'run' OR event GLOB 'execution_*') AND id NOT IN (SELECT id FROM failed_run_events)""",
+        """INSERT INTO failure_events SELECT id, time, unit, event, reason, instance, cause, facts FROM events
+            WHERE event IN ('start_failed', 'died', 'interrupted', 'survivors', 'unassigned', 'log_degraded',
+                'runtime_limit', 'pipe_broken', 'reload_refused', 'rolled_back', 'keeper_lost', 'ledger_degraded',
+                'ledger_damaged', 'ledger_rebuilt', 'ledger_rows_unreadable', 'ledger_wishes_lost')
+            OR (reason IN ('memory_limit', 'oom_kill', 'runtime_limit', 'cpu_limit', 'watchdog', 'timeout',
+                'readiness_timeout', 'early_exit', 'spawn_failed', 'interrupted')
+                AND event <> 'run' AND event <> 'run_failed' AND event NOT GLOB 'execution_*')""",
+        "DELETE FROM events WHERE id IN (SELECT id FROM run_events)",
+        "DELETE FROM events WHERE id IN (SELECT id FROM failed_run_events)",
+        "DELETE FROM events WHERE id IN (SELECT id FROM failure_events)",
+    ),
 )
 VERSION = len(MIGRATIONS)
+EVENT_TABLES = ("run_events", "events", "failure_events", "failed_run_events")
+"""Together they have each event once, and ids that no two of them share."""
+_ALL_EVENTS = " UNION ALL ".join(
+    f"SELECT id, time, unit, event, reason, instance, cause, facts, '{table}' AS journal FROM main.{table}"  # noqa: S608  # our own words
+    for table in EVENT_TABLES
+)
 AT_OPEN = "UPDATE idempotency SET status = 0 WHERE status IS NULL"
 """What a start finds unfinished was cut off: nobody works on it any more."""
 _DAY = 86_400.0
@@ -147,7 +184,7 @@ class TableLimit(msgspec.Struct, frozen=True):
 
 _SESSION_OVER = "iif(state IN ('stopped', 'failed'), coalesce(last_used, created_at), NULL)"
 LIMITS = {
-    "events": TableLimit("time"),
+    **{table: TableLimit("time") for table in EVENT_TABLES},
     "instances": TableLimit("ended_at"),
     "kernel_cells": TableLimit("ended_at", 20_000),
     "kernel_sessions": TableLimit(_SESSION_OVER, 1_000),
@@ -226,6 +263,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         connection.execute("PRAGMA foreign_keys = ON")
         if read_only:
+            # Made anew with each connection: in the file its text could be damaged.
+            connection.execute(f"CREATE TEMP VIEW all_events AS {_ALL_EVENTS}")
             connection.execute("PRAGMA query_only = ON")
         else:
             connection.execute("PRAGMA journal_mode = WAL")

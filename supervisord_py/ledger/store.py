@@ -20,13 +20,14 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from operator import methodcaller
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,6 +59,7 @@ _WISH_TRIGGERS = (
         WHEN (instr(new.facts, '"unpinned":true') > 0) <> (instr(old.facts, '"unpinned":true') > 0)
         BEGIN SELECT px_wishes_changed(); END""",
 )  # fmt: skip
+_PAGES_OF_BATCHES = 20  # of rows that are removed: so many batches are looked for at once
 _RETRY_BATCH = 64  # small on purpose: where some room came back, some of what waits gets in
 
 
@@ -602,27 +604,59 @@ class Ledger:
         return number
 
     async def prune(
-        self, now: float, limits: Mapping[str, schema.TableLimit] = schema.LIMITS, batch: int = 500
+        self,
+        now: float,
+        limits: Mapping[str, schema.TableLimit] = schema.LIMITS,
+        *,
+        lasting: Mapping[str, Collection[int]] = MappingProxyType({}),
+        batch: int = 500,
     ) -> dict[str, int]:
         """Remove the oldest rows beyond the limits at `now` (Unix seconds); return how many went of each table.
 
-        In small batches, so that nobody waits for a long transaction. What is still open stays, and so does the newest
-        row of a table: its id is where numbering goes on. Executions of pipes have files beside their rows
+        What is still open stays, and so does the newest row of a table: its id is where numbering goes on. So do the
+        rows that `lasting` names, by table and rowid. Executions of pipes have files beside their rows
         (`pipes.prune`).
 
         Raises LedgerDegradedError: the disk takes nothing; what was removed before that stays removed.
         """
         gone: dict[str, int] = {}
         for table, limit in limits.items():
-            over, beyond = limit.over, f"(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"  # noqa: S608  # our own words
-            sql = f"""DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {over} IS NOT NULL
-                AND ({over} < ? OR rowid <= {beyond}) AND rowid < (SELECT max(rowid) FROM {table})
-                ORDER BY rowid LIMIT ?)"""  # noqa: S608  # as above
-            values, count = (now - limit.age_seconds, max(1, limit.rows), batch), batch
-            while count == batch:
-                count = (await self.call(methodcaller("execute", sql, values))).rowcount
-                gone[table] = gone.get(table, 0) + count
-        return {table: count for table, count in gone.items() if count}
+            count = await self._prune_table(table, limit, now, lasting.get(table, ()), batch)
+            if count:
+                gone[table] = count
+        return gone
+
+    async def _prune_table(
+        self, table: str, limit: schema.TableLimit, now: float, lasting: Collection[int], batch: int
+    ) -> int:
+        """Look for old rows beside the writer, and remove them in small batches, so that nobody waits for long."""
+        oldest = now - limit.age_seconds
+        nth = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?"  # noqa: S608  # our own words
+        is_old = f"{limit.over} IS NOT NULL AND ({limit.over} < ? OR rowid <= ?)"
+        candidates = f"""SELECT rowid FROM {table} WHERE {is_old} AND rowid > ?
+            AND rowid < (SELECT max(rowid) FROM {table}) ORDER BY rowid LIMIT ?"""  # noqa: S608  # as above
+        beyond = await self._numbers_of(nth, max(1, limit.rows))
+        last_beyond = beyond[0] if beyond else -1
+        page = batch * _PAGES_OF_BATCHES
+        removed = 0
+        at = -1
+        while True:
+            rows = await self._numbers_of(candidates, oldest, last_beyond, at, page)
+            old = [row for row in rows if row not in lasting]
+            for begin in range(0, len(old), batch):
+                chosen = old[begin : begin + batch]
+                # One that was taken up again since it was found is not old any more.
+                marks = ", ".join("?" * len(chosen))
+                sql = f"DELETE FROM {table} WHERE {is_old} AND rowid IN ({marks})"  # noqa: S608  # as above
+                deleted = await self.call(methodcaller("execute", sql, (oldest, last_beyond, *chosen)))
+                removed += deleted.rowcount
+            if len(rows) < page:
+                return removed
+            at = rows[-1]
+
+    async def _numbers_of(self, sql: str, *values: object) -> list[int]:
+        """Return the whole numbers that a query finds, one a row."""
+        return await self.read(lambda connection: [int(row[0]) for row in connection.execute(sql, values)])
 
     def _announce(self, why: str | None) -> None:
         if why is None:

@@ -15,7 +15,8 @@ from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.schema import LIMITS
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.process.events import EVENTS, Event, EventStream, chain, last_event
+from supervisord_py.process.event_words import Journal
+from supervisord_py.process.events import ALL_EVENTS, JOURNALS, Event, EventStream, chain, last_event
 from supervisord_py.process.model import Reason
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -60,7 +61,7 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     second = stream.publish("tool_stopped", "tool:y", Reason.EVICTED_LRU, instance="k", cause=first, odd=set)
     third = stream.publish("tool_started", "tool:x", cause=second)
     await ledger.flush()
-    rows = await EVENTS.find(ledger, "ORDER BY id")
+    rows = await ALL_EVENTS.find(ledger, "ORDER BY id")
     assert rows[0] == Event(1, rows[0].time, "tool:x", "run_accepted")
     told = rows[1].reason, rows[1].instance, rows[1].cause, rows[1].facts
     assert told == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
@@ -79,7 +80,7 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
 async def test_pruning_by_age_keeps_what_is_open_and_the_newest_row_for_its_number(ledger: Ledger) -> None:
     """Of twenty of each, one a second, the last five are open."""
     for number in range(1, 21):
-        ledger.post(EVENTS.insert(Event(number, float(number), "tool:x", "e")))
+        ledger.post(JOURNALS[Journal.LIFE].insert(Event(number, float(number), "tool:x", "e")))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
         ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", 200 if number <= 15 else None, float(number))))
         if number <= 15:

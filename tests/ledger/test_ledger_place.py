@@ -14,7 +14,8 @@ from supervisord_py.ledger import instances, place, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, PINS, InstanceRow, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnusableError, StoreLimits
-from supervisord_py.process.events import EVENTS, Event, EventStream, last_event
+from supervisord_py.process.event_words import Journal
+from supervisord_py.process.events import ALL_EVENTS, JOURNALS, Event, EventStream, last_event
 from waiting import eventually
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -130,14 +131,14 @@ async def test_damage_that_a_query_meets_moves_the_open_file_aside(path: Path, o
     ledger.on_damage = lambda moved_to, why: seen.append((moved_to, why))
     if ledger.recovered_from is None:  # the opening itself may have met it
         with pytest.raises(LedgerDegradedError):
-            await EVENTS.find(ledger)
+            await ALL_EVENTS.find(ledger)
         await eventually(lambda: seen)
         assert seen[0][0] is not None
         await ledger.close()
         ledger = await open_ledger()
     [moved] = place.moved_ledgers(path)
     assert ledger.why_moved(moved.path.name)
-    assert await EVENTS.find(ledger) == []
+    assert await ALL_EVENTS.find(ledger) == []
     stream = await EventStream.open(ledger)
     assert stream.publish("e") > 6000, "ids go on beyond those of the damaged one"
 
@@ -166,7 +167,9 @@ async def test_a_large_file_is_checked_beside_the_work_after_an_unclean_end_only
 async def test_a_row_whose_text_is_damaged_is_left_out_and_reported(path: Path, open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for number in range(1, 6):
-        await ledger.write(EVENTS.insert(Event(number, 1.0, "tool:x", "e", facts={"text": f"word{number}"})))
+        await ledger.write(
+            JOURNALS[Journal.LIFE].insert(Event(number, 1.0, "tool:x", "e", facts={"text": f"word{number}"}))
+        )
     await ledger.write(INSTANCES.insert(InstanceRow("key1", "tool:word3", 1.0)))
     await ledger.write(INSTANCES.insert(InstanceRow("key2", "tool:x", 1.0)))
     await ledger.write(PINS.put(PinRow("tool:word3", forever=True, pinned_at=1.0)))
@@ -181,12 +184,12 @@ async def test_a_row_whose_text_is_damaged_is_left_out_and_reported(path: Path, 
     ledger.on_unreadable = seen.append
     assert ledger.recovered_from is None
     for _ in range(2):
-        assert [it.id for it in await EVENTS.find(ledger, "ORDER BY id")] == [1, 2, 4, 5]
+        assert [it.id for it in await ALL_EVENTS.find(ledger, "ORDER BY id")] == [1, 2, 4, 5]
     assert [it.key for it in await instances.open_rows(ledger)] == ["key2"]
     assert [it.unit for it in await PINS.find(ledger)] == ["tool:x"]
     assert await kernel_rows.newest_of_all(ledger) == {}
-    assert ledger.unreadable == {"events": 1, "instances": 1, "pins": 1}
-    await eventually(lambda: sorted(seen) == ["events", "instances", "pins"])
+    assert ledger.unreadable == {"all_events": 1, "instances": 1, "pins": 1}
+    await eventually(lambda: sorted(seen) == ["all_events", "instances", "pins"])
 
 
 async def test_what_a_start_asks_is_answered_from_an_index(ledger: Ledger) -> None:

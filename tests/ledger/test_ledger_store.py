@@ -18,7 +18,8 @@ from supervisord_py.ledger import instances, pipes, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnavailableError, StoreLimits
-from supervisord_py.process.events import EVENTS, chain, last_event
+from supervisord_py.process.event_words import Journal, journal_of
+from supervisord_py.process.events import ALL_EVENTS, JOURNALS, EventStream, chain, last_event
 from waiting import eventually
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -164,13 +165,13 @@ async def test_a_disk_that_stalls_does_not_stall_those_who_write(open_ledger: Op
 WRITER = """
 import asyncio, pathlib, sys
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.process.events import EVENTS, Event
+from supervisord_py.process.events import Event, written
 from supervisord_py.ledger.store import Ledger
 
 async def main():
     ledger = await Ledger.open(pathlib.Path(sys.argv[1]))
     for number in range(1, 1_000_000):
-        ledger.post(EVENTS.insert(Event(number, 0.0, None, "e")))
+        ledger.post(written(Event(number, 0.0, None, "e")))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 0.0)))
         print(number, flush=True)
 
@@ -201,7 +202,11 @@ async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLed
 # -- the file: old ones load for ever, newer ones are refused, broken ones are set aside -------------------------------
 
 
-FROZEN = sorted(Path(__file__).parent.glob("frozen_v*.sql"))
+def version_of(frozen: Path) -> int:
+    return int(frozen.stem.removeprefix("frozen_v"))
+
+
+FROZEN = sorted(Path(__file__).parent.glob("frozen_v*.sql"), key=version_of)
 
 
 def load(path: Path, script: str) -> None:
@@ -231,7 +236,7 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     assert (ended.unit, ended.reason, ended.signal) == (tool, "memory_limit", 9)
     assert ended.verdict == {"by": "keeper", "reason": "memory_limit", "rss_bytes": 629145600}
     assert [it.key for it in await instances.open_rows(ledger)] == ["0badc0de.1tfajv0000ab"]
-    _, stopped = await EVENTS.find(ledger, "ORDER BY id")
+    _, stopped = await ALL_EVENTS.find(ledger, "WHERE unit = ? ORDER BY id LIMIT 2", tool)
     assert [it.event for it in await chain(ledger, stopped)] == ["tool_started", "tool_stopped"]
     assert await PINS.find(ledger) == [PinRow(tool, forever=True, pinned_at=1763700000.5)]
     (state,) = await UNIT_STATES.find(ledger)
@@ -256,6 +261,26 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
         assert not await ledger.call(pipes.claimed(again, pipes.PIPE_STATES.merge("mail"))), "it was taken"
 
 
+async def test_events_of_an_older_ledger_are_moved_to_their_journals(path: Path, open_ledger: OpenLedger) -> None:
+    frozen = next(each for each in FROZEN if version_of(each) == 8)
+    load(path, frozen.read_text(encoding="utf-8"))
+    ledger = await open_ledger()
+    found = {}
+    for journal, table in JOURNALS.items():
+        found[journal] = [it.id for it in await table.find(ledger, "ORDER BY id")]
+    assert found == {
+        Journal.RUNS: [3, 6, 8, 12],
+        Journal.LIFE: [1, 10],
+        Journal.FAILURES: [2, 7, 11],
+        Journal.FAILED_RUNS: [4, 5, 9],
+    }
+    whole = await ALL_EVENTS.find(ledger, "ORDER BY id")
+    assert [it.id for it in whole] == list(range(1, 13)), "none is lost, none is there twice"
+    for event in whole[2:-1]:  # the first two are of the first edition, the facts of the last one are damaged
+        assert event.id in found[journal_of(event.event, event.reason, event.facts)]
+    assert EventStream(ledger, await last_event(ledger)).publish("reloaded") == 13
+
+
 def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
     """A frozen file and the migrations up to its version make the same tables."""
 
@@ -263,7 +288,7 @@ def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
         return [(name, " ".join(sql.split())) for name, sql in rows]
 
-    for number, frozen in enumerate(FROZEN, 1):
+    for number, frozen in ((version_of(each), each) for each in FROZEN):
         load(tmp_path / f"{number}", frozen.read_text(encoding="utf-8"))
         old = sqlite3.connect(tmp_path / f"{number}")
         new = sqlite3.connect(":memory:", isolation_level=None)

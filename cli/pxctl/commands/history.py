@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -53,23 +54,65 @@ def show_logs(invocation: Invocation, unit: str, timestamps: bool, **asked: Any)
         invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
 
 
+EVENT_WORDS = (
+    "starting", "spawned", "ready", "adopted", "stopping", "stopped", "start_failed", "died", "interrupted",
+    "survivors", "unassigned", "log_degraded", "log_recovered", "run", "run_failed", "runtime_limit",
+    "schema_drift", "plain_port", "pinned", "unpinned", "recycled", "interrupted_cell", "pipe_added",
+    "pipe_changed", "pipe_broken", "pipe_mended", "pipe_removed", "pipe_installed", "pipe_enabled",
+    "pipe_disabled", "execution_queued", "execution_started", "execution_adopted", "execution_settled",
+    "execution_completed", "execution_cancelled", "execution_failed", "execution_timed_out", "control_started",
+    "daemon_stopping", "reloaded", "reload_refused", "rolled_back", "keeper_lost", "ledger_degraded",
+    "ledger_recovered", "ledger_damaged", "ledger_rebuilt", "ledger_rows_unreadable", "ledger_wishes_lost",
+)  # fmt: skip
+"""What an event can be called; the daemon has the same list, with what each of them is."""
+
+
+def _event_words(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [word for word in EVENT_WORDS if word.startswith(incomplete)]
+
+
 @declare(root, "events", "read the events")
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
-@click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
+@click.option("--unit", multiple=True, metavar="U", shell_complete=unit_names, help="Of units: names, quoted globs.")
+@click.option("--event", multiple=True, metavar="E", shell_complete=_event_words, help="With these words or globs.")
+@click.option("--failed", is_flag=True, help="Deaths, failed starts and runs, limits.")
+@click.option("--since", metavar="T", help="From a time or an age on, as 16:00, yesterday, 2h.")
+@click.option("--until", metavar="T", help="Up to a time or an age.")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="Begin with the latest N.")
 def show_events(invocation: Invocation, **asked: Any) -> None:
     """Show what happened: one line an event, with --json one NDJSON document an event.
 
+    Without --since and -n it is the newest 1,000; a note says when there are more. --unit pxd is the daemon.
+
+    $ pxctl events --failed --since yesterday
     $ pxctl events -f --unit lorenz-ode-solver
+    $ pxctl events --event 'died' --event 'start*' --unit 'tool:*'
     """
+    asked["since"] = since_when(asked["since"])
+    asked["until"] = since_when(asked["until"], "--until")
+    if asked["follow"] and asked["until"]:
+        raise usage("--follow has no end, and --until is one", "pxctl events --help")
+    asked["failed"] = asked["failed"] or None
+    is_limited = asked["limit"] is not None
+    is_complete = True
+    oldest: str | None = None
+
+    def note_whether_complete(fields: Mapping[str, str]) -> None:
+        nonlocal is_complete
+        is_complete = fields.get("x-complete") != "false"
+
     with contextlib.suppress(KeyboardInterrupt):
-        for line, event in events_of(invocation.client(), "/api/events", asked):
+        for line, event in events_of(invocation.client(), "/api/events", asked, note_whether_complete):
+            oldest = oldest or event.get("time")
             if invocation.json:
                 output.write(line + b"\n")
             elif event["event"] == "gap":
                 invocation.warn(f"pxctl: {event['missed']} events were missed here")
             else:
                 invocation.print(event["id"] if invocation.quiet else _event_line(invocation, event))
+    if not is_complete and not is_limited:
+        more = f"pxctl events --until {oldest}, or --since T, or -n N"
+        invocation.notice(f"pxctl: these are the newest; there are older ones: {more}")
 
 
 def _event_line(invocation: Invocation, event: Document) -> str:
@@ -97,6 +140,9 @@ def explain(invocation: Invocation, unit: str) -> None:
     if chain := document.get("chain"):
         events = (f"  {_event_line(invocation, event)}" for event in chain)
         invocation.print("", "What happened, oldest first:", *events)
+    death = document.get("last_death")
+    if death and death["id"] not in {event["id"] for event in document.get("chain") or []}:
+        invocation.print("", "The last time that it died:", f"  {_event_line(invocation, death)}")
     if tail := (document.get("stderr_tail") or "").rstrip():
         invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
     if document.get("next_step"):
