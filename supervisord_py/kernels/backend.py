@@ -64,6 +64,7 @@ class ExecuteRequest(Struct, frozen=True):
     cells_dir: Path  # where its files are
     preview_bytes: int  # how much stream text the kernel publishes to other clients; the rest is only in the files
     cell_bytes: int  # cap of the complete output
+    file: str | None = None  # absolute path of the script that the cell is a part of
 
 
 class Reply(Struct, frozen=True):
@@ -73,6 +74,7 @@ class Reply(Struct, frozen=True):
     ask_exit: bool = False  # the code called exit() or quit(): the kernel ends by its own wish
     lossy: bool = False  # some output is or may be missing; `notice` says why
     notice: str | None = None
+    exit_code: int | None = None  # the code ended by `sys.exit`; 0 is a good end, with the status ok
 
 
 class KernelGoneError(PxError):

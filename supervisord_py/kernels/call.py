@@ -148,7 +148,7 @@ class KernelCall:
                 timeout_seconds=self._seconds,
             )
             told = {"index": index, "id": sent.id, "title": cell.title, "kernel": session.id, "code": cell.code}
-            self._execution = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
+            self._execution = CellExecution(self._pool, kernel, sent, self._deadline, self._tell, file=request.file)
             try:
                 result, end, is_over_memory = await self._execution.perform(
                     {"event": "cell_started", **told, "count": len(request.cells)}
@@ -157,11 +157,14 @@ class KernelCall:
                 self._execution = None
             if end.variables is Variables.LOST:
                 self._variables = Variables.LOST
-            result = replace(result, variables=self._variables)
+            # What ended without a reply, or with a kernel that is gone, is no exception of the code.
+            is_allowed = cell.allow_error and end.raised
+            result = replace(result, variables=self._variables, error_allowed=is_allowed)
             self._results.append(result)
             if result.status is CellStatus.OK:
                 session.clear_failures()
-            self._message = messages.sentence(where, end, loop.time() - request.arrived_at)
+            if not is_allowed:
+                self._message = messages.sentence(where, end, loop.time() - request.arrived_at)
             if self._message is None and (self._cancelled or end.cut is not None):
                 self._message = f"The call was cancelled.{where.left_out}"
             self._tell({"event": "cell_done", "cell": result.document()})
@@ -181,6 +184,8 @@ class CellExecution:
         sent: KernelCellRow,
         deadline: float,
         tell: Callable[[CallEvent], None] = lambda _: None,
+        *,
+        file: str | None = None,
     ) -> None:
         assert kernel.handle is not None
         self.cell_id = sent.id
@@ -188,6 +193,7 @@ class CellExecution:
         self.judged = asyncio.Event()  # set when it is known how it ended
         self._pool, self._kernel, self._handle = pool, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
+        self._file = file
         self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
         self._writer: CellWriter | None = None
         self._is_stateless = not kernel.session.keeps_variables
@@ -205,7 +211,8 @@ class CellExecution:
         sent: that is only followed. Returns what came of it, how it ended, and whether the kernel is over its memory.
         """
         kernel, pool, sent = self._kernel, self._pool, self._sent
-        request = ExecuteRequest(sent.id, sent.code, self._folder, pool.config.output.preview_bytes, self._cap)
+        preview_bytes = pool.config.output.preview_bytes
+        request = ExecuteRequest(sent.id, sent.code, self._folder, preview_bytes, self._cap, self._file)
         loop, duration = asyncio.get_running_loop(), None
         try:
             if started is not None:

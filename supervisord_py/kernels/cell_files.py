@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
-from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, read_spans
 from supervisord_py.kernels.session import CellError, CellStatus
 
 READ_BYTES = 64 * 1024
@@ -65,6 +65,7 @@ class Record(Struct, frozen=True):
     status: CellStatus = CellStatus.ABORTED
     duration: float | None = None
     ask_exit: bool = False
+    exit_code: int | None = None
     error: CellError | None = None
     cap: int | None = None
     disk: str | None = None
@@ -123,15 +124,24 @@ class CellLog:
 
     def size(self, stream: str) -> int:
         try:
-            return self.paths[stream].stat().st_size
+            whole = self.paths[stream].stat().st_size
         except FileNotFoundError:
             return 0
+        start, end = self._span(stream)  # behind the size: what is shared has its span before there is a file
+        return max(0, (whole if end is None else min(whole, end)) - start)
+
+    def _span(self, stream: str) -> tuple[int, int | None]:
+        return read_spans(str(self.folder / self.cell_id)).get(STREAMS[stream], (0, None))
 
     def read(self, stream: str, offset: int, limit: int = READ_BYTES) -> bytes:
         """Return up to `limit` bytes of a stream, fewer only at its end."""
         try:
             with self.paths[stream].open("rb", buffering=0) as file:
-                return os.pread(file.fileno(), limit, offset)
+                start, end = self._span(stream)
+                place = start + offset
+                if end is not None:
+                    limit = max(0, min(limit, end - place))
+                return os.pread(file.fileno(), limit, place)
         except FileNotFoundError:
             if not self.exists():
                 raise self._gone() from None
@@ -190,7 +200,7 @@ class CellLog:
     def reply(self) -> Reply | None:
         with suppress(OutputGoneError, OSError):
             if (end := self.ended()) is not None:
-                return Reply(end.status, end.error, end.execution_count, end.ask_exit)
+                return Reply(end.status, end.error, end.execution_count, end.ask_exit, exit_code=end.exit_code)
         return None
 
     def _gone(self) -> OutputGoneError:

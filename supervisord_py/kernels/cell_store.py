@@ -102,10 +102,10 @@ class CellStore:
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
-            paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
-            if log.records_path not in paths:  # its kernel died before it began
+            if not log.records_path.exists():  # its kernel died before it began
                 return CellOutput()
-            if sum(path.stat().st_size for path in paths) <= SMALL_BYTES:
+            sizes = [log.records_path.stat().st_size, *(log.size(stream) for stream in log.paths)]
+            if sum(sizes) <= SMALL_BYTES:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
         except OSError as error:
@@ -169,6 +169,7 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
         execution_count=count,
         steps=end.steps,
         lossy=lossy,
+        exit_code=end.exit_code,
         notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
         **{name: getattr(output, name) for name in shown},
     )
@@ -201,7 +202,10 @@ def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tu
             shutil.rmtree(folder, ignore_errors=True)
             continue
         for cell, files in found.items():
-            size, changed = sum(it.st_blocks * 512 for it in files), max(it.st_mtime for it in files)
+            # A file that cells share (children print on) is as old as the newest of them, and each has a part of it.
+            size = sum(it.st_blocks * 512 // max(1, it.st_nlink) for it in files)
+            alone = [it for it in files if it.st_nlink == 1] or files
+            changed = max(it.st_mtime for it in alone)
             cells.append((changed, size, folder, cell))
     total, old = 0, time.time() - config.output.keep_days * DAY_SECONDS
     for changed, size, folder, cell in sorted(cells, reverse=True):

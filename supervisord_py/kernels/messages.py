@@ -155,7 +155,15 @@ class CellOutcome(Struct, frozen=True):
     status: CellStatus = CellStatus.OK
     error: CellError | None = None
     exited: bool = False  # it ended the session with exit()
+    exit_code: int | None = None  # it ended as a program does, by `sys.exit`; 0 is a good end
     notices: tuple[str, ...] = ()
+
+    @property
+    def raised(self) -> bool:
+        """Whether its code raised an exception and all is well with its kernel; as judged."""
+        if self.status is not CellStatus.ERROR or self.reply is None or self.gone is not None:
+            return False
+        return self.variables is Variables.KEPT and self.reply.status is CellStatus.ERROR
 
 
 def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
@@ -165,7 +173,18 @@ def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
         return _without_kernel(end, kernel_end)
     left = Variables.LOST if reply.ask_exit else end.variables
     notices = (reply.notice,) if reply.notice else ()
-    end = replace(end, status=reply.status, error=reply.error, notices=notices, variables=left, exited=reply.ask_exit)
+    exit_code = reply.exit_code
+    if reply.ask_exit and exit_code is None and reply.status is CellStatus.OK:
+        exit_code = 0
+    end = replace(
+        end,
+        status=reply.status,
+        error=None if reply.status is CellStatus.OK else reply.error,
+        notices=notices,
+        variables=left,
+        exited=reply.ask_exit,
+        exit_code=exit_code,
+    )
     if kernel_end is not None and not reply.ask_exit and end.cut is None:
         # It came to its end because its kernel did: a child of it was stopped first, say.
         end = replace(end, variables=Variables.KEPT if end.is_stateless else Variables.LOST)
@@ -174,7 +193,7 @@ def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
         told = ("The cell was interrupted and ended well all the same.",) if end.steps else ()
         return replace(end, notices=(*notices, *told))
     if end.cut is not None and end.steps:
-        return replace(end, status=end.cut, error=reply.error or _cut_error(end))
+        return replace(end, status=end.cut, error=reply.error or _cut_error(end), exit_code=None)
     return end
 
 
@@ -238,6 +257,8 @@ def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | 
     left = where.left_out
     if end.exited:
         return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{left}"
+    if end.exit_code == 0:
+        return f"{where} ended the call with exit code 0.{left}" if left else None
     if end.status is CellStatus.OK:
         return None
     if where.is_own and end.variables is Variables.KEPT and not end.is_stateless:
@@ -260,6 +281,8 @@ def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | 
     if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
         why, _, _ = end.error.value.partition("\n")
         return f"{where} was cut off. {why}{left}"
+    if end.exit_code is not None:
+        return f"{where} ended with exit code {end.exit_code}.{left}"
     name = end.error.name if end.error is not None else None
     what = f"{where} failed{f' ({name})' if name else ''}.{left}"
     if end.variables is Variables.LOST:

@@ -169,7 +169,10 @@ class MessagingKernel:
             else:
                 # By its metadata our launcher knows a cell of ours, and writes its files.
                 limits = {"preview": cell.preview_bytes, "cap": cell.cell_bytes}
-                ours = {"px": {"cell": cell.cell_id, "dir": str(cell.cells_dir), **limits}}
+                asked: dict[str, Any] = {"cell": cell.cell_id, "dir": str(cell.cells_dir), **limits}
+                if cell.file is not None:
+                    asked["file"] = cell.file
+                ours = {"px": asked}
                 about: Any = {"msg_id": cell.cell_id, "metadata": None if self._recording else ours}
                 content = {**wire.EXECUTE, "code": cell.code, "store_history": True}
                 await self.send(wire.make("execute_request", content, self._session, **about))
@@ -277,6 +280,10 @@ class Recording:
 
     def record(self, message: Message) -> None:
         writer = self._cells.get(message.parent_id)
+        if writer is not None and writer.ended:
+            # A thread that outlived its cell: what is printed now belongs to the cell that runs now.
+            newest = next(reversed(self._cells.values()))
+            writer = writer if newest.ended else newest
         if writer is not None and self._taken - self._written + message.size > QUEUE_BYTES:
             self._dropped[message.parent_id] += message.size
         elif writer is not None:

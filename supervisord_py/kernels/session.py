@@ -224,6 +224,7 @@ class Variables(StrEnum):
 class Cell(Struct, frozen=True):
     code: str
     title: str | None = None
+    allow_error: bool = False  # an exception is no failure: the next cells are run
 
 
 class CellError(Struct, frozen=True):
@@ -256,6 +257,8 @@ class CellResult(Struct, frozen=True):
     lossy: bool = False  # the backend could not promise all of the output; `notices` says why
     notices: tuple[str, ...] = ()
     variables: Variables = Variables.KEPT  # what the next call finds of the session's state after this cell
+    exit_code: int | None = None  # it ended as a program does, by `sys.exit`: 0 is a good end of the call
+    error_allowed: bool = False  # it raised what it was allowed to: no failure of the call
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "duration": self.duration_seconds}
@@ -267,6 +270,7 @@ class CallRequest(StartRequest, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]  # at least one
     arrived_at: float  # monotonic time (the event loop's)
     reset: bool = False  # replace the kernel before the first cell
+    file: str | None = None  # absolute path of the script whose cells these are
     caller: Callable[[], str | None] = lambda: None  # finds PX_INSTANCE of whoever calls: own sessions are refused
 
 
@@ -286,4 +290,11 @@ class CallResult(Struct, frozen=True):
 
     @property
     def status(self) -> CellStatus:
-        return next((cell.status for cell in self.cells if cell.status is not CellStatus.OK), CellStatus.OK)
+        for cell in self.cells:
+            if cell.error_allowed:
+                continue
+            if cell.status is not CellStatus.OK:
+                return cell.status
+            if cell.exit_code is not None:
+                return CellStatus.OK  # later cells were left out because this one ended the call well
+        return CellStatus.OK

@@ -77,10 +77,10 @@ class InsideRig:
         getattr(self.client, f"{channel}_channel").send(message)
         return str(message["header"]["msg_id"])
 
-    def send(self, code: str, *, px: bool = True, preview: int = 65536) -> str:
+    def send(self, code: str, *, px: bool = True, preview: int = 65536, cap: int = 1 << 28, **more: Any) -> str:
         """Send an execute_request, with `px` one of ours; return the cell's id."""
         cell = uuid.uuid4().hex[:16]
-        metadata = {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": 1 << 28}} if px else {}
+        metadata = {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": cap, **more}} if px else {}
         return self.ask("shell", "execute_request", {"code": code, **KNOWN}, metadata=metadata, header={"msg_id": cell})
 
     def message(self, channel: str, parent: str) -> Any:

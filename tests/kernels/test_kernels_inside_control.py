@@ -171,6 +171,11 @@ def test_searches_leave_out_what_is_hidden_and_what_git_ignores(
     assert prelude.find("*.py") == [*built, "src/deep/er/test_a.py", "src/main.py"]
     assert events[0]["matches"] == prelude.find("*.py")
     assert prelude.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
+    assert prelude.find("src/*est_*.py") == [], "a star is within one name"
+    assert prelude.find("src/**/est_*.py") == [], "and two stars are whole names"
+    assert prelude.find("**/main.py") == prelude.find("./src/mai[n].py") == ["src/main.py"]
+    assert prelude.find("src/mai[!n].py") == prelude.find("src?main.py/") == []
+    assert prelude.find("src/**") == ["src/deep/er/test_a.py", "src/main.py"]
     assert prelude.find("src/*n.py", here) == [f"{here}/src/main.py"]
     found = [("README.md", 1, "needle."), ("src/main.py", 2, "    return 'needle'")]
     assert [it for it in prelude.grep("needle") if it.path not in built] == found  # and not in data.bin

@@ -4,6 +4,10 @@ While a cell of ours runs, the first two are descriptors 1 and 2 of the kernel: 
 record is one line, appended by one write(2); `at` and `err_at` are the sizes of the two files when it was written. The
 record `err` is written before Python's stderr goes on when stdout has grown since: it is what tells their order.
 
+Children inherit these descriptors and may live longer than the cell. Where any still has a file of the last cell open,
+the next cell goes on in that file: it is a second link to it, and `<id>.span` says which bytes of the file are whose.
+So what a child prints now is output of the cell that runs now.
+
 No trouble of a disk becomes an exception in a user's `print`: what was not kept is told by the record `capped`.
 Standard library only, Python 3.8: the daemon imports this, too.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import time
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 STATUS_MIME = "application/x-px-status+json"  # a display of it is an event of a helper, no output
 STREAMS = {"stdout": ".out", "stderr": ".err"}
 RECORDS = ".jsonl"
+SPAN = ".span"
+GO_ON_BYTES = 1 << 30  # a file larger than this is not gone on with: nothing of it is freed while a cell is kept in it
 LEAST_RECORD_BYTES = 1 << 20  # that records may take: a small cap must not hide an error's traceback
 _ALWAYS = frozenset(("begin", "error", "capped", "end"))
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -44,6 +51,38 @@ class Descriptor:
                 os.close(self.number)
 
 
+def read_spans(base: str) -> dict[str, tuple[int, int | None]]:
+    """Return which bytes of its files are a cell's, `{".out": (start, end)}`; end None: up to the end of the file.
+
+    `base`: the path of its files without the ending. A stream that is not named has its file for itself.
+    """
+    try:
+        with open(base + SPAN, encoding="ascii") as file:
+            return {ending: (start, end) for ending, (start, end) in json.load(file).items()}
+    except (OSError, ValueError):
+        return {}
+
+
+def read_stream(base: str, ending: str) -> bytes:
+    """Return all that a cell printed to a stream so far; b"" where it has no such file."""
+    try:
+        with open(base + ending, "rb") as file:
+            start, end = read_spans(base).get(ending, (0, None))
+            file.seek(start)
+            return file.read() if end is None else file.read(end - start)
+    except FileNotFoundError:
+        return b""
+
+
+def _write_spans(base: str, spans: Mapping[str, tuple[int, int | None]]) -> None:
+    """Replace the file as a whole: a reader finds the old or the new one. Raises OSError."""
+    draft = base + SPAN + "-new"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        json.dump(spans, file)
+    os.rename(draft, base + SPAN)
+
+
 class CellWriter:
     """The files `<folder>/<cell id>.*` of one cell, each stream of at most `cap` bytes.
 
@@ -56,6 +95,7 @@ class CellWriter:
         self._started = time.monotonic()
         self._cap = cap
         self._files: dict[str, Descriptor] = {}
+        self._starts: dict[str, int] | None = None  # of its bytes in its files; None: somebody else decides
         self._failed: set[str] = set()
         self._why = ""
         self._said = False
@@ -76,11 +116,67 @@ class CellWriter:
         return found
 
     def size(self, ending: str) -> int:
+        """Return how many bytes of a file are the cell's."""
         found = self._files.get(ending)
         try:
-            return os.stat(self.base + ending if found is None else found.number).st_size
+            whole = os.stat(self.base + ending if found is None else found.number).st_size
         except OSError:
             return 0
+        return max(0, whole - self._start(ending))
+
+    def _start(self, ending: str) -> int:
+        if ending == RECORDS:
+            return 0
+        if self._starts is not None:
+            return self._starts.get(ending, 0)
+        return read_spans(self.base).get(ending, (0, None))[0]
+
+    def hold(self, ending: str) -> int:
+        """Return a descriptor to be given to children; the file counts as in use until the last copy is closed.
+
+        A flock(2) belongs to what all copies of a descriptor share, so it ends with the last of them. Raises OSError.
+        """
+        number = self.open(ending).number
+        with contextlib.suppress(OSError):  # a file system without locks: children are the first cell's, then
+            fcntl.flock(number, fcntl.LOCK_SH)
+        return number
+
+    def is_held(self, ending: str) -> bool:
+        """Say whether somebody still has a descriptor that `hold` gave."""
+        try:
+            number = os.open(self.base + ending, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        else:
+            return False
+        finally:
+            os.close(number)
+
+    def go_on_after(self, before: CellWriter) -> None:
+        """Go on in the files of the cell before, where children still print into them.
+
+        Nothing is lost and nothing is told twice: each byte of the file belongs to one of the two.
+        """
+        self._starts = {}
+        for ending in STREAMS.values():
+            if not before.is_held(ending):
+                continue
+            boundary = before.size(ending) + before._start(ending)
+            if boundary > GO_ON_BYTES:
+                continue
+            starts = {**self._starts, ending: boundary}
+            with contextlib.suppress(OSError):  # no links here, or no space: a file of its own, then
+                # A reader of the new cell must find its start before it finds the file.
+                _write_spans(self.base, {each: (start, None) for each, start in starts.items()})
+                os.link(before.base + ending, self.base + ending)
+                self._starts = starts
+                _write_spans(before.base, {**read_spans(before.base), ending: (before._start(ending), boundary)})
 
     def close(self) -> None:
         """Give the descriptors back; whatever is still to be written opens the files again."""
@@ -104,10 +200,11 @@ class CellWriter:
             if self.size(ending) > self._cap:
                 self._failed.add(ending)
                 with contextlib.suppress(OSError):
-                    os.truncate(self.base + ending, self._cap)
+                    os.truncate(self.base + ending, self._start(ending) + self._cap)
                 self._say_capped(cap=self._cap)
 
     def begin(self, code: str) -> None:
+        self._starts = {}  # files of its own, unless it goes on after another cell
         self._record("begin", code=code)
 
     def message(self, kind: str, content: Mapping[str, Any]) -> None:
@@ -144,15 +241,25 @@ class CellWriter:
         execution_count: int | None,
         duration: float,
         ask_exit: bool = False,
+        exit_code: int | None = None,
         error: Mapping[str, Any] | None = None,
     ) -> None:
-        """Close the cell, whose status is `ok`, `error` or `aborted`; what comes now is late. `duration`: seconds."""
+        """Close the cell, whose status is `ok`, `error` or `aborted`; what comes now is late. `duration`: seconds.
+
+        `exit_code`: of a cell that ended as a program does, by `sys.exit`.
+        """
         if self.ended:
             return
         self.limit()
         if self._why:
             self._say_capped(disk=self._why)
-        members = {"execution_count": execution_count, "duration": round(duration, 6), "ask_exit": ask_exit}
+        members: dict[str, Any] = {
+            "execution_count": execution_count,
+            "duration": round(duration, 6),
+            "ask_exit": ask_exit,
+        }
+        if exit_code is not None:
+            members["exit_code"] = exit_code
         self._record("end", status=status, error=error, **members)
         self.ended = True
         self.close()
@@ -209,12 +316,40 @@ def told_by(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an execute_reply ({} where none came) says of the end of a cell, as the record `end` has it."""
     payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
     pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+    exit_code = _told_exit_code(content) if said == "error" else None
+    if exit_code == 0:
+        said = "ok"
     return {
         "status": said if said in ("ok", "error") else "aborted" if content else "error",
         "execution_count": count if isinstance(count, int) else None,
         "ask_exit": any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
+        "exit_code": exit_code,
         "error": _error(content) if said == "error" else None,
     }
+
+
+def exit_code_of(code: object) -> int:
+    """Return the exit code that Python makes of the value that `sys.exit` was given."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _told_exit_code(content: Mapping[str, Any]) -> int | None:
+    """Return the exit code of a cell that ended by SystemExit, None for any other error.
+
+    A kernel that is not of our launcher only gives the words of the exception.
+    """
+    known = content.get("px_exit_code")
+    if isinstance(known, int):
+        return known
+    if content.get("ename") != "SystemExit":
+        return None
+    words = str(content.get("evalue") or "")
+    try:
+        return 0 if words in ("", "None") else exit_code_of(int(words))
+    except ValueError:
+        return 1
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 # ipykernel and IPython are typed in parts only.
 import asyncio
 import atexit
+import contextlib
 import faulthandler
 import glob
 import json
@@ -21,12 +22,14 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import zmq
 from ipykernel import ipkernel, kernelapp, zmqshell
+from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
@@ -34,6 +37,7 @@ from jupyter_client.connect import port_names
 from traitlets import Type, default
 from traitlets.config import Config
 
+from .cell_writer import exit_code_of  # noqa: TID252
 from .prelude import offered, run_to_end  # noqa: TID252
 from .streams import CELLS, CURRENT, NUMBERS, attribute_threads  # noqa: TID252
 
@@ -59,14 +63,14 @@ class Session(jupyter_session.Session):
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
         if kind in _RECORDED and os.getpid() == CELLS.pid:
-            current = CURRENT.get()
+            current = CELLS.present(CURRENT.get())
             if message and current is not None and kind in _DISPLAYS:
                 message["parent_header"] = current.header  # of the thread or task, which may be a late one
             header = message["parent_header"] if message else jupyter_session.extract_header(parent or {})
             self._record(kind, message["content"] if message else content, header, parent)
         return super().send(stream, msg_or_type, content, parent, *args, **kwargs)
 
-    def _record(self, kind: str, content: Mapping[str, Any], header: Mapping[str, Any], request: Any) -> None:
+    def _record(self, kind: str, content: dict[str, Any], header: Mapping[str, Any], request: Any) -> None:
         cell = CELLS.get(header)
         if cell is None and kind == "execute_reply":
             cell = CELLS.open(request)  # not open yet: it was aborted
@@ -76,9 +80,26 @@ class Session(jupyter_session.Session):
             each.publish()
         if kind != "execute_reply":
             cell.writer.message(kind, content)
-        else:  # everything that it wrote is in its files, and `end` says how it went
-            CELLS.give_back(cell)
-            cell.writer.reply(content)
+            return
+        if cell.exit is not None and content.get("ename") == cell.exit[0]:
+            content["px_exit_code"] = cell.exit[1]
+        CELLS.give_back(cell)  # everything that it wrote is in its files, and `end` says how it went
+        cell.writer.reply(content)
+
+
+class Exit(ZMQExitAutocall):
+    """`exit` and `quit`. In cells of ours nothing behind the call is run, and a number is the exit code.
+
+    Without one, or with 0, the session ends, as IPython has it.
+    """
+
+    def __call__(self, keep_kernel: object = False) -> None:
+        if CURRENT.get() is None or keep_kernel is True:
+            super().__call__(keep_kernel)
+            return
+        if not keep_kernel:
+            super().__call__()
+        raise SystemExit(keep_kernel or 0)
 
 
 class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
@@ -87,14 +108,43 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
     offered: Mapping[str, Any] = MappingProxyType({})
     news = ""
 
+    @default("exiter")
+    def _exit_default(self) -> Exit:
+        return Exit(self)
+
     async def run_code(self, *args: Any, **kwargs: Any) -> Any:
         """Run user code; an interrupt that came before it is raised here."""
         INTERRUPTS.deliver()
         return await super().run_code(*args, **kwargs)
 
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the statements of a cell."""
+        has_failed = await super().run_ast_nodes(*args, **kwargs)
+        if os.getpid() != CELLS.pid and CURRENT.get() is not None:
+            # A cell forked, and this is the child. A copy of the kernel would read the same sockets for ever.
+            _end_forked_child(failed=bool(has_failed))
+        return has_failed
+
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show what was raised; an interrupt without our frames, whose sources say nothing to users."""
-        kind, _, trace = sys.exc_info()
+        """Show what was raised; an interrupt without our frames, whose sources say nothing to users.
+
+        A cell of ours that ends by SystemExit ends as a program does: silently, but for an exit "code" that is a text.
+        """
+        kind, error, trace = sys.exc_info()
+        cell = CURRENT.get()
+        if (
+            cell is not None
+            and isinstance(error, SystemExit)
+            and trace is not None
+            and trace.tb_frame.f_code is InteractiveShell.run_code.__code__  # and not `%run`, which goes on
+        ):
+            cell.exit = (type(error).__name__, exit_code_of(error.code))
+            if cell.exit[1] == 1 and not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+            self._last_traceback: list[str] = []  # which ipykernel replies with: nothing was shown
+            # IPython's advice, which it gives after this.
+            warnings.filterwarnings("ignore", "To exit: use 'exit'")
+            return
         if kind is KeyboardInterrupt and trace is not None:
             while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
                 trace = trace.tb_next
@@ -120,6 +170,17 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
         arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
         code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=1, stderr=1)
         self.user_ns["_exit_code"] = code
+
+
+def _end_forked_child(*, failed: bool) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is whatever user code made of it
+            stream.flush()
+    cell = CURRENT.get()
+    code = int(failed)
+    if failed and cell is not None and cell.exit is not None:
+        code = cell.exit[1]
+    os._exit(code)
 
 
 class Interrupts:
@@ -230,13 +291,40 @@ class IPythonKernel(ipkernel.IPythonKernel):
             CELLS.set_parent(parent)
             news, ZMQInteractiveShell.news = ZMQInteractiveShell.news, ""
             sys.stderr.write(news)
-            await super().execute_request(stream, ident, parent)
+            with self._as_script(cell.file):
+                await super().execute_request(stream, ident, parent)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:
             if not cell.writer.ended:  # ipykernel would log it, and the client would wait for ever
                 CELLS.set_parent(parent)
                 self._answer_for(error, stream, ident, parent, number)
         finally:
             self._execute_sleep = pause
+
+    @contextmanager
+    def _as_script(self, file: str | None) -> Iterator[None]:
+        """While a cell of a script runs, have it find what `python FILE` gives a script; `%run` does the same.
+
+        That is `__file__`, `sys.argv`, and modules beside the file before all others.
+        """
+        if file is None:
+            yield
+            return
+        names: dict[str, Any] = self.shell.user_ns  # type: ignore[union-attr]
+        before = names.get("__file__")
+        arguments = sys.argv
+        folder = os.path.dirname(file)
+        names["__file__"] = file
+        sys.argv = [file]
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.argv = arguments
+            with contextlib.suppress(ValueError):  # user code may have taken it away
+                sys.path.remove(folder)
+            names.pop("__file__", None)
+            if before is not None:
+                names["__file__"] = before
 
     def _answer_for(self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None) -> None:
         """Reply to a request of ours that was broken off outside of the user's code."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from IPython.display import display, publish_display_data
 
-from .cell_writer import RECORDS, STATUS_MIME, STREAMS  # noqa: TID252
+from .cell_writer import RECORDS, STATUS_MIME, STREAMS, read_stream  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,8 +97,8 @@ class Match(NamedTuple):
 def find(pattern: str = "*", path: str | Path = ".") -> list[str]:
     """Return the files below a folder that match a pattern, sorted.
 
-    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`. Names with a leading dot
-    are left out, and what git ignores.
+    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`, where a star is within
+    one name. Names with a leading dot are left out, and what git ignores.
     """
     root = Path(path).expanduser()
     found = [str(root / file) for file in _files(root) if _matches(file, pattern)]
@@ -155,9 +155,33 @@ def _files(root: Path) -> list[str]:
 
 
 def _matches(file: str, pattern: str) -> bool:
-    if "/" in pattern:  # `*` stands for slashes, too
-        return fnmatch.fnmatchcase(file, pattern.replace("**/", "*"))
-    return fnmatch.fnmatchcase(os.path.basename(file), pattern)
+    if "/" not in pattern:
+        return fnmatch.fnmatchcase(os.path.basename(file), pattern)
+    return _path_expression(pattern).fullmatch(file) is not None
+
+
+def _path_expression(pattern: str) -> re.Pattern[str]:
+    """Return what a path must match: `**/` is any folders or none, `*` and `?` are within one name."""
+    if pattern.startswith("./"):
+        pattern = pattern[2:]
+    expression = ""
+    for piece in re.split(r"(\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\])", pattern):
+        if piece == "**/":
+            expression += "(?:[^/]+/)*"
+        elif piece == "**":
+            expression += ".*"
+        elif piece == "*":
+            expression += "[^/]*"
+        elif piece == "?":
+            expression += "[^/]"
+        elif piece.startswith("[") and piece.endswith("]") and len(piece) > 2:
+            # One character of a class, which is never the slash between two names.
+            members = piece[1:-1].replace("\\", "\\\\")
+            negated = members[1:] if members.startswith("!") else None
+            expression += "(?!/)[" + (members if negated is None else "^" + negated) + "]"
+        else:
+            expression += re.escape(piece)
+    return re.compile(expression, re.DOTALL)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -251,8 +275,7 @@ def output(id: str) -> Text:
     folder = Path(getattr(streams and streams.CELLS, "folder", None) or os.devnull)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", id) or not (folder / (id + RECORDS)).exists():
         raise FileNotFoundError(f"there is no cell {id!r} of this session whose output is kept")
-    paths = [folder / (id + ending) for ending in STREAMS.values()]
-    data = b"".join(path.read_bytes() for path in paths if path.exists())
+    data = b"".join(read_stream(str(folder / id), ending) for ending in STREAMS.values())
     text = Text(data.decode(errors="replace"))
     _tell("output", id=id, bytes=len(data), preview=text)
     return text

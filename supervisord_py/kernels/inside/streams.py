@@ -3,6 +3,9 @@
 While a cell of ours runs, its files are descriptors 1 and 2, so children and C libraries write there, too; what is
 printed is in the file before `print` returns, and its first bytes are published for other clients. For any other
 request nothing differs from ipykernel.
+
+What a thread, a task or a child prints is output of the cell that runs at that time, whichever cell started it; between
+two cells, of the last one.
 """
 
 from __future__ import annotations
@@ -28,17 +31,17 @@ if TYPE_CHECKING:
 
 NUMBERS = {"stdout": 1, "stderr": 2}
 REMEMBERED = 1024  # cells whose late output is still known for what it is
-POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
-"""Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 
 
 class OwnCell:
-    """One cell of ours. `left`: bytes of its text that are still to be published."""
+    """One cell of ours. `asked`: what its request says of it. `left`: bytes of its text still to be published."""
 
-    def __init__(self, header: Mapping[str, Any], folder: str, name: str, preview: int, cap: int) -> None:
+    def __init__(self, header: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         self.header = dict(header)
-        self.writer = CellWriter(folder, name, cap)
-        self.left = preview
+        self.writer = CellWriter(asked["dir"], asked["cell"], int(asked["cap"]))
+        self.left = int(asked["preview"])
+        self.file: str | None = asked.get("file")  # of the script that it is a part of
+        self.exit: tuple[str, int] | None = None  # name and exit code of the SystemExit that ended it
         self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
 
 
@@ -55,7 +58,11 @@ class Cells:
         self.streams: dict[str, OutStream] = {}
         self._known: OrderedDict[str, OwnCell] = OrderedDict()
         self._holders: list[OwnCell] = []
+        self._last: OwnCell | None = None
         self._own: dict[int, int] = {}
+        # Copies of descriptors 1 and 2 that are switched with them. Libraries that redirect those two (wurlitzer)
+        # refuse a `sys.stdout` which says that it is one of them.
+        self._copies: dict[int, int] = {}
         os.register_at_fork(after_in_child=self._print_to_descriptors)
 
     def get(self, header: Mapping[str, Any]) -> OwnCell | None:
@@ -66,7 +73,7 @@ class Cells:
         asked = (request.get("metadata") or {}).get("px")
         if not isinstance(asked, dict) or not asked.keys() >= {"cell", "dir", "preview", "cap"}:
             return None
-        cell = OwnCell(request["header"], asked["dir"], asked["cell"], int(asked["preview"]), int(asked["cap"]))
+        cell = OwnCell(request["header"], asked)
         cell.writer.begin(str(request["content"].get("code", "")))
         self.folder = asked["dir"]
         self._known[cell.header["msg_id"]] = cell
@@ -76,9 +83,32 @@ class Cells:
 
     def take_descriptors(self, cell: OwnCell) -> None:
         """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
-        self._own = self._own or {number: os.dup(number) for number in NUMBERS.values()}
+        if not self._own:
+            self._own = {number: os.dup(number) for number in NUMBERS.values()}
+            self._copies = {number: os.dup(number) for number in NUMBERS.values()}
+        if self._last is not None and not self._holders:
+            cell.writer.go_on_after(self._last.writer)
+        self._last = cell
         self._holders.append(cell)
         self._switch()
+
+    def present(self, cell: OwnCell | None) -> OwnCell | None:
+        """Return the cell to which what is printed now for `cell` belongs; None where that is no cell of ours.
+
+        A thread or task that has outlived its cell is counted from now on to the cell that runs.
+        """
+        if cell is None or not cell.writer.ended:
+            return cell
+        running = self._holders[-1] if self._holders else self._last
+        if running is None or running is cell:
+            return cell
+        CURRENT.set(running)
+        for stream in self.streams.values():
+            stream._parent_header.set(running.header)
+        return running
+
+    def copy_of(self, number: int) -> int:
+        return self._copies.get(number, number)
 
     def give_back(self, cell: OwnCell) -> None:
         if cell in self._holders:
@@ -88,11 +118,12 @@ class Cells:
 
     def _switch(self) -> None:
         for stream, number in NUMBERS.items():
-            try:
-                held = self._holders[-1].writer.open(STREAMS[stream]).number if self._holders else self._own[number]
-            except OSError:
-                held = self._own[number]  # the disk takes no file: other clients see the text, the end tells of it
+            held = self._own[number]
+            if self._holders:
+                with contextlib.suppress(OSError):  # no space for a file: others see the text, the end tells of it
+                    held = self._holders[-1].writer.hold(STREAMS[stream])
             os.dup2(held, number)
+            os.dup2(held, self._copies[number], inheritable=False)
 
     def set_parent(self, request: Mapping[str, Any]) -> None:
         """Make sure of the streams: of their parent, and that user code has left something that can be written to.
@@ -110,9 +141,10 @@ class Cells:
                 setattr(sys, name, stream)
 
     def _print_to_descriptors(self) -> None:
-        """In a child that was forked while a cell runs: print as a program does, each line with one write."""
+        """In a child that was forked by a cell: print as a program does, each line with one write."""
+        is_of_cell = bool(self._holders) or CURRENT.get() is not None
         for name, stream in self.streams.items():
-            if self._holders and getattr(sys, name, None) is stream:
+            if is_of_cell and getattr(sys, name, None) is stream:
                 # One write a line: those of several children do not mix.
                 lines = open(NUMBERS[name], "w", 1, "utf-8", "surrogateescape", closefd=False)  # noqa: SIM115
                 setattr(sys, name, lines)
@@ -130,7 +162,7 @@ class OutStream(Stock):
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
     def cell(self) -> OwnCell | None:
-        return CURRENT.get() or CELLS.get(self.parent_header)
+        return CELLS.present(CURRENT.get() or CELLS.get(self.parent_header))
 
     def write(self, string: str) -> Any:
         """Write it to the cell's file; publish it where it is among the first bytes of the cell."""
@@ -165,7 +197,7 @@ class OutStream(Stock):
 
     def fileno(self) -> int:
         """Return a descriptor for child processes: for cells of ours that of the file."""
-        return NUMBERS[self.name] if self.cell() is not None else int(super().fileno())
+        return CELLS.copy_of(NUMBERS[self.name]) if self.cell() is not None else int(super().fileno())
 
     @property
     def buffer(self) -> Any:
@@ -205,13 +237,13 @@ def _flush_native() -> None:
 
 
 def attribute_threads() -> None:
-    """Have what a thread prints belong to the cell that started it, also after its end."""
+    """Have a thread know the cell that started it: what it prints belongs to that, or to one that runs later."""
     start = threading.Thread.start
 
     @functools.wraps(start)
     def start_for_cell(self: threading.Thread) -> None:
         cell = CURRENT.get()
-        if cell is not None and getattr(getattr(self, "_target", None), "__module__", None) not in POOLS:
+        if cell is not None:
             context = Context()  # a thread begins with an empty one, and so it is but for us
             context.run(CURRENT.set, cell)
             for stream in CELLS.streams.values():
