@@ -156,6 +156,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         arrived_at=arrived_at,
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
+        file=body.file,
         caller=partial(instance_of_peer, call.request.get_extra_info("socket")),
         **place,
     )
@@ -182,7 +183,10 @@ async def _cells(body: s.Execute) -> tuple[tuple[Cell, ...], str | None]:
     if len(given) != 1:
         told = " and ".join(given) or "none"
         raise InvalidInputError.at("", f"The body must have one of {', '.join(_SOURCES)}, not {told}.", _EXAMPLE)
-    cells, kernelspec = tuple(Cell(each.code, each.title) for each in body.cells or ()), None
+    if body.file is not None and body.script is None:
+        raise InvalidInputError.at("/file", "/file names the file of a script, and there is none.", "leave file out")
+    cells = tuple(Cell(it.code, it.title, allow_error=bool(it.allow_error)) for it in body.cells or ())
+    kernelspec = None
     if body.code is not None:
         cells = (Cell(body.code),)
     elif body.script is not None:
@@ -211,13 +215,24 @@ async def _finished(call: ApiCall, sent: str | None, result: CallResult) -> dict
     document = {"schema": "px.exec/1", "kernel": session, "name": session.rpartition("-")[0], **known}
     if sent is None:
         return document
-    folder, limits = call.context.kernels.config.cells_dir / session, call.context.kernels.config.output
+    folder = call.context.kernels.config.cells_dir / session
+    whole = render.WholeOutputs(call.context.kernels.config.output)
 
     def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
         log = CellLog(folder, cell.id)
-        return render.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
+        return whole.of(log) if log.exists() else cell.outputs
 
-    return {**document, "notebook": await asyncio.to_thread(render.executed, sent, result.cells, outputs_of)}
+    notebook = await asyncio.to_thread(render.executed, sent, result.cells, outputs_of)
+    if whole.cut:
+        document["notices"] = (*result.notices, _cut_notice(len(whole.cut), len(cells), session))
+    return {**document, "notebook": notebook}
+
+
+def _cut_notice(cut: int, count: int, session: str) -> str:
+    return (
+        f"The notebook does not have all of what {cut} of {count} cells gave. What they printed is complete at "
+        f"/api/kernels/{session}/cells/{{id}}/output."
+    )
 
 
 # -- what happens, as it happens ---------------------------------------------------------------------------------------
@@ -340,7 +355,9 @@ async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamR
     """Answer with the session's history as a notebook."""
     document = await call.context.kernels.export(session_of(call, cwd).id)
     body = msgspec.json.format(streams.json_bytes(document), indent=1)
-    return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8")
+    cut = document["metadata"]["px"].get("cut", ())
+    headers = {"X-Cut-Cells": str(len(cut))}  # of how many cells something is left out
+    return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8", headers=headers)
 
 
 async def capabilities(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m or 1h30m"
 Count = Annotated[int, Meta(ge=0, le=50)]
 KeepAlive = Annotated[float, Meta(ge=-1, le=1e9)]
 Stream = Literal["stdout", "stderr"]
+File = Annotated[str, Meta(pattern="^/[^\\x00]*[^/\\x00]$", description="an absolute path")]
 Folder = Annotated[str, Meta(pattern="^/", description="an absolute path")]
 
 
@@ -96,6 +97,7 @@ class StartKernel(Place):
 class CellBody(Body):
     code: str
     title: Text | None = None
+    allow_error: bool | None = None
 
 
 class Execute(Place):
@@ -105,6 +107,7 @@ class Execute(Place):
     cells: Annotated[list[CellBody], Meta(max_length=MOST_CELLS)] | None = None
     notebook: str | None = None
     script: str | None = None
+    file: File | None = None  # where the script is
     timeout: float | None = None  # clamped, not refused
     reset: bool | None = None
     per_call: bool | None = None

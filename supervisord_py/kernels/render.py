@@ -16,6 +16,7 @@ import json
 import mimetypes
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ MOST_OUTPUTS = 500
 INLINE_MOST_BYTES = 8 * 1024 * 1024  # of rich outputs in an answer; later ones are held to less
 INLINE_LATER_BYTES = 4 * 1024
 MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
+TRANSIENT = "transient"
 _SHOWN = ("display", "result", "error", "status")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TYPES = mimetypes.MimeTypes()  # without what the machine adds to them
@@ -46,7 +48,10 @@ _ARTIFACT = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 # Types that kernels give as base64: pictures (but SVG), sound, films, PDF.
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
 MAJOR = 4
-RICH_BYTES = 16 * 1024 * 1024
+RICH_BYTES = 16 * 1024 * 1024  # of one picture or table in a notebook
+TEXT_BYTES = 16 * 1024 * 1024  # of what one cell printed in a notebook
+CELL_RICH_BYTES = 64 * 1024 * 1024  # of all pictures and tables of one cell in a notebook
+NOTEBOOK_BYTES = 256 * 1024 * 1024  # of a notebook; its later cells are held to what an answer has
 ALL_OUTPUTS = 100_000
 _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
 _TYPE = re.compile(r"\[(\w+)\]")
@@ -75,21 +80,29 @@ class _Part(Struct, eq=False):
     offset: int = -1  # of the record
     words: bytes = b""
     output: Output | None = None
+    display_id: str | None = None
+    is_update: bool = False  # of a display that is not of this cell
 
     def read(self, log: CellLog, low: int, high: int) -> bytes:
         return log.read(self.stream, self.start + low, high - low) if self.stream else self.words[low:high]
 
 
-def show(log: CellLog, limits: CellLimits, most_outputs: int = MOST_OUTPUTS) -> CellOutput:
-    """Return what is shown of a cell as its files are now; of rich outputs the last are listed."""
+def show(
+    log: CellLog, limits: CellLimits, most_outputs: int = MOST_OUTPUTS, rich_bytes: int | None = None
+) -> CellOutput:
+    """Return what is shown of a cell as its files are now; of rich outputs the last are listed.
+
+    `rich_bytes`: how much of rich outputs there may be; more are held to a few KiB each.
+    """
     inline = 0
+    rich_bytes = INLINE_MOST_BYTES if rich_bytes is None else rich_bytes
     try:
         parts, last, total = _parts(log)
         rich = [part for part in parts if not part.stream]
         dropped = frozenset(rich[:-most_outputs])
         parts = [part for part in parts if part not in dropped]
         for part in rich[-most_outputs:]:
-            allowed = limits.inline_bytes if inline < INLINE_MOST_BYTES else INLINE_LATER_BYTES
+            allowed = limits.inline_bytes if inline < rich_bytes else INLINE_LATER_BYTES
             inline += _fill(part, log, min(allowed, limits.inline_bytes), limits.preview_bytes)
         text, outputs = _composed(log, parts, limits)
     except OutputGoneError as error:  # also taken while they were read
@@ -140,6 +153,8 @@ def _parts(log: CellLog) -> tuple[list[_Part], dict[str, Record], int]:
             if item.kind not in _SHOWN:
                 continue
             if item.kind == "display" and item.display_id is not None:
+                part.display_id = item.display_id
+                part.is_update = item.update
                 displays.setdefault(item.display_id, []).append(part)
         if is_cleared:
             parts.clear()
@@ -162,6 +177,8 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
         is_status = record.kind == "status"
         data = {STATUS_MIME: record.event} if is_status else _spilled(log, record, inline_bytes)
         part.output = {"output_type": "display_data", "metadata": record.metadata, "data": data}
+        if part.display_id is not None:  # as Jupyter's messages have it; a notebook is made without
+            part.output[TRANSIENT] = {"display_id": part.display_id, "update": part.is_update}
         if record.kind == "result":
             part.output |= {"output_type": "execute_result", "execution_count": record.execution_count}
         words = b"" if is_status else text_of(record.data).encode("utf-8", "replace")
@@ -170,35 +187,64 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
     return sum(len(joined(value)) for value in data.values())
 
 
-def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str, list[Output]]:
-    """Put everything into one text and into outputs: of what is too much the two ends, with a marker between them."""
+def _cuts(parts: list[_Part], limits: CellLimits) -> list[tuple[int, int]]:
+    """Return for each part how many bytes of its beginning and of its end are shown: of all parts the two ends."""
     whole = sum(part.size for part in parts)
-    is_cut = whole > limits.preview_bytes
-    head = limits.head_bytes if is_cut else whole
-    tail = whole - max(0, limits.preview_bytes - limits.head_bytes) if is_cut else whole
-    marker = f"… [{tail - head} bytes omitted; artifact {log.cell_id}] …\n"
-    text, outputs, at = "", list[Output](), 0
+    if whole <= limits.preview_bytes:
+        return [(part.size, 0) for part in parts]
+    head = limits.head_bytes
+    tail = whole - max(0, limits.preview_bytes - limits.head_bytes)
+    cuts = []
+    at = 0
     for part in parts:
         first = min(part.size, max(0, head - at))
         at += part.size
         rest = min(part.size - first, max(0, at - tail))
+        cuts.append((first, rest))
+    return cuts
+
+
+def _markers(log: CellLog, parts: list[_Part], cuts: list[tuple[int, int]]) -> dict[str, str]:
+    """Return what stands in the place of the bytes of each stream that are not shown."""
+    omitted = Counter[str]()
+    for part, (first, rest) in zip(parts, cuts, strict=True):
+        omitted[part.stream] += part.size - first - rest
+    omitted = +omitted
+    markers = {}
+    for stream, size in omitted.items():
+        of = f" of {stream or 'results'}" if len(omitted) > 1 else ""
+        markers[stream] = f"… [{size} bytes{of} omitted; artifact {log.cell_id}] …\n"
+    return markers
+
+
+def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str, list[Output]]:
+    """Put everything into one text and into outputs: of what is too much the two ends, and a marker for each stream."""
+    cuts = _cuts(parts, limits)
+    markers = _markers(log, parts, cuts)
+    pieces = list[str]()
+    last = ""  # piece that is not empty
+    outputs = list[Output]()
+    for part, (first, rest) in zip(parts, cuts, strict=True):
         data, end = part.read(log, 0, first), part.read(log, part.size - rest, part.size)
         if first + rest == part.size:
             words = (data + end).decode("utf-8", "replace")
         else:  # no character is divided
             words = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
-            so_far = words or text
-            words += marker and (marker if not so_far or so_far.endswith("\n") else f"\n{marker}")
+            marker = markers.pop(part.stream, "")
+            before = words or last
+            if marker and before and not before.endswith("\n"):
+                words += "\n"
+            words += marker
             words += re.sub(rb"\A[\x80-\xbf]{1,3}", b"", end).decode("utf-8", "replace")
-            marker = ""
         if part.stream:
             words = as_on_a_terminal(words)
             outputs += [{"output_type": "stream", "name": part.stream, "text": words}] if words else []
         elif part.output is not None:
             outputs.append(part.output)
-            words = f"\n{words}" if words and text and not text.endswith("\n") else words
-        text += words
-    return text, outputs
+            words = f"\n{words}" if words and last and not last.endswith("\n") else words
+        pieces.append(words)
+        last = words or last
+    return "".join(pieces), outputs
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -276,12 +322,22 @@ def find_artifact(folder: Path, artifact_id: str) -> tuple[Path, str]:
 def cells_of_notebook(text: str) -> tuple[tuple[Cell, ...], str | None]:
     """Return the code cells of a notebook that are to be run, and the name of the kernel that it was made with.
 
-    Blank cells and those tagged `skip-execution` are not among them. Raises InvalidInputError, with line and column or
+    Blank cells and those tagged `skip-execution` are not among them, and one tagged `raises-exception` may fail, as
+    nbclient has it. Raises InvalidInputError, with line and column or
     a JSON pointer.
     """
     notebook = _read(text)
-    cells = (Cell(it.source, _text(it.metadata.get("title") or it.metadata.get("name"))) for it in _runnable(notebook))
-    return tuple(cells), _text(notebook.metadata.get("kernelspec", {}).get("name"))
+    cells = []
+    for cell in _runnable(notebook):
+        title = _text(cell.metadata.get("title") or cell.metadata.get("name"))
+        cells.append(Cell(cell.source, title, allow_error="raises-exception" in _tags(cell)))
+    kernelspec = notebook.metadata.get("kernelspec")
+    return tuple(cells), _text(kernelspec.get("name")) if isinstance(kernelspec, dict) else None
+
+
+def _tags(cell: Any) -> Sequence[str]:
+    tags = cell.metadata.get("tags")
+    return tags if isinstance(tags, list) else ()
 
 
 def _text(value: object) -> str | None:
@@ -290,7 +346,7 @@ def _text(value: object) -> str | None:
 
 def _runnable(notebook: Any) -> Iterator[Any]:
     for cell in notebook.cells:
-        if cell.cell_type == "code" and cell.source.strip() and "skip-execution" not in cell.metadata.get("tags", ()):
+        if cell.cell_type == "code" and cell.source.strip() and "skip-execution" not in _tags(cell):
             yield cell
 
 
@@ -304,11 +360,37 @@ def executed(
     A cell that was not run is left without outputs. `outputs_of` returns those of a result in more detail.
     """
     notebook = _read(text)
-    for cell, result in zip(_runnable(notebook), results, strict=True):
+    outputs = [outputs_of(it) if it.status is not CellStatus.ABORTED else () for it in results]
+    for cell, result, shown in zip(_runnable(notebook), results, updated(outputs), strict=True):
         is_run = result.status is not CellStatus.ABORTED
-        cell.outputs = _outputs(outputs_of(result), result.status, result.error) if is_run else []
+        cell.outputs = _outputs(shown, result.status, result.error) if is_run else []
         cell.execution_count = result.execution_count
     return _written(notebook)
+
+
+def updated(cells: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Output]]:
+    """Return the outputs of cells with each update of a display in the place of what an earlier cell displayed.
+
+    An update of what none of them displayed stays where it came.
+    """
+    displays: dict[str, list[Output]] = {}
+    made = []
+    for outputs in cells:
+        kept = list[Output]()
+        for output in outputs:
+            new = dict(output)
+            about = new.pop(TRANSIENT, None)
+            known = displays.get(about["display_id"]) if about else None
+            if about and about["update"] and known:
+                for display in known:
+                    display["data"] = new["data"]
+                    display["metadata"] = new["metadata"]
+                continue
+            if about:
+                displays.setdefault(about["display_id"], []).append(new)
+            kept.append(new)
+        made.append(kept)
+    return made
 
 
 def _written(notebook: Any) -> str:
@@ -331,31 +413,72 @@ def export(
     spec = {"name": name, "display_name": kernelspec or language.capitalize(), "language": language}
     about = {"language_info": {"name": language}, "px": {"session": session_id}}
     notebook = v4.new_notebook(metadata={"kernelspec": spec, **about})
+    whole = WholeOutputs(limits)
+    code_cells = []  # with status, error and outputs
     for row in (row for row in rows if row.status != CellStatus.ABORTED):
         metadata: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
         if row.title:
             notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
             metadata["title"] = row.title
-        outputs, is_kept = [], False
+        outputs: Sequence[Output] = ()
+        is_kept = False
         with suppress(OutputGoneError, OSError):
             log = log_of(row)
-            outputs, is_kept = detailed_outputs(log, limits), log.exists()
+            outputs = whole.of(log)
+            is_kept = log.exists()
         if not is_kept and row.total_bytes:
             gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
             outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
         # One that runs has not failed.
         status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
         raised = None if row.error is None else convert(row.error, CellError)
-        found = _outputs(outputs, status, raised)
         members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
-        notebook.cells.append(v4.new_code_cell(row.code, outputs=found, **members))
+        cell = v4.new_code_cell(row.code, **members)
+        notebook.cells.append(cell)
+        code_cells.append((cell, status, raised, outputs))
+    shown = updated([outputs for *_, outputs in code_cells])
+    for (cell, status, raised, _), outputs in zip(code_cells, shown, strict=True):
+        cell.outputs = _outputs(outputs, status, raised)
+    if whole.cut:
+        notebook.metadata["px"]["cut"] = whole.cut
     return dict(json.loads(_written(notebook)))
 
 
-def detailed_outputs(log: CellLog, limits: CellLimits, *, rich: bool = False) -> list[Output]:
-    """Return all outputs of a cell. With `rich`, pictures and tables are whole, up to 16 MiB each."""
-    limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
-    return list(show(log, limits, ALL_OUTPUTS).outputs)
+class WholeOutputs:
+    """The outputs of the cells of one notebook, whole up to limits that hardly anything reaches.
+
+    `cut`: ids of the cells of which something is left out.
+    """
+
+    def __init__(self, limits: CellLimits) -> None:
+        self.cut: list[str] = []
+        self._usual = limits
+        self._left = NOTEBOOK_BYTES
+
+    def of(self, log: CellLog) -> list[Output]:
+        """Return all outputs of a cell. Raises OSError."""
+        limits = self._usual
+        rich_bytes = INLINE_MOST_BYTES
+        if self._left > 0:
+            large = max(TEXT_BYTES, limits.preview_bytes)
+            limits = replace(limits, inline_bytes=RICH_BYTES, preview_bytes=large, head_bytes=large // 2)
+            rich_bytes = CELL_RICH_BYTES
+        shown = show(log, limits, ALL_OUTPUTS, rich_bytes)
+        is_cut = shown.truncated
+        for output in shown.outputs:
+            values = output.get("data", {}).values()
+            self._left -= len(output.get("text", ""))
+            for value in values:
+                self._left -= len(joined(value))
+                is_cut = is_cut or is_reference(value)
+        if is_cut:
+            self.cut.append(log.cell_id)
+        return list(shown.outputs)
+
+
+def is_reference(value: Any) -> bool:
+    """Say whether a value of a bundle is not there itself, but a file beside the cell's."""
+    return isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}
 
 
 def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: CellError | None) -> list[Any]:
@@ -368,7 +491,7 @@ def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: Ce
         kept: dict[str, Any] = {}
         away: dict[str, Any] = {}
         for mime, value in output["data"].items():
-            if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
+            if is_reference(value):
                 away[mime] = value
             elif mime != STATUS_MIME:  # events have no place there
                 kept[mime] = value if mime.endswith("json") else joined(value)
@@ -390,17 +513,26 @@ def _error_output(error: CellError) -> Output:
 
 
 def _read(text: str) -> Any:
+    """Return a notebook as version 4 has it. What cannot be run is refused; what is only not valid is not.
+
+    nbconvert and papermill run notebooks that their schema does not allow: cells of format 4.4 with ids, say.
+    """
     nbformat = importlib.import_module("nbformat")
     try:
         plain = json.loads(text)
         major = plain.get("nbformat") if isinstance(plain, dict) else None
-        if major != MAJOR:
-            raise ValueError(f"nbformat is {major!r}; version {MAJOR} can be read")
-        notebook = nbformat.reader.reads(text)
-        if notebook.nbformat_minor >= 5:  # which wants an id for each cell
-            with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
+        if major not in range(1, MAJOR + 1):
+            raise ValueError(f"nbformat is {major!r}; versions up to {MAJOR} can be read")
+        with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
+            notebook = nbformat.reader.reads(text)
+            if major != MAJOR:
+                notebook = nbformat.convert(notebook, MAJOR)
+            _complete(notebook)
+            if notebook.nbformat_minor >= 5:  # which wants an id for each cell
                 _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
-        nbformat.validate(notebook)
+        if not _is_runnable(notebook):
+            nbformat.validate(notebook, relax_add_props=True)
+            raise ValueError("it has no cells that can be run")
     except Exception as error:  # a broken notebook breaks the library in any way
         pointer = "".join(f"/{part}" for part in getattr(error, "absolute_path", ()))
         why = str(getattr(error, "message", None) or error)[:300]
@@ -410,6 +542,32 @@ def _read(text: str) -> Any:
             errors=[{"pointer": pointer, "message": why}],
         ) from error
     return notebook
+
+
+def _complete(notebook: Any) -> None:
+    """Add members that a cell must have and that say nothing."""
+    notebook.setdefault("metadata", {})
+    cells = notebook.get("cells")
+    for cell in cells if isinstance(cells, list) else ():
+        if not isinstance(cell, dict):
+            continue
+        cell.setdefault("metadata", {})
+        if cell.get("cell_type") == "code":
+            cell.setdefault("outputs", [])
+            cell.setdefault("execution_count", None)
+
+
+def _is_runnable(notebook: Any) -> bool:
+    """Say whether there is what running needs: cells with a type, and code with a text and metadata."""
+    if not isinstance(notebook.metadata, dict) or not isinstance(notebook.get("cells"), list):
+        return False
+    return all(
+        isinstance(cell, dict)
+        and isinstance(cell.get("cell_type"), str)
+        and isinstance(cell.get("source"), str)
+        and isinstance(cell.get("metadata"), dict)
+        for cell in notebook.cells
+    )
 
 
 def cells_of_script(script: str) -> tuple[Cell, ...]:

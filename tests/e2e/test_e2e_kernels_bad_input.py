@@ -107,9 +107,10 @@ def test_pxctl_exits_as_promised_and_says_why(calls: Calls, args: tuple[str, ...
         (b'{"nbformat": 4,\n  oops}', "line 2 column 3"),
         (b"[" * 200_000, "recursion"),
         (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": {}}', "/cells: "),
-        (b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": []}', "nbformat is 3"),
+        (json.dumps({**EMPTY_NOTEBOOK, "cells": [{"cell_type": "code", "metadata": {}}]}).encode(), "source"),
+        (b'{"nbformat": 5, "nbformat_minor": 0, "metadata": {}, "cells": []}', "nbformat is 5"),
     ],
-    ids=["bytes", "text", "deep", "cells", "old"],
+    ids=["bytes", "text", "deep", "cells", "no source", "new"],
 )
 def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(
     calls: Calls, tmp_path: Path, content: bytes, place: str

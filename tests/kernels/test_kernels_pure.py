@@ -15,12 +15,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
+from supervisord_py.kernels import render
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.config import CellLimits, legacy_settings
 from supervisord_py.kernels.environment import NOTHING, OURS, Activation, EnvRules, Why, deactivated, filtered
+from supervisord_py.kernels.inside.cell_writer import told_by
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
-from supervisord_py.kernels.render import cells_of_notebook, cells_of_script, detailed_outputs, executed, export
-from supervisord_py.kernels.session import Cell, CellError, CellResult, CellStatus, Step, Variables
+from supervisord_py.kernels.render import WholeOutputs, cells_of_notebook, cells_of_script, executed, export, updated
+from supervisord_py.kernels.session import (
+    BackendName,
+    CallResult,
+    Cell,
+    CellError,
+    CellResult,
+    CellStatus,
+    Step,
+    Variables,
+)
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.instance import End
@@ -30,6 +41,7 @@ from supervisord_py.zygote import main as zygote
 KEPT, LOST = Variables.KEPT, Variables.LOST
 INT, KILL = Step("sigint", 0.0), Step("sigkill", 4.0)
 OK, TIMED_OUT, CANCELLED, ERROR = CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.CANCELLED, CellStatus.ERROR
+ABORTED = CellStatus.ABORTED
 GONE = KernelGoneError("gone")
 
 
@@ -47,6 +59,12 @@ CASES: list[Any] = [
     # the outcome's members, kernel's end -> status, variables, name of the error, part of the sentence
     ({"reply": Reply(OK)}, None, (OK, KEPT, None, None)),
     ({"reply": Reply(OK, ask_exit=True)}, None, (OK, LOST, None, "exit()")),
+    ({"reply": Reply(OK, CellError("SystemExit", "0"), exit_code=0)}, None,
+     (OK, KEPT, None, "ended the call with exit code 0. Cell 3 was not run.")),
+    ({"reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4)}, None,
+     (ERROR, KEPT, "SystemExit", "ended with exit code 4. Cell 3 was not run.")),
+    ({"reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4), "cut": TIMED_OUT, "steps": (INT,)}, None,
+     (TIMED_OUT, KEPT, "SystemExit", "ran out of time")),
     ({"reply": Reply(ERROR, CellError("E", "no"))}, None, (ERROR, KEPT, "E", "failed (E). Cell 3 was not run.")),
     ({"reply": Reply(ERROR), "is_stateless": True}, None, (ERROR, KEPT, None, "failed. Cell 3 was not run.")),
     ({"reply": Reply(ERROR, CellError("StdinNotImplementedError", ""))}, None,
@@ -78,6 +96,43 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_en
     said = sentence(CellPlace(1, 3, "load  the\ndata"), judged, 30.04)
     assert (said is None, (part or "") in (said or "")) == (part is None, True), said
     assert said is None or said.startswith("Cell 2 of 3 (load the data) "), said
+
+
+@pytest.mark.parametrize(
+    ("cells", "status"),
+    [
+        ([(OK, None, False), (OK, None, False)], OK),
+        ([(OK, None, False), (ERROR, None, False), (ABORTED, None, False)], ERROR),
+        ([(OK, 0, False), (ABORTED, None, False)], OK),
+        ([(ERROR, 4, False), (ABORTED, None, False)], ERROR),
+        ([(ERROR, None, True), (OK, None, False)], OK),
+        ([(ERROR, 4, True), (ERROR, None, False)], ERROR),
+        ([(OK, None, False), (ABORTED, None, False)], ABORTED),
+    ],
+)
+def test_a_call_ends_as_the_cell_that_ended_it(cells: list[Any], status: CellStatus) -> None:
+    results = [CellResult(CELL, None, it, exit_code=code, error_allowed=allowed) for it, code, allowed in cells]
+    call = CallResult("s", "/", "python", BackendName.DIRECT, KEPT, tuple(results), 30.0)
+    assert call.status is status
+
+
+@pytest.mark.parametrize(
+    ("reply", "exit_code", "status"),
+    [
+        ({"status": "error", "ename": "SystemExit", "evalue": ""}, 0, "ok"),
+        ({"status": "error", "ename": "SystemExit", "evalue": "None"}, 0, "ok"),
+        ({"status": "error", "ename": "SystemExit", "evalue": "0"}, 0, "ok"),
+        ({"status": "error", "ename": "SystemExit", "evalue": "-1"}, 255, "error"),
+        ({"status": "error", "ename": "SystemExit", "evalue": "no data"}, 1, "error"),
+        ({"status": "error", "ename": "SystemExit", "evalue": "0", "px_exit_code": 1}, 1, "error"),
+        ({"status": "error", "ename": "ValueError", "evalue": "0"}, None, "error"),
+        ({"status": "ok"}, None, "ok"),
+        ({}, None, "error"),
+    ],
+)
+def test_a_reply_tells_the_exit_code_of_a_program(reply: dict[str, Any], exit_code: int | None, status: str) -> None:
+    told = told_by(reply)
+    assert (told["exit_code"], told["status"]) == (exit_code, status)
 
 
 def test_of_a_session_of_its_own_nothing_is_said_to_be_kept() -> None:
@@ -227,9 +282,53 @@ def test_code_cells_are_read_in_order_with_titles() -> None:
         code("  \n"),
         code("skipped", metadata={"tags": ["skip-execution"]}),
         code(["y = 2\n", "y"], metadata={"name": "named"}),
+        code("1 / 0", metadata={"tags": ["x", "raises-exception"]}),
     ]
     text = notebook(*cells, kernelspec={"name": "python3", "display_name": "P", "language": "python"})
-    assert cells_of_notebook(text) == ((Cell("x = 1", "First"), Cell("y = 2\ny", "named")), "python3")
+    assert cells_of_notebook(text) == (
+        (Cell("x = 1", "First"), Cell("y = 2\ny", "named"), Cell("1 / 0", allow_error=True)),
+        "python3",
+    )
+
+
+def test_what_other_tools_run_is_run_though_its_schema_does_not_allow_it() -> None:
+    """Each is refused by nbformat.validate and run by nbconvert."""
+    cell = code("x = 1")
+    ids = {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [{**cell, "id": "some"}]}
+    bare = {
+        **ids,
+        "nbformat_minor": 5,
+        "cells": [{"cell_type": "code", "source": "x = 1", "metadata": {}, "outputs": []}],
+    }
+    extra = {**ids, "cells": [{**cell, "collapsed": True, "attachments": {}}], "more": 1}
+    spec = {**ids, "metadata": {"kernelspec": {"display_name": "no name"}}, "cells": [cell]}
+    count = {**ids, "cells": [{**cell, "execution_count": "*", "outputs": [{"output_type": "strange"}]}]}
+    three = {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": [{"cells": [
+        {"cell_type": "code", "input": "x = 1", "language": "python", "outputs": [], "metadata": {}},
+    ]}]}  # fmt: skip
+    for each in (ids, bare, extra, spec, count, three):
+        text = json.dumps(each)
+        assert cells_of_notebook(text) == ((Cell("x = 1"),), None), each
+        made = json.loads(executed(text, [CellResult(CELL, None, OK, execution_count=7)]))
+        assert [(it["execution_count"], it["outputs"]) for it in made["cells"]] == [(7, [])]
+    assert json.loads(executed(json.dumps(ids), [CellResult(CELL, None, OK)]))["cells"][0]["id"] == "some"
+
+
+def test_an_update_stands_where_it_was_displayed_also_in_an_earlier_cell() -> None:
+    def display(text: str, name: str | None = None, *, update: bool = False) -> dict[str, Any]:
+        shown = {"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}
+        return {**shown, "transient": {"display_id": name, "update": update}} if name else shown
+
+    cells = [
+        [display("first", "a"), display("same", "a"), display("other", "b")],
+        [display("second", "a", update=True), display("plain"), display("of nobody", "c", update=True)],
+        [display("third", "a", update=True), display("again", "c", update=True)],
+    ]
+    assert updated(cells) == [
+        [display("third"), display("third"), display("other")],
+        [display("plain"), display("again")],
+        [],
+    ]
 
 
 def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
@@ -238,17 +337,41 @@ def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -
     writer.display({"application/json": {"x": "y" * 4000}, "text/plain": ["a", "b"]})
     finish(writer)
 
-    def outputs(*, rich: bool) -> list[Any]:
-        found = detailed_outputs(log_of(tmp_path), LIMITS, rich=rich)
-        return list(
-            valid(executed(notebook(code("1")), [CellResult(CELL, None, OK)], lambda _: found)).cells[0].outputs
-        )
+    def outputs(found: Any) -> list[Any]:
+        made = executed(notebook(code("1")), [CellResult(CELL, None, OK)], lambda _: found)
+        return list(valid(made).cells[0].outputs)
 
-    first, second = outputs(rich=False)
+    first, second = outputs(render.show(log_of(tmp_path), LIMITS).outputs)
     reference = first["metadata"]["px"]["artifacts"]["image/png"]
     assert first["data"] == {"text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"}
     assert second["data"] == {"text/plain": "ab"}
-    assert outputs(rich=True)[0]["data"] == {"image/png": "A" * 4000}
+    whole = WholeOutputs(LIMITS)
+    assert outputs(whole.of(log_of(tmp_path)))[0]["data"] == {"image/png": "A" * 4000}
+    assert whole.cut == []
+
+
+def test_a_notebook_has_all_that_was_printed_up_to_a_limit_and_knows_what_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+    for number in range(3):
+        writer = writer_of(tmp_path, f"{number:016x}")
+        writer.write("stdout", b"x" * 200_000)
+        finish(writer)
+        rows.append(KernelCellRow(f"{number:016x}", "s", "call", 0, "code", "ok", 0.0, 0.0))
+
+    def exported() -> Any:
+        return export(rows, lambda row: log_of(tmp_path, row.id), CellLimits(), session_id="s-1")
+
+    made = exported()
+    assert [len("".join(cell["outputs"][0]["text"])) for cell in made["cells"]] == [200_000] * 3
+    assert "cut" not in made["metadata"]["px"]
+    monkeypatch.setattr(render, "NOTEBOOK_BYTES", 300_000)
+    made = exported()
+    assert made["metadata"]["px"]["cut"] == [rows[2].id]
+    assert "bytes omitted; artifact" in "".join(made["cells"][2]["outputs"][0]["text"])
+    monkeypatch.setattr(render, "TEXT_BYTES", 100_000)
+    assert exported()["metadata"]["px"]["cut"] == [row.id for row in rows]
 
 
 def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
@@ -274,7 +397,7 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
     assert checked.metadata.kernelspec == {"name": "python3", "display_name": "Python", "language": "python"}
     title, first, failed, running, gone = checked.cells
     assert (title.source, first.metadata.title) == ("### The first", "The first")
-    assert (first.outputs[0].text, "artifact" in first.outputs[1].data["text/plain"]) == ("out \ufffd\n", True)
+    assert (first.outputs[0].text, first.outputs[1].data) == ("out \ufffd\n", {"image/png": "A" * 4000})
     assert (failed.outputs[0].ename, running.outputs) == ("E", [])
     assert "99 bytes of output were removed" in gone.outputs[0].text
     again, _ = cells_of_notebook(made)

@@ -34,6 +34,8 @@ _EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exe
 _SVG = "image/svg+xml"
 _PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
 _TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+# Errors of which the daemon's sentence says more than their name.
+_MORE_TO_TELL = frozenset({"KernelDied", "KernelStopped", "ResourceLimitExceeded", "StdinNotImplementedError"})
 _KEEP_SECONDS, _OURS = 7 * 86400.0, re.compile(r"[0-9a-f]{16}-\d+\.\w+")
 
 
@@ -193,6 +195,8 @@ def run_cells(
     client = waking_client(invocation)
     body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **asked}
     body["language"] = "bash" if is_shell else None
+    if member == "script" and file not in {None, "-"}:
+        body["file"] = str(Path(str(file)).absolute())
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
@@ -219,22 +223,40 @@ def run_cells(
             invocation.notice(f"pxctl: {result['message']}")
         return Exit.OK
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
-    is_told = screen.has_shown_error and screen.count <= 1  # by its traceback
-    if invocation.json or (is_told and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail)):
+    is_told = screen.has_shown_error and screen.count <= 1 and _is_plain_failure(result)
+    if invocation.json or (is_told and not (asked["per_call"] and not is_shell)):
         return failure.exit_code
     raise failure
+
+
+def _failed_cell(result: Document) -> Document:
+    for cell in result.get("cells") or []:
+        if cell["status"] != "ok" and not cell.get("error_allowed"):
+            return dict(cell)
+    return {}
+
+
+def _is_plain_failure(result: Document) -> bool:
+    """Say whether a traceback tells all: an exception of the code, after which the session is as it was."""
+    cell = _failed_cell(result)
+    error = cell.get("error") or {}
+    if cell.get("status") != "error" or error.get("name") in _MORE_TO_TELL:
+        return False
+    return error.get("name") == "ExitCode" or result.get("variables") == "kept"
 
 
 def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
     status, hint = result.get("status"), None
     code = Exit.TIMED_OUT if status == "timed_out" else Exit.FAILED
-    cell: Document = next((each for each in result.get("cells") or [] if each["status"] != "ok"), {})
+    cell = _failed_cell(result)
     error: Document = cell.get("error") or {"name": None, "value": ""}
     if error["name"] in {"ResourceLimitExceeded", "KernelDied"}:
         code = Exit.LIMIT_EXCEEDED if error["name"] == "ResourceLimitExceeded" else code
         hint = f"pxctl why kernel:{result['kernel']}"
+    elif cell.get("exit_code"):
+        code = cell["exit_code"]  # as ssh and docker exec do
     elif error["name"] == "ExitCode" and error["value"].isdecimal() and 0 < int(error["value"]) < 256:
-        code = int(error["value"])  # as ssh and docker exec do
+        code = int(error["value"])
     elif status == "timed_out":
         hint = "give it longer: pxctl exec --timeout S"
     message = result.get("message") or f"the cell ended with status {status}"
@@ -275,6 +297,8 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
 
 def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
     """Return what draws a picture, by the protocol of iTerm2 or of kitty; empty where the terminal knows neither."""
+    if not content:
+        return ""  # kitty would take all that is printed later for the rest of the picture
     encoded = binascii.b2a_base64(content, newline=False).decode()
     if env.get("TERM_PROGRAM") in {"iTerm.app", "WezTerm"}:
         return f"\x1b]1337;File=inline=1;size={len(content)}:{encoded}\x07\n"
@@ -329,7 +353,7 @@ class CellScreen(Screen):
         for event in self._updates.values():
             self._show_bundle(event["id"], event["data"])
         status, error = cell["status"], cell.get("error")
-        if error and not self.has_shown_error and status == "error":
+        if error and not self.has_shown_error and status == "error" and cell.get("exit_code") is None:
             self._show_error([f"{error['name']}: {error['value']}"])  # no traceback: a shell's code, a death
         self.close_lines()
         if self.count > 1:

@@ -221,6 +221,11 @@ def export_kernel(invocation: Invocation, name: str, target: str | None) -> None
             for chunk in exchange.chunks():
                 output.write(chunk)
             output.write("\n")
-            return
-        count = output.write_whole(Path(target), exchange.chunks())
-    invocation.notice(f"saved {target} ({size(count)})")
+        else:
+            count = output.write_whole(Path(target), exchange.chunks())
+            invocation.notice(f"saved {target} ({size(count)})")
+        cut = int(exchange.fields.get("x-cut-cells", 0))
+    if cut:
+        invocation.notice(
+            f"pxctl: the notebook does not have all of what {cut} of its cells gave: it would be too large"
+        )
