@@ -73,7 +73,8 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tup
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
     pipes, several = call.context.pipes, isinstance(body.context, list)
     contexts = body.context if isinstance(body.context, list) else [body.context]
-    triggers, queue = [{"context": each} for each in contexts], several or bool(body.queue)
+    triggers = [{"context": each, "advance": bool(body.advance)} for each in contexts]
+    queue = several or bool(body.queue)
     name = pipe_name(call)
     rows = await pipes.run(name, triggers, seconds=body.timeout, queue=queue, on_accepted=call.mark_begun)
     if wait:

@@ -65,6 +65,7 @@ class RunPipe(Body):
     context: dict[str, Any] | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)] | None = None
     queue: bool | None = None
     timeout: Annotated[float, Meta(gt=0)] | None = None
+    advance: bool | None = None
 
 
 class Happening(Body):

@@ -137,6 +137,7 @@ class Plan(msgspec.Struct, frozen=True):
     context: Mapping[str, Any] | None = None  # of the trigger (`{event, key, data}`) or the caller, shown to the agent
     processes: int | None = None
     cpu_percent: int | None = None  # of one processor
+    range_counts: bool = True  # once it has completed, the next time range begins where its own ends
 
 
 class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}):

@@ -36,6 +36,8 @@ from supervisord_py.pipes.due import Decision, Now, Progress, decide, period, st
 from supervisord_py.pipes.models import PipeDefinition, PipesConfig
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import resolve
+from supervisord_py.pipes.schedule import Manual
+from supervisord_py.pipes.time_range import counts, end_after, next_range, range_to_repeat
 from supervisord_py.process import clock
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
@@ -43,8 +45,6 @@ from supervisord_py.process.supervisor import Driver, Supervisor
 
 TIMEOUT_SECONDS = 300.0  # of a pipe that names none
 MAX_TURNS = 200
-WINDOW_MAX_SECONDS = 8 * 3600.0  # longest time window of a prompt
-WINDOW_DEFAULT_SECONDS = 3600.0  # of a pipe that never succeeded and has no interval
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
 SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
@@ -188,8 +188,11 @@ class PipeStates:
     def change_by(self, execution: Execution, outcome: Outcome, now: float, *, goes_on: bool) -> dict[str, Any]:
         """Return what an end means for its pipe; `goes_on`: another try follows by itself."""
         if outcome.status is Status.COMPLETED:
-            end = execution.context_end
-            return {"last_success_at": now, "consecutive_failures": 0, "last_context_end": end}
+            change: dict[str, Any] = {"last_success_at": now, "consecutive_failures": 0}
+            if execution.plan.range_counts:
+                last_end = self.get(execution.pipe_name).last_context_end
+                change["last_context_end"] = end_after(last_end, execution.context_end, now)
+            return change
         if outcome.error_type in _NOT_ITS_OWN or goes_on:
             return {}
         return {"consecutive_failures": self.get(execution.pipe_name).consecutive_failures + 1}
@@ -274,20 +277,31 @@ class PipesContext:
         number: int | None = None,
         *,
         context: Mapping[str, Any] | None = None,
+        retried: Execution | None = None,
+        advance: bool = False,
         **trigger: Any,
     ) -> Execution:
         """Return a chosen execution as one that is queued now, by hand unless a `trigger` says so; nothing is recorded.
 
-        Without a number it takes the next one for good.
+        Without a number it takes the next one for good. `retried` is the execution that it tries again; with `advance`
+        its time range counts also where it is run by hand.
         """
         number = self.ledger.next_number() if number is None else number
         now = self.clocks.moment()
-        # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
-        start = self.states.get(pipe.name).last_context_end
-        if start is None:
-            seconds = period(pipe.schedule, self.states.progress(pipe.name), self.now())
-            start = now - (seconds or WINDOW_DEFAULT_SECONDS)
-        plan = chosen.plan if context is None else structs.replace(chosen.plan, context=context)
+        last_end = self.states.get(pipe.name).last_context_end
+        time_range = None if retried is None else range_to_repeat(retried, last_end)
+        if time_range is None:
+            # The period is of use for a first run alone, and takes a look at the next due times.
+            is_first = last_end is None
+            seconds = period(pipe.schedule, self.states.progress(pipe.name), self.now()) if is_first else None
+            time_range = next_range(now, last_end, seconds)
+        runs_by_itself = not isinstance(pipe.schedule, Manual) or bool(pipe.events)
+        group = trigger.get("group", chosen.group)
+        plan = structs.replace(
+            chosen.plan,
+            context=chosen.plan.context if context is None else context,
+            range_counts=counts(group, runs_by_itself=runs_by_itself, advance=advance),
+        )
         row = structs.replace(
             chosen,
             id=number,
@@ -298,8 +312,8 @@ class PipesContext:
             preset_id=chosen.preset.id,
             timeout_seconds=plan.timeout_seconds,
             plan=plan,
-            context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
-            context_end=now,
+            context_start=whole_ms(time_range.start),
+            context_end=time_range.end,
             api_port=self.config.api_port,
             output_dir=f"{pipe.folder}/output/{number}",
             finished_at=now if chosen.status.is_final else None,
@@ -335,6 +349,8 @@ def again(before: Execution) -> dict[str, Any]:
         "trigger": ledger_pipes.Trigger.RETRY,
         "group": before.group,
         "context": before.plan.context,
+        "retried": before,
+        "advance": before.plan.range_counts,
         "trigger_event": before.trigger_event,
         "trigger_key": before.trigger_key,
         "retry_of": before.id,

@@ -19,11 +19,11 @@ from pipe_rig import UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house, p
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipes import ErrorType, Status, Trigger
 from supervisord_py.pipes import output
-from supervisord_py.pipes.context import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.due import Due, Now, Progress, decide
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
+from supervisord_py.pipes.time_range import FIRST_SECONDS
 
 HERE = Path(__file__).parent
 
@@ -350,7 +350,7 @@ async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")
     assert (first.context_end, second.context_start) == (first.queued_at, first.context_end)
-    assert (first.context_end or 0) - (first.context_start or 0) == WINDOW_DEFAULT_SECONDS
+    assert (first.context_end or 0) - (first.context_start or 0) == FIRST_SECONDS
     assert first.plan.context == {"query": "invoices"}
     said = (first.stdout or "").splitlines()
     assert said[0].startswith("Time range: 20")

@@ -259,6 +259,7 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
 @app.timeout_option("Of this execution; else the pipe's own (exit 7).")
 @click.option("--context", metavar="JSON|@FILE|-", help="An object for the prompt; of an array one execution for each.")
+@click.option("--advance", is_flag=True, help="Move the time range on, as a scheduled run does.")
 @app.no_autostart_option
 def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | None, **asked: Any) -> int:
     """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
