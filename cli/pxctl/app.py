@@ -447,9 +447,11 @@ kernel_names = _names("/api/kernels", "kernels", "name", "id")
 example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
 example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
 pipe_keys = _choices(
-    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
-    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
+    "agent=", "allow_empty=", "budget=", "command=", "description=", "effort=", "enabled=", "history=", "limits=",
+    "model=", "name=", "preset=", "provider=", "redact=", "retries=", "run_on_enable=", "schedule=", "schedule_config=",
+    "timeout=", "timezone=", "title=", "trigger=",
 )  # fmt: skip
+"""Every key of pipe.md(5); a test compares it with what the daemon reads."""
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

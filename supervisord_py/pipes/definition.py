@@ -11,6 +11,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,8 +21,10 @@ from supervisord_py.config import documents
 from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipes import Plan
-from supervisord_py.pipes import models
-from supervisord_py.pipes.front_matter import parse
+from supervisord_py.pipes import foreign_keys, models
+from supervisord_py.pipes.foreign_keys import ForeignKey, Reading, Weight
+from supervisord_py.pipes.front_matter import FrontMatter, inline, parse
+from supervisord_py.pipes.models import Remark
 from supervisord_py.pipes.schedule import Calendar, Schedule, calendar, checked_zone, parse_schedule, shown, span_of
 
 DEFAULT_PRESET = "auto"
@@ -31,16 +34,7 @@ _ROUTES = frozenset({"queue", "new"})  # `/api/pipes/queue` and its like are rou
 FILE_CHANGED = "file_changed"
 EVENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PUBLISHED = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
-_RULES = (
-    "permissions", "allow-apps", "deny-apps", "allow-windows", "deny-windows", "allow-content-types",
-    "deny-content-types", "allow-raw-sql", "allow-frames", "days", "time-range", "privacy_filter",
-)  # fmt: skip
-_ELSEWHERE = (*_RULES, "connections", "run_in", "subagent", "lookback", "on_failure", "config")
-"""Keys of other programs that promise something; what promises nothing is kept silently."""
-_INSTEAD = dict.fromkeys(("cron", "crontab", "interval", "every"), "schedule")
-_INSTEAD |= dict.fromkeys(("disabled", "paused", "active"), "enabled")
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
-_ASKS_NOTHING: tuple[Any, ...] = (None, "", "false", "no", "off", "admin", [], {})
 
 
 def name_trouble(name: str) -> str | None:
@@ -61,11 +55,17 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGE
         fields = _fields_of(front.header, name, default_agent)
     except DocumentError as error:
         return models.BrokenPipe(name, folder, error.problem, digest)
-    root, first_line = front.header.root, front.header.first_line
-    lines = {key.value: key.start_mark.line + first_line for key, _value in root.value} if root else {}
+    fields["remarks"] += tuple(_unfilled(front))
+    lines = _lines_of(front.header)
     return models.PipeDefinition(
         name=name, folder=folder, file=file, digest=digest, body=front.body, lines=lines, **fields
     )
+
+
+def _lines_of(header: Document) -> dict[str, int]:
+    """Return the line of each key, counted from 1."""
+    root = header.root
+    return {key.value: key.start_mark.line + header.first_line for key, _value in root.value} if root else {}
 
 
 def parse_pattern(text: str) -> str:
@@ -174,7 +174,21 @@ def _redact(value: Any) -> tuple[str, ...]:
 
 
 def _not_auto(value: Any) -> str | None:
-    return None if _text(value).lower() == DEFAULT_PRESET else _text(value)
+    """Read the name of a model or provider; None where the agent is to choose (`inherit` is Claude Code's word)."""
+    word = _text(value)
+    return None if word.lower() in {DEFAULT_PRESET, "inherit"} else word
+
+
+def _schedule_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    hint = "write schedule: every 30m, weekday at 9:30, or a cron line in quotes"
+    for text in foreign_keys.schedules(value):
+        with suppress(ConfigError):
+            parse_schedule(text)
+            hint = f"write schedule: {inline(text)}"
+            break
+    raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=hint)
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------
@@ -198,7 +212,7 @@ _TABLE: _Table = {
     "redact": ("redact", _redact),
     "title": ("title", _text),
     "name": ("name", _text),
-    "schedule": ("schedule_text", _text),
+    "schedule": ("schedule_text", _schedule_text),
     "retries": ("retries", {
         "max": ("max_retries", _number(0, 20, "3")),
         "on_timeout": ("on_timeout", _flag),
@@ -215,7 +229,6 @@ _TABLE: _Table = {
     }),
 }  # fmt: skip
 USED = (*_TABLE, "schedule_config", "trigger")  # keys that mean something here
-KNOWN = frozenset((*USED, *_ELSEWHERE))  # those, and the ones of other programs
 
 
 def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str, Any]:
@@ -223,29 +236,139 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     value: dict[str, Any] = header.value
     fields = _read(header, value, _TABLE)
     agent = fields.setdefault("agent", models.COMMAND if "command" in fields else default_agent)
-    schedule, text, said = _schedule(header, fields)
-    warnings = [] if said is None else [said]
+    lines = _lines_of(header)
+    remarks = []
+    schedule, text, oddity = _schedule(header, fields)
+    if oddity is not None:
+        remarks.append(Remark("schedule", oddity, None, lines.get("schedule")))
     if agent == models.COMMAND and "command" not in fields:
         raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
-    if "command" in fields and agent != models.COMMAND:
-        warnings.append(f"command has no effect with agent: {agent}")
-    events = tuple(dict.fromkeys(_events(header, warnings)))
-    for key, meant in value.items():
-        if key in _ELSEWHERE:
-            word = meant.strip().lower() if isinstance(meant, str) else meant
-            if word not in _ASKS_NOTHING or (word == "false" and key.startswith("allow-")):
-                what = "is not enforced here: the agent may do what you may do"
-                warnings.append(f"{key} {what if key in _RULES else 'has no effect here'}")
-        elif key not in USED and (near := _INSTEAD.get(key.lower()) or nearest(key, USED, 0.8)) is not None:
-            line, _ = header.place((key,))
-            warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
+    events = tuple(dict.fromkeys(_events(header, lines, remarks)))
+    remarks += _idle_keys(value, fields, lines)
+    remarks += _foreign_keys(value, fields, lines)
     name = fields.pop("name", None)
     fields.setdefault("title", name if name != own_name else None)
     own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
     fields["plan"] = Plan(**own, **fields.pop("limits", {}))
     fields["retries"] = models.RetryRules(**fields.get("retries", {}))
     fields |= fields.pop("budget", {})
-    return {**fields, "schedule": schedule, "schedule_text": text, "events": events, "warnings": tuple(warnings)}
+    return {**fields, "schedule": schedule, "schedule_text": text, "events": events, "remarks": tuple(remarks)}
+
+
+# -- what has no effect ------------------------------------------------------------------------------------------------
+
+
+def _idle_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[Remark]:
+    """Yield the keys of ours that have no effect beside another one."""
+    if "command" in fields and fields["agent"] != models.COMMAND:
+        yield Remark("command", f"command has no effect with agent: {fields['agent']}", None, lines.get("command"))
+    idle: dict[str, str] = {}
+    if fields["agent"] == models.COMMAND:
+        idle = dict.fromkeys(("model", "provider", "effort"), "with agent: command")
+    elif fields.get("presets"):
+        idle = dict.fromkeys(("model", "provider"), "beside preset: a preset has its own")
+    if value.get("schedule_config"):
+        idle["schedule"] = "beside schedule_config"
+    for key, why in idle.items():
+        # Other programs write both, and mean what runs here, too.
+        if value.get(key):
+            yield Remark(key, f"{key} has no effect {why}", None, lines.get(key), is_minor=True)
+
+
+def _foreign_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[Remark]:
+    """Yield every key that is none of ours, with what to write instead; those that change no run together."""
+    minor = []
+    for key, meant in value.items():
+        if key in USED:
+            continue
+        row = _row_of(key)
+        if isinstance(row, str):
+            yield Remark(key, f"{key} has no effect here", f"did you mean {row!r}?", lines.get(key))
+            continue
+        if row is None:
+            hint = "pipe.md(5) lists the keys"
+            yield Remark(key, f"{key} has no effect here", hint, lines.get(key))
+            continue
+        if row.weight is Weight.MINOR or foreign_keys.asks_nothing(key, meant) or _is_so_anyway(row, meant, fields):
+            minor.append(key)
+            continue
+        yield Remark(key, f"{key} {row.weight.value}", _instead(row, key, meant, value), lines.get(key))
+    if minor:
+        said = f"kept, without effect here: {', '.join(minor)}"
+        yield Remark(minor[0] if len(minor) == 1 else "front_matter", said, None, lines.get(minor[0]), is_minor=True)
+
+
+def cure_of(key: str, meant: Any) -> str:
+    """Return what to write in the place of a key that is none of ours; `meant` is its value."""
+    row = _row_of(key)
+    if isinstance(row, str):
+        return f"did you mean {row!r}?"
+    by_hand = "pipe.md(5) lists the keys; one of your own is written into the file by hand"
+    return (_instead(row, key, meant, {}) if row is not None else "") or by_hand
+
+
+def _row_of(key: str) -> str | ForeignKey | None:
+    """Return what is known of a key: its row, the key of ours that it looks like, or nothing."""
+    # `Schedule` and `time-zone` are keys of ours in another spelling.
+    own = next((each for each in USED if foreign_keys.plain(each) == foreign_keys.plain(key)), None)
+    if own is not None:
+        return ForeignKey(key, f"write {own}", own, Reading.WHOLE)
+    return foreign_keys.find(key) or foreign_keys.find_near(key, USED)
+
+
+def _is_so_anyway(row: ForeignKey, meant: Any, fields: Mapping[str, Any]) -> bool:
+    """Say whether a key only says what is so without it: `paused: false` of a pipe that is enabled."""
+    found = next(foreign_keys.suggestions(row, meant), {})
+    return row.key == "enabled" and found.get("enabled") is fields.get("enabled", True)
+
+
+def _instead(row: ForeignKey, key: str, meant: Any, value: Mapping[str, Any]) -> str:
+    """Return what to write in the place of a key of another program."""
+    own, _, inner = row.key.partition(".")
+    held = value.get(own)
+    is_map = inner and isinstance(held, dict) and inner not in held
+    if held is not None and not is_map:
+        return f"{own} says it already; remove {key}"
+    for keys in foreign_keys.suggestions(row, meant):
+        if "timezone" in value:
+            keys.pop("timezone", None)
+        if not _reads_well(keys):
+            continue
+        if is_map:
+            return f"add {inner}: {inline(_as_numbers(keys[own][inner]))} to {own}"
+        return "write " + ", and ".join(f"{name}: {inline(_as_numbers(what))}" for name, what in keys.items())
+    return row.hint
+
+
+def _as_numbers(value: Any) -> Any:
+    """Return a value whose texts that are numbers need no quotes: our reader takes both."""
+    if isinstance(value, dict):
+        return {name: _as_numbers(each) for name, each in value.items()}
+    if isinstance(value, str) and re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]+)?", value):
+        return float(value) if "." in value else int(value)
+    return value
+
+
+def _reads_well(keys: Mapping[str, Any]) -> bool:
+    """Say whether front matter of these keys alone is read without an error or a remark."""
+    try:
+        header = "".join(f"{name}: {inline(what)}\n" for name, what in keys.items())
+    except ConfigError:
+        return False
+    declared = declare(f"---\n{header}---\n".encode(), folder=Path("/pipe"))
+    return isinstance(declared, models.PipeDefinition) and not declared.remarks
+
+
+def _unfilled(front: FrontMatter) -> Iterator[Remark]:
+    """Yield the first word of the prompt that other programs fill in, and nothing here does."""
+    found = foreign_keys.TEMPLATE_WORDS.search(front.text, front.body_start)
+    if found is not None:
+        hint = "date, zone and time range stand above the prompt; `pxctl pipe run --context` adds values to one run"
+        line = front.text.count("\n", 0, found.start()) + 1
+        yield Remark("prompt", f"{found[0]} reaches the agent as it stands", hint, line, is_minor=True)
+
+
+# -- its parts ---------------------------------------------------------------------------------------------------------
 
 
 def _mistake(header: Document, path: Pointer, said: str, hint: str | None) -> DocumentError:
@@ -294,21 +417,29 @@ def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, st
         raise _mistake(header, (path,), error.detail, error.hint) from None
 
 
-def _events(header: Document, warnings: list[str]) -> Iterator[str]:
+def _events(header: Document, lines: Mapping[str, int], remarks: list[Remark]) -> Iterator[str]:
+    line = lines.get("trigger")
     path: Pointer = ("trigger",)
     value, hint = header.value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
     if isinstance(value, dict):
         for key in value.keys() - {"events"}:
             if key not in {"custom", "sources"}:
-                raise _mistake(header, ("trigger", key), "is not known", hint)
-            if value[key] not in _ASKS_NOTHING:
-                warnings.append(f"trigger.{key} has no effect here; events start this pipe")
+                key_hint = foreign_keys.FOREIGN_EVENTS.get(key.lower(), hint)
+                raise _mistake(header, ("trigger", key), "is not known", key_hint)
+            if not foreign_keys.asks_nothing(key, value[key]):
+                remarks.append(Remark("trigger", f"trigger.{key} has no effect here", "events start this pipe", line))
         value, path = value.get("events"), ("trigger", "events")
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
-            warnings.append(f"trigger: {shown(word)} never happens here")
+            said = f"trigger: {shown(word)} never happens here"
+            remarks.append(Remark("trigger", said, foreign_keys.FOREIGN_EVENTS["workflow_event"], line))
         elif word is not None and word != "":
             try:
-                yield parse_pattern(_text(word))
+                pattern = parse_pattern(_text(word))
             except ConfigError as error:
                 raise _mistake(header, path, error.detail, error.hint) from None
+            cure = foreign_keys.FOREIGN_EVENTS.get(pattern.partition(":")[0].lower())
+            if cure is not None:
+                said = f"trigger: nothing here tells of {shown(pattern)} by itself"
+                remarks.append(Remark("trigger", said, cure, line))
+            yield pattern

@@ -28,7 +28,7 @@ from supervisord_py.pipes import models
 from supervisord_py.pipes.adapters import sentence
 from supervisord_py.pipes.catalog import DiskError, write_pipe
 from supervisord_py.pipes.context import FEW
-from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
+from supervisord_py.pipes.definition import PIPE_FILE, USED, cure_of, declare, name_trouble
 from supervisord_py.pipes.front_matter import Value, set_keys
 from supervisord_py.pipes.schedule import At, shown
 from supervisord_py.pipes.status import PipeViews
@@ -161,11 +161,12 @@ class PipeFiles:
         return self._room.get(name)
 
     def _edit(self, declared: models.Declared, changes: Mapping[str, Value]) -> None:
-        file, known = declared.folder / PIPE_FILE, {*KNOWN, *getattr(declared, "lines", ())}
-        wrong, hint = [], "pipe.md(5) lists the keys; one of your own is written into the file by hand"
-        for key in (key for key, value in changes.items() if value is not None and key not in known):
-            said = f"{key!r} is no key of a pipe{did_you_mean(key, USED)}"
-            wrong.append(Problem(message=said, file=str(file), pointer=f"/{key}", hint=hint))
+        file, known = declared.folder / PIPE_FILE, {*USED, *getattr(declared, "lines", ())}
+        wrong = []
+        for key, value in changes.items():
+            if value is not None and key not in known:
+                said = f"{key!r} is no key of a pipe"
+                wrong.append(Problem(message=said, file=str(file), pointer=f"/{key}", hint=cure_of(key, value)))
         try:
             before = read_bounded(file).decode()
         except (OSError, UnicodeDecodeError) as error:

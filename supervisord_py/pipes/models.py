@@ -56,6 +56,21 @@ class RetryRules(msgspec.Struct, frozen=True):
     delay_seconds: float | None = None
 
 
+class Remark(NamedTuple):
+    """What is odd about a key of a file that reads well."""
+
+    key: str  # or `prompt`, or `front_matter` for several
+    message: str
+    hint: str | None = None  # what to write instead
+    line: int | None = None
+    is_minor: bool = False  # it changes no run: only `validate` tells it
+
+    @property
+    def sentence(self) -> str:
+        place = "" if self.line is None else f" (line {self.line})"
+        return f"{self.message}{place}{f'; {self.hint}' if self.hint else ''}"
+
+
 class PipeDefinition(msgspec.Struct, frozen=True):
     name: str  # folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component
     folder: Path  # the pipe's folder: cwd of the agent; `.env` and `output/` lie there
@@ -79,9 +94,14 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     daily_cost: float | None = None  # US dollars
     redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
-    warnings: tuple[str, ...] = ()  # sentences for people
+    remarks: tuple[Remark, ...] = ()
     lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
     digest: str = ""  # SHA-256 of the file: another one is another pipe
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The remarks that matter for runs, as sentences."""
+        return tuple(remark.sentence for remark in self.remarks if not remark.is_minor)
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""

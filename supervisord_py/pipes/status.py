@@ -90,6 +90,7 @@ class PipeViews(Executions):
         found = (*self.faults(declared), *self._oddities(declared, standing))
         fault = next((each for each in found if isinstance(each, Problem)), None)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
+        warnings += declared.warnings
         warnings += [each for each in found if isinstance(each, str)]
         quiet = 0.0 if running is None or not running.heard_at else self.clocks.boot() - running.heard_at
         if it is not None and quiet >= QUIET_SECONDS:
@@ -147,7 +148,6 @@ class PipeViews(Executions):
         That no time is to come is a mistake in the file of one that is enabled and was never due.
         """
         row, most = self.states.get(definition.name), self.config.timeout_max_seconds
-        yield from definition.warnings
         if (wanted := definition.timeout_seconds or 0.0) > most:
             yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
         if isinstance(standing, Never) and standing.over:
@@ -168,6 +168,7 @@ class PipeViews(Executions):
             return [_failed(declared.problem)]
         chosen, odd_presets = await self.choose(declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
+        checks += [models.Check(it.key, "warn", it.message, it.line, it.hint) for it in declared.remarks]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
         if not declared.body and declared.plan.agent != models.COMMAND:

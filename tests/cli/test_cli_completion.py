@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, House, Px
 from pxctl.app import root, run
+from supervisord_py.pipes.definition import USED
 
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 
@@ -45,6 +46,10 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
     assert "pxd.toml" in complete(px, "help", "p")
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
+
+
+def test_keys_of_a_pipe_are_those_that_the_daemon_reads(px: Px) -> None:
+    assert sorted(complete(px, "pipe", "config", "p", "")) == sorted(f"{key}=" for key in USED)
 
 
 def test_live_names(px: Px, daemon: FakeDaemon) -> None:

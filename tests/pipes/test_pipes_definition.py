@@ -125,10 +125,10 @@ def test_a_mistake_is_the_error_of_every_surface_and_a_file_that_is_no_text_is_o
 @pytest.mark.parametrize(
     ("header", "warning"),
     [
-        ("scedule: every 5m", "line 2: 'scedule' has no effect; did you mean 'schedule'?"),
+        ("scedule: every 5m", "scedule has no effect here (line 2); did you mean 'schedule'?"),
         ("permissions: reader", "permissions is not enforced"),
         ("allow-frames: false", "allow-frames is not enforced"),
-        ("disabled: true", "line 2: 'disabled' has no effect; did you mean 'enabled'?"),
+        ("disabled: true", "disabled has no effect here (line 2); write enabled: false"),
         ("connections: [slack]", "connections has no effect here"),
         ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),

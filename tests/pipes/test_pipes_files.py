@@ -404,4 +404,4 @@ async def test_validate_warns_of_providers_presets_and_times(own_rig: PipeRig) -
     (own_rig.config.pipes_dir / "bare" / ".env").write_text("KEY=1\nnonsense here\n")
     (own_rig.config.pipes_dir / "bare" / ".env").chmod(0o644)
     odd = {it.name: it.verdict for it in await own_rig.room.validate("bare")}
-    assert odd == {"pipe": "warn", "prompt": "fail", ".env": "warn", "agent": "warn"}
+    assert odd == {"lookback": "warn", "prompt": "fail", ".env": "warn", "agent": "warn"}
