@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from keeper.keeper_rig import RealKeeper
-from pipe_texts import pipes_config
+from pipe_texts import pipes_config, scripted_agent
 from supervisord_py.ledger.pipes import Execution, ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output
@@ -141,6 +141,12 @@ class PipeRig:
     def shell(self, name: str, script: str, front: str = "", body: str = "Do it.\n") -> Path:
         command = json.dumps(shlex.join(["/bin/sh", "-c", script]))
         return self.write(name, f"agent: command\ncommand: {command}\n{front}", body)
+
+    def agent(self, name: str, script: str, front: str = "") -> Path:
+        """Write a pipe and the agent of its name: a script whose words are judged like those of a provider."""
+        with self.config.agents_file.open("a") as file:
+            file.write(scripted_agent(name, script))
+        return self.write(name, f"agent: {name}\n{front}")
 
     def fake(self, name: str, *steps: str, front: str = "") -> Path:
         """Write a pipe whose agent is the fake one."""

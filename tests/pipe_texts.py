@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def write_folder(pipes_dir: Path, name: str, header: str = "", body: str = "Do i
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pipe.md").write_text(pipe_text(header, body), encoding="utf-8")
     return folder
+
+
+def scripted_agent(name: str, script: str) -> str:
+    """Return the table of an agent that is a shell script."""
+    argv = json.dumps(["/bin/sh", "-c", script])
+    success = '{ require = "nothing" }'
+    return f'\n[agents.{name}]\nargv = {argv}\nprompt = "stdin"\nparser = "text"\nsuccess = {success}\n'
 
 
 EXAMPLES = Path(__file__).parents[1] / "supervisord_py" / "examples" / "pipes"

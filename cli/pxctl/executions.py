@@ -22,7 +22,7 @@ _HINTS = {
     "timeout": f"raise timeout: in pipe.md, then: {_AGAIN}",
     "disk_full": "pxctl doctor",
     **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _AGAIN),
-    "auth_failed": f"check presets.toml and the key that it names, then: {_AGAIN}",
+    "auth_failed": f"check {{credentials}}, then: {_AGAIN}",
     "model_not_found": f"mend the model in {{place}}, then: {_AGAIN}",
     "quota_exhausted": f"name another preset in pipe.md, or wait, then: {_AGAIN}",
     "preflight_failed": f"start the provider ({{provider}}), then: {_AGAIN}",
@@ -117,14 +117,26 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
     """Return the failure of an execution that is over and did not complete, with the retry that follows."""
     kind, preset, name = (execution.get(key) for key in ("error_type", "preset_id", "pipe_name"))
     place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
-    hint = _HINTS.get(str(kind), "pxctl pipe output {id} --stderr")
-    hint = hint.format(id=execution["id"], name=name, place=place, provider=execution.get("provider"))
+    credentials = f"the login of {execution.get('agent')}, or its key in .env beside pipe.md"
+    if preset is not None:
+        credentials = f"presets.toml and the key that [presets.{preset}] names"
+    hint = _HINTS.get(str(kind), _evidence(execution))
+    hint = hint.format(
+        id=execution["id"], name=name, place=place, credentials=credentials, provider=execution.get("provider")
+    )
     detail, kind = sentence(execution), str(kind or execution["status"])
     if successor is not None:
         after = successor.get("id")
         detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
     members = {"unit": f"pipe:{name}", "execution": execution["id"]}
     return Failure(detail, kind=kind, hint=hint, exit_code=exit_code_of(execution), **members)
+
+
+def _evidence(execution: Document) -> str:
+    """Return the command that shows what an execution printed: the stream that has something."""
+    if execution.get("stderr_bytes") == 0:
+        return "pxctl pipe output {id}" if execution.get("stdout_bytes") else "pxctl pipe show {id}"
+    return "pxctl pipe output {id} --stderr"
 
 
 def execution_events(client: Client, execution: Document) -> Iterator[tuple[bytes, Document]]:

@@ -36,11 +36,14 @@ class SuccessRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When an agent has succeeded. `scan_output`: look for the adapter's error patterns also after a good exit.
 
     `require`: something other than white space on stdout, or a last answer with text that ended normally.
+    `provider_errors`: whether what a failed agent printed may be the error of a provider. Without it only the adapter's
+    own patterns are looked for: what a program that talks to no model prints means nothing of the kind.
     """
 
     exit: tuple[int, ...] = (0,)
     require: Literal["nothing", "text", "final_text"] = "final_text"
     scan_output: bool = False
+    provider_errors: bool = True
 
 
 class Cause(StrEnum):
@@ -134,7 +137,8 @@ TABLE: dict[ErrorType, tuple[str, ...]] = {
     ErrorType.PROVIDER_ERROR: (
         r"server_error|internal server error|bad gateway|service unavailable|gateway time-?out",
         r"\bis (?:currently )?overloaded",
-        r"stream ended without finish_reason|stream closed before response\.completed|experiencing high demand",
+        r"stream ended without (?:a )?finish[_ ]reason|empty or malformed response|incomplete JSON segment",
+        r"failed to parse JSON|stream closed before response\.completed|experiencing high demand",
         r"in JSON at position|JSON parse error|is not valid JSON|malformed server-sent|provider_protocol|api_error",
         _status(r"5\d\d"),
     ),
@@ -154,16 +158,18 @@ _MEMBER = re.compile(
 _SCAN_CHARS = 256 * 1024
 
 
-def classify(text: str, patterns: Sequence[ErrorPattern] = ()) -> ErrorType | None:
+def classify(text: str, patterns: Sequence[ErrorPattern] = (), *, provider_errors: bool = True) -> ErrorType | None:
     """Return what a failure's words mean, None where no row fits. Only failed executions: an answer may quote "429".
 
-    The adapter's own `patterns` are asked first, then what JSON objects in the text say of errors, then the text itself
-    (its last 256 KiB).
+    The adapter's own `patterns` are asked first, then, with `provider_errors`, what JSON objects in the text say of
+    errors, then the text itself (its last 256 KiB).
     """
     text = text[-_SCAN_CHARS:]
     for each in patterns:
         if re.search(each.pattern, text, _FLAGS):
             return each.type
+    if not provider_errors:
+        return None
     # JSON inside of a JSON text has its quotes behind backslashes, more of them at each level.
     plain = re.sub(r"\\+[nrt]", " ", re.sub(r'\\+"', '"', text))
     told = "\n".join(f"{name}: {said or number}" for name, said, number in _MEMBER.findall(plain))
@@ -215,10 +221,10 @@ def judge(
     if ended.cause is not Cause.SETTLED and not (ended.signal is not None and summary.settled):
         if ended.signal is not None:
             name = next((each.name for each in signals.Signals if each == ended.signal), f"signal {ended.signal}")
-            return _crashed(ended, summary, errors, f"ended by {name}")
+            return _crashed(ended, summary, rule, errors, f"ended by {name}")
         if ended.code not in rule.exit:
             how = "ended, nobody knows how" if ended.code is None else f"exit code {ended.code}"
-            return _crashed(ended, summary, errors, how)
+            return _crashed(ended, summary, rule, errors, how)
     if rule.scan_output and (hidden := _hidden_failure(ended, errors)):
         return hidden
     missing = _missing_output(summary, rule, allow_empty=allow_empty)
@@ -248,7 +254,7 @@ def _missing_output(summary: Summary, rule: SuccessRule, *, allow_empty: bool) -
     return None
 
 
-def _crashed(ended: ExitInfo, summary: Summary, errors: Sequence[ErrorPattern], how: str) -> Outcome:
+def _crashed(ended: ExitInfo, summary: Summary, rule: SuccessRule, errors: Sequence[ErrorPattern], how: str) -> Outcome:
     """Classify by what it printed: stderr first; the reason stands at the end, after pages of source and stack."""
     stdout = ended.stdout_tail
     if summary.records:  # what a tool printed may quote any error in a record: only lines that are none count
@@ -256,7 +262,7 @@ def _crashed(ended: ExitInfo, summary: Summary, errors: Sequence[ErrorPattern], 
         stdout = "\n".join(line for line in lines if not line.startswith("{") and not line.endswith("}"))
     texts = [text.strip() for text in (ended.stderr_tail, stdout)]
     for text in texts:
-        if error_type := classify(text, errors):
+        if error_type := classify(text, errors, provider_errors=rule.provider_errors):
             return _failed(error_type, f"{how}: {text[-MESSAGE_CHARS // 2 :]}", hint_seconds(text))
     words = (texts[0] or texts[1])[-MESSAGE_CHARS // 2 :]
     return _failed(ErrorType.CRASH, f"{how}: {words}" if words else how)

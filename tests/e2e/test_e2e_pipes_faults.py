@@ -14,6 +14,7 @@ import pytest
 
 from e2e.house import of_module, until
 from e2e.pipe_house import DONE, PipeHouse, Row, all_dead, forked, in_time, pipes_house
+from pipe_texts import scripted_agent
 from rounds import mostly_deep
 
 KEPT = {"stdout", "stderr", "events.jsonl"}
@@ -119,7 +120,9 @@ def test_what_hides_from_its_marks_is_found_all_the_same(home: PipeHouse) -> Non
 
 def test_a_rate_limit_is_tried_again_as_new_rows_until_it_passes_and_what_cannot_pass_is_not(home: PipeHouse) -> None:
     twice = "echo x >> tried; [ $(wc -l < tried) = 3 ] && echo better && exit 0; echo 'HTTP 429' >&2; exit 1"
-    home.shell("recovers", twice, "schedule: manual\nretries: 3")
+    with (home.home / "agents.toml").open("a") as agents:
+        agents.write(scripted_agent("recovers", twice))
+    home.write("recovers", "agent: recovers\nretries: 3")
     home.begin("recovers")
     found = home.of("recovers", 3)
     assert [each.ended for each in found] == [("failed", "rate_limited")] * 2 + [DONE]

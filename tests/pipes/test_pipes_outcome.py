@@ -44,6 +44,10 @@ SAID: dict[ErrorType | None, list[str]] = {  # what no recording says: test_pipe
         "502 <html><body>Bad Gateway</body></html>",
         "Unexpected token in JSON at position 31",
         "status code 503",
+        "API Error: API returned an empty or malformed response (HTTP 200)",
+        "API Error: Failed to parse JSON",
+        "Model stream ended without a finish reason.",
+        "Incomplete JSON segment at the end",
     ],
     E.NETWORK: [
         "connect ECONNREFUSED 127.0.0.1:9",
@@ -144,6 +148,22 @@ def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_pattern
     assert (found.error_type, found.error_message) == (E.AUTH_FAILED, "litellm.AuthenticationError: no")
     plain = ExitInfo(Cause.NOBODY, 0, stdout_tail="done")
     assert judge(plain, said, scanning, errors, allow_empty=False).status is Status.COMPLETED
+
+
+PLAIN_RULE = SuccessRule(require="nothing", provider_errors=False)
+
+
+@pytest.mark.parametrize("text", [text for texts in SAID.values() for text in texts] + ["503 rows imported", "500"])
+def test_a_plain_command_is_judged_by_its_exit_code_alone(text: str) -> None:
+    """Whatever it prints on either stream: what it means is not known, so nothing is run twice."""
+    for ended in (ExitInfo(Cause.NOBODY, 1, None, text, "why"), ExitInfo(Cause.NOBODY, 1, None, "", text)):
+        outcome = judge(ended, NONE, PLAIN_RULE, allow_empty=False)
+        assert (outcome.error_type, outcome.retry_after_seconds) == (E.CRASH, None)
+    told = judge(ExitInfo(Cause.NOBODY, 1, None, text, "KeyError: 'price'"), NONE, PLAIN_RULE, allow_empty=False)
+    assert told.error_message == "exit code 1: KeyError: 'price'", "what it complains of, not what it prints"
+    own = (outcomes.ErrorPattern(E.NETWORK, "printer is away"),)
+    asked = ExitInfo(Cause.NOBODY, 1, None, text, "Printer is away")
+    assert judge(asked, NONE, PLAIN_RULE, own, allow_empty=False).error_type is E.NETWORK, "a row of agents.toml"
 
 
 def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout() -> None:

@@ -140,7 +140,7 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
     own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash between the final row and what follows: the retry and other pipes come all the same, once."""
-    own_rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
+    own_rig.agent("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
     with monkeypatch.context() as crash:
         crash.setattr(Pipes, "after", AsyncMock())
         crash.setattr(KeeperClient, "release", lambda *_: None)

@@ -74,14 +74,16 @@ async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
-    for said, word in {
-        "404 The model `gtp` does not exist": "model_not_found",
-        "401 invalid_api_key": "auth_failed",
-        "429 rate_limit_exceeded": "rate_limited",
-        "429 insufficient_quota": "quota_exhausted",
-    }.items():
-        rig.shell("a4", f"echo 'Error: {said}' >&2; exit 1", "retries: 0")
-        done = await rig.run("a4")
+    for number, (said, word) in enumerate(
+        {
+            "404 The model `gtp` does not exist": "model_not_found",
+            "401 invalid_api_key": "auth_failed",
+            "429 rate_limit_exceeded": "rate_limited",
+            "429 insufficient_quota": "quota_exhausted",
+        }.items()
+    ):
+        rig.agent(f"a4-{number}", f"echo 'Error: {said}' >&2; exit 1", "retries: 0")
+        done = await rig.run(f"a4-{number}")
         assert (execution_document(done)["error_type"], said in (done.error_message or "")) == (word, True)
 
 
@@ -92,7 +94,7 @@ async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
     missing = await rig.run("a5")
     assert (missing.error_type, missing.pid, missing.preset.provider) == (ErrorType.AUTH_FAILED, None, "openai")
     assert "A5_KEY is not set" in (missing.error_message or "")
-    rig.shell("a5-old", "echo '401 Unauthorized: this key expired' >&2; exit 1")
+    rig.agent("a5-old", "echo '401 Unauthorized: this key expired' >&2; exit 1")
     expired = await rig.run("a5-old")
     assert (expired.error_type, "key expired" in (expired.error_message or "")) == (ErrorType.AUTH_FAILED, True)
 

@@ -331,7 +331,7 @@ async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -> None:
-    rig.shell("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
+    rig.agent("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
     first = await rig.run("g3")
     assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
     again = (await rig.rows("g3"))[1]

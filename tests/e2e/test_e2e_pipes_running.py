@@ -1,0 +1,44 @@
+"""How pipes run, as their owner sees it: what a failure means, what may be written, who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.house import until
+from e2e.pipe_house import PipeHouse, pipes_house
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[PipeHouse]:
+    with pipes_house(PX_PIPES__RETRIES="3", PX_PIPES__RETRY_INITIAL_SECONDS="0.1") as made:
+        yield made
+        made.nothing_left()
+
+
+# -- what a failure means ---------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_fails_runs_once_whatever_it_printed(home: PipeHouse) -> None:
+    """By hand and by its schedule; the error is what it complained of."""
+    words = {
+        "import": "503 rows imported",
+        "codes": "expected code 500, got 501",
+        "backup": "backup of table rate_limits failed",
+        "billing": "401 customers billed",
+        "printer": "Connection refused by printer 3",
+    }
+    for name, said in words.items():
+        home.shell(name, f"echo '{said}'; echo \"KeyError: 'price'\" >&2; exit 1")
+        done = home.execute(name)
+        assert (done.ended, done.error_message) == (("failed", "crash"), "exit code 1: KeyError: 'price'")
+    home.shell("timed", "echo 'Connection refused by printer 3' >&2; exit 1", "schedule: every 1h")
+    (by_itself,) = home.of("timed", 1)
+    assert (by_itself.trigger, by_itself.ended) == ("scheduled", ("failed", "crash"))
+    told = home.pxctl("pipe", "run", "import")
+    assert (told.returncode, "KeyError" in told.stderr, "tried again" in told.stderr) == (1, True, False)
+    assert "presets.toml" not in home.pxctl("pipe", "run", "billing").stderr
+    for name in (*words, "timed"):
+        until(lambda name=name: not home.pipe(name)["queued"], "no further try")
+        assert {each.retry_of for each in home.rows(f"pipe={name}")} == {None}
