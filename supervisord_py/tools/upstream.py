@@ -25,6 +25,7 @@ from supervisord_py.tools.content_coding import Decoders
 from supervisord_py.tools.schema import differences
 
 IDLE_SECONDS = 1.0
+IDLE_BESIDE_SECONDS = 0.02  # while other requests are under way
 _CANCEL_SECONDS = 1.0
 NOT_OFFERED = frozenset({404, 405, 501})
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)
@@ -226,9 +227,18 @@ class Upstream:
         if transport is None or transport.get_write_buffer_size() or connection.should_close:
             self._give_up(connection)
             return
-        self._idle.append((self._loop.time(), connection))
+        idle = (self._loop.time(), connection)
+        self._idle.append(idle)
+        if len(self._connections) > len(self._idle):
+            # A server that works on one connection at a time takes the next one only when this one is closed.
+            self._loop.call_later(IDLE_BESIDE_SECONDS, self._give_up_idle, idle)
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_SECONDS, self._give_up_old)
+
+    def _give_up_idle(self, idle: tuple[float, ResponseHandler]) -> None:
+        if idle in self._idle:  # not used meanwhile
+            self._idle.remove(idle)
+            self._give_up(idle[1])
 
     def _give_up_old(self) -> None:
         self._timer, until = None, self._loop.time() - IDLE_SECONDS
