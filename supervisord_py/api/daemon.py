@@ -29,6 +29,7 @@ from supervisord_py.ledger.place import MOVED, moved_ledgers
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV
+from supervisord_py.tools.status import UNRESPONSIVE
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -198,7 +199,11 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
     entries = context.launcher.catalog.entries()
     broken = [(one.name, one.error.detail) for one in entries if one.error is not None]
     yield from (Finding(f"tool:{name}", FAIL, detail, f"pxctl tools validate {name}") for name, detail in broken)
-    if not broken:
+    silent = [state for state in context.launcher.snapshot() if state.state == UNRESPONSIVE]
+    for state in silent:
+        detail = f"it runs (pid {state.pid}), but has not answered since a call was given up"
+        yield Finding(state.unit, FAIL, detail, f"pxctl restart {state.name}")
+    if not broken and not silent:
         yield Finding("tools", OK, f"{len(entries)} tools, none broken")
 
 

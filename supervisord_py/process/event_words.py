@@ -47,6 +47,8 @@ WORDS: Mapping[str, Journal] = {
     "run": Journal.RUNS,
     "run_failed": Journal.FAILED_RUNS,
     "runtime_limit": Journal.FAILURES,
+    "unresponsive": Journal.FAILURES,
+    "responsive": Journal.LIFE,
     "schema_drift": Journal.LIFE,
     "plain_port": Journal.LIFE,
     "pinned": Journal.LIFE,
@@ -84,6 +86,7 @@ WORDS: Mapping[str, Journal] = {
     "ledger_rebuilt": Journal.FAILURES,
     "ledger_rows_unreadable": Journal.FAILURES,
     "ledger_wishes_lost": Journal.FAILURES,
+    "ledger_missing": Journal.FAILURES,
 }
 
 BAD_REASONS = frozenset({

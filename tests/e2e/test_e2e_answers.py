@@ -253,6 +253,8 @@ def test_tool_whose_call_timed_out_is_not_called_ready_before_it_answers(shared:
         assert (seen["state"], seen["reason"], seen["pid"]) == ("unresponsive", "watchdog", pid)
         assert "is unresponsive: it stopped giving signs of life" in why["summary"]
         assert (why["next_step"], seen["warnings"] != []) == ("pxctl restart tool:hangs", True)
+        checks = {check["name"]: check for check in shared.json("doctor", code=1)["checks"]}
+        assert checks["tool:hangs"]["repair"] == "pxctl restart hangs"
         shared.kill_brain()
         assert shared.status("hangs")["state"] == "unresponsive", "the next control plane knows it, too"
         started = shared.pxctl("start", "hangs", "--timeout", "0.5")
