@@ -358,12 +358,22 @@ def is_listener_of(leader: int, port: int) -> bool:
     return any(number == port and address in _LOCAL for address, number in listening_of(leader))
 
 
-class Run(Protocol):
-    """A run that an instance works on."""
+class Work(Protocol):
+    """What an instance is busy with."""
 
     over_at: float | None  # time of the loop at which it ended; None while it goes on
 
+
+class Run(Work, Protocol):
+    """A run that an instance works on."""
+
     def break_off(self, error: PxError) -> None: ...
+
+
+class GivenUp:
+    """Calls that their callers gave up: the tool may work on them until it is seen to be healthy."""
+
+    over_at: float | None = None
 
 
 class ToolInstance(Instance):
@@ -380,6 +390,8 @@ class ToolInstance(Instance):
     healthz = 0  # the last answer to that question, 0 for none
     doubted_at: float | None = None  # Unix seconds: a call timed out then, and it has not answered since
     health_check: asyncio.Task[None] | None = None  # the last one after a call that was given up
+    given_up: GivenUp | None = None  # while that check goes on
+    heard_at = 0.0  # time of the loop at which it last answered a run
     is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:

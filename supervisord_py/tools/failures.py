@@ -201,6 +201,9 @@ def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
     unit, said, hint = spec.unit, f"{spec.unit} was stopped during the run", "Ask again."
     if reason is Reason.SHUTDOWN:
         return errors.ShuttingDownError(f"{said}: the daemon stops.", hint="Ask again once it runs.", unit=unit)
+    if reason is Reason.WATCHDOG:
+        said = f"{said}: it had stopped answering."
+        return errors.InterruptedRunError(said, hint=hint, unit=unit, reason=reason.value)
     if reason is Reason.RUNTIME_LIMIT:
         said = f"{said}, because another run on it broke a limit; this run is collateral."
         return errors.InterruptedRunError(said, hint=hint, unit=unit, collateral=True, reason=reason.value)
@@ -232,7 +235,7 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
         return error.fresh()
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
-    if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED}:
+    if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED, Reason.WATCHDOG}:
         return stopped_during_run(spec, ended.reason)
     text = f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}"
     hint = hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew."

@@ -33,7 +33,7 @@ from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import SHORT, is_dead
 from supervisord_py.tools import failures
 from supervisord_py.tools.content_coding import ContentCodingError
-from supervisord_py.tools.driver import Run, ToolInstance
+from supervisord_py.tools.driver import ToolInstance, Work
 from supervisord_py.tools.manifest import ToolSpec, check_input
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.upstream import BROKEN, Answer, Call, RedirectError
@@ -142,7 +142,7 @@ class ToolRun:
         self._over = asyncio.Event()
         self.over_at: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._ahead: tuple[Run, ...] = ()  # what the instance already worked on when this one was sent
+        self._ahead: tuple[Work, ...] = ()  # what the instance already worked on when this one was sent
         self._error: PxError | None = None
 
     @contextlib.asynccontextmanager
@@ -159,7 +159,9 @@ class ToolRun:
                 self._value = None  # from here on the text is enough
             granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
-            if self.instance.runs:
+            if self.instance.given_up is not None:
+                self._ahead = (*self.instance.runs, self.instance.given_up)
+            elif self.instance.runs:
                 self._ahead = tuple(self.instance.runs)
             else:
                 self.instance.words_since = self._begun_at
@@ -191,6 +193,8 @@ class ToolRun:
             if self._answer is not None:
                 self._answer.close()
             if granted is not None:
+                if error is None:
+                    granted.instance.heard_at = self.over_at
                 granted.instance.runs.discard(self)
                 tools.release(granted)
             self._loop.call_soon(self._tell_end, error)  # once the answer is out
@@ -231,7 +235,7 @@ class ToolRun:
         assert self.instance is not None
         seconds = self.instance.spec.max_runtime_seconds
         now = self._loop.time()
-        due = charged_from([run.over_at for run in self._ahead], now) + seconds if self._ahead else now
+        due = charged_from([work.over_at for work in self._ahead], now) + seconds if self._ahead else now
         if due > now:
             self._timers.append(self._loop.call_at(due, self._look_at_runtime))
         else:

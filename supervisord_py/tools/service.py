@@ -34,6 +34,7 @@ from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.catalog import Catalog, Entry
 from supervisord_py.tools.driver import (
+    GivenUp,
     ToolDriver,
     ToolInstance,
     ToolsConfig,
@@ -367,17 +368,20 @@ class Tools:
         self._check_health(instance)
 
     def _check_health(self, instance: ToolInstance) -> None:
-        if instance.health_check is None or instance.health_check.done():
-            instance.health_check = self.supervisor.task(self._until_healthy(instance))
+        if instance.given_up is None:
+            instance.given_up = GivenUp()
+            instance.health_check = self.supervisor.task(self._until_healthy(instance, instance.given_up))
 
-    async def _until_healthy(self, instance: ToolInstance) -> None:
+    async def _until_healthy(self, instance: ToolInstance, given_up: GivenUp) -> None:
         """Ask a ready tool for its health until it answers or ends.
 
-        One that answers nothing for the time that a run may take is stopped, once nobody uses it:
-        the next call starts it anew.
+        One that answers nothing, no run either, for the time that a run may take is stopped: the
+        next call starts it anew.
         """
         assert instance.notify is not None
         assert instance.upstream is not None
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
         healthy = asyncio.ensure_future(ask_until_healthy(instance, instance.notify, instance.upstream))
         over = asyncio.ensure_future(instance.over.wait())
         try:
@@ -388,15 +392,18 @@ class Tools:
                 instance.doubted_at = instance.doubted_at or time.time()
                 self.supervisor.say("unresponsive", instance, Reason.WATCHDOG)
                 await self.supervisor.annotate(instance)
-                patience = instance.spec.max_runtime_seconds or None
-                await asyncio.wait([healthy, over], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            patience = instance.spec.max_runtime_seconds or math.inf
             while not healthy.done() and not over.done():
-                if not instance.runs:
+                left = max(began_at, instance.heard_at) + patience - loop.time()
+                if left <= 0:
                     instance.wanted = instance.wanted or Reason.WATCHDOG
                     self.died(instance)
                     return
-                await asyncio.wait([healthy, over], timeout=DOUBT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                timeout = None if math.isinf(left) else left
+                await asyncio.wait([healthy, over], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            given_up.over_at = loop.time()
+            instance.given_up = None
             healthy.cancel()
             over.cancel()
             await asyncio.gather(healthy, over, return_exceptions=True)

@@ -296,6 +296,13 @@ def test_wait_in_a_serial_server_is_not_charged_to_the_run(shared: House, protoc
     assert [call.result().json() for call in calls] == [{"pid": pid}] * 6
 
 
+def test_wait_for_a_call_that_was_given_up_is_not_charged_to_the_next(shared: House) -> None:
+    shared.tool("goes-on", SERIAL.replace("HTTP/1.1", "HTTP/1.0"), max_runtime_seconds=1.5, concurrency=1)
+    pid = shared.run("goes-on").json()["pid"]
+    assert shared.request("POST", "/api/tools/goes-on/run?timeout=0.2", {"seconds": 1.3}).status == 504
+    assert shared.run("goes-on", {"seconds": 0.6}).json() == {"pid": pid}
+
+
 def test_run_that_is_too_long_beside_others_is_ended_and_the_cure_is_named(shared: House) -> None:
     shared.tool("too-long", SLOW, max_runtime_seconds=1)
     shared.run("too-long")
