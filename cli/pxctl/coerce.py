@@ -87,8 +87,23 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         elif text.startswith("@"):
             target[path[-1]] = _file(name, text[1:], wanted, root)
         else:
+            _refuse_name_of_file(name, text, wanted, root)
             target[path[-1]] = coerce(text, wanted, root)
     return result
+
+
+def _refuse_name_of_file(key: str, text: str, schema: Any, root: Schema) -> None:
+    """Raise Failure if an input that takes a file gets the name of one, where its content is meant."""
+    if not _file_forms(schema, root) or text.startswith("data:"):
+        return
+    is_file = False
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long for a name, a NUL, no such user
+        is_file = Path(text).expanduser().is_file()
+    if is_file:
+        raise usage(
+            f"{key} takes a file, and {text!r} is only its name",
+            hint=f"{key}=@{text} gives the file; {key}:='{json.dumps(text)}' gives the text",
+        )
 
 
 def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
@@ -99,19 +114,26 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
         content = _content(name)
     except Failure as error:
         raise usage(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
-    variants = _variants(schema, root)
-    items = [one for variant in variants for one in _variants(variant.get("items"), root)]
     encoded = binascii.b2a_base64(content, newline=False).decode()
     url = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{encoded}"  # RFC 2397
-    for held, is_item in ((variants, False), (items, True)):
-        forms = {form for one in held for form in (one.get("format"), one.get("contentEncoding"))}
-        if forms & {"data-url", "base64"}:
-            found = url if "data-url" in forms else encoded
-            return [found] if is_item else found
+    for form, is_item in _file_forms(schema, root):
+        found = url if form == "data-url" else encoded
+        return [found] if is_item else found
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
         raise usage(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
+
+
+def _file_forms(schema: Any, root: Schema) -> list[tuple[str, bool]]:
+    """Return the forms in which a schema takes a file, the one to use first, and whether it is an item of an array."""
+    variants = _variants(schema, root)
+    items = [one for variant in variants for one in _variants(variant.get("items"), root)]
+    found: list[tuple[str, bool]] = []
+    for held, is_item in ((variants, False), (items, True)):
+        forms = {form for one in held for form in (one.get("format"), one.get("contentEncoding"))}
+        found += [(form, is_item) for form in ("data-url", "base64") if form in forms]
+    return found
 
 
 def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:

@@ -87,3 +87,28 @@ def test_a_file_is_given_as_the_schema_says(tmp_path: Path, schema: Any, content
     path.write_bytes(content)
     root = {"properties": {"k": schema}, "$defs": {"f": {"type": "string", "format": "data-url"}}}
     assert build_input([f"k=@{path}"], {}, root) == {"k": value}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_refused"),
+    [
+        ({"type": "string", "format": "data-url"}, True),
+        ({"type": "string", "contentEncoding": "base64"}, True),
+        ({"type": "array", "items": {"type": "string", "format": "data-url"}}, True),
+        ({"type": "string"}, False),
+        ({}, False),
+    ],
+)
+def test_name_of_a_file_is_not_sent_in_place_of_the_file(tmp_path: Path, schema: Any, is_refused: bool) -> None:
+    path = tmp_path / "d.csv"
+    path.write_bytes(b"a,b")
+    root = {"properties": {"k": schema}}
+    if is_refused:
+        with pytest.raises(Failure, match="k takes a file") as refused:
+            build_input([f"k={path}"], {}, root)
+        assert f"k=@{path} gives the file" in str(refused.value.hint)
+    else:
+        assert build_input([f"k={path}"], {}, root) == {"k": str(path)}
+    assert "k" in build_input([f'k:="{path}"'], {}, root), "said in so many words"
+    assert "k" in build_input(["k=data:,x"], {}, root)
+    assert "k" in build_input([f"k={tmp_path}/none"], {}, root)
