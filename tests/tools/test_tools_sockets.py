@@ -258,3 +258,11 @@ async def test_a_stream_in_another_form_has_the_same_items(size: int, monkeypatc
     monkeypatch.setattr(proxy, "LINE_BYTES", 5)
     with pytest.raises(PxError, match="longer than 5 bytes"):
         assert [item async for item in proxy._as_lines(cut(b"data: 123456789"))] == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "since"),
+    [([], 9.0), ([3.0], 3.0), ([3.0, 5.0, 4.0], 5.0), ([None], 9.0), ([5.0, None], 9.0)],
+)
+def test_time_of_a_run_counts_from_the_end_of_the_last_before_it(ends: list[float | None], since: float) -> None:
+    assert proxy.charged_from(ends, 9.0) == since

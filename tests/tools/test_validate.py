@@ -12,6 +12,8 @@ import pytest
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger import instances
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools import failures
 from supervisord_py.tools.validate import NAMES, check_files, compare, sample_input, validate_tool
@@ -204,3 +206,11 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
     assert (problem["unit"], error.detail.endswith((".", "broke"))) == ("tool:x", True)
     assert error.hint or refusal is Refusal.REMOVED
     assert problem["status"] != 429 or problem["retry_after_seconds"] == 2
+
+
+@pytest.mark.parametrize("beside", [0, 1, 2])
+def test_concurrency_is_named_where_a_late_run_was_sent_beside_others(tmp_path: Path, beside: int) -> None:
+    spec = plain(tmp_path)
+    end = End(Reason.RUNTIME_LIMIT)
+    for error in (failures.limit_exceeded(spec, end, beside=beside), failures.late(spec, 1.0, beside=beside)):
+        assert ('"concurrency": 1' in str(error.hint)) == (beside > 0)
