@@ -75,7 +75,7 @@ async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.Ap
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
-    context.events.listeners.add(live.count)
+    context.events.listeners.add(live.units.count)
     app.on_response_prepare.append(_stamp)
     app.on_shutdown.append(live.end_streams)
     app.on_cleanup.append(live.finish)

@@ -20,12 +20,13 @@ from aiohttp import web
 
 from supervisord_py.api.auth import TcpAccess
 from supervisord_py.api.bodies import BodyBudget, HeldBody, receive
+from supervisord_py.api.unit_counts import UnitCounts
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import CallEvent
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.events import Event, EventStream
+from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.service import Tools
 
@@ -99,15 +100,11 @@ class Live:
         # Done once work whose course is followed is to be left, because we are replaced.
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
-        self.events: Counter[tuple[str, str, str]] = Counter()  # by kind of the unit, word, reason
+        self.units = UnitCounts()  # what happened to each unit
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
-
-    def count(self, event: Event) -> None:
-        kind = (event.unit or "daemon").partition(":")[0]
-        self.events[kind, event.event, str(event.reason or event.facts.get("error_type") or "")] += 1
 
     async def end_streams(self, _: web.Application) -> None:
         """Have followed streams end; work whose course is followed has a part of the time, then it is left."""

@@ -1,4 +1,4 @@
-"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/metrics`, `/api/doctor`: the daemon itself, and its checks."""
+"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/doctor`: the daemon itself, and its checks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import resource
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
-from supervisord_py.api.units import all_units
 from supervisord_py.errors import PxError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels.room import Kernels
@@ -30,8 +26,6 @@ from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV
 from supervisord_py.tools.status import UNRESPONSIVE
-
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def show_daemon(call: ApiCall) -> dict[str, Any]:
@@ -108,51 +102,6 @@ async def stop(call: ApiCall) -> dict[str, Any]:
 async def show_config(call: ApiCall) -> dict[str, Any]:
     """Answer with every effective setting and where it came from."""
     return {"settings": call.context.control.loaded.rows()}
-
-
-async def metrics(call: ApiCall) -> web.StreamResponse:
-    """Answer with what Prometheus may scrape."""
-    from prometheus_client.exposition import generate_latest  # imported at the first scrape
-
-    page: Any = SimpleNamespace(collect=lambda: _families(call))  # all that it asks of a registry
-    return web.Response(body=generate_latest(page), headers={"Content-Type": PROMETHEUS})
-
-
-def _families(call: ApiCall) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily as Counted
-    from prometheus_client.core import GaugeMetricFamily as Gauge
-
-    context, live = call.context, call.live
-    caps = context.placement.caps
-    states: Counter[tuple[str, str]] = Counter()
-    in_flight: Counter[tuple[str]] = Counter()
-    waiting: Counter[tuple[str]] = Counter()
-    for unit in all_units(context).values():
-        states[unit.kind, str(unit.state)] += 1
-        in_flight[unit.kind,] += unit.in_flight
-        waiting[unit.kind,] += unit.waiting
-    pids = {"keeper": caps.keeper_pid, "control": os.getpid()}
-    memory = {(name,): procfs.resident(pid) for name, pid in pids.items()}
-    about = {(__version__, caps.kill_rung, caps.memory_rung): 1}
-    # Name, text, names of the labels, and the values by their labels.
-    families: tuple[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]], ...] = (
-        (Gauge, "up", "1 while the API serves and takes work.", (), {(): not context.control.stopping}),
-        (Gauge, "info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), about),
-        (Gauge, "resident_bytes", "Memory of the daemon's own processes.", ("process",), memory),
-        (Gauge, "ledger_degraded", "1 while the ledger cannot write.", (), {(): context.ledger.degraded is not None}),
-        (Gauge, "scheduler_up", "1 while schedules work.", (), {(): context.pipes.health()["scheduler_running"]}),
-        (Gauge, "units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states),
-        (Gauge, "in_flight", "Runs, cells and executions under way.", ("kind",), in_flight),
-        (Gauge, "waiting", "Runs, cells and executions in line.", ("kind",), waiting),
-        (Counted, "control_restarts", "Restarts of the control plane.", (), {(): caps.control_restarts}),
-        (Counted, "events", "What `pxctl events` tells.", ("kind", "event", "reason"), live.events),
-        (Counted, "http_requests", "Requests answered.", ("route", "status"), live.requests),
-    )
-    for make, name, text, labels, values in families:
-        family = make(f"pxd_{name}", text, labels=labels)
-        for key, value in sorted((tuple(map(str, key)), value) for key, value in values.items()):
-            family.add_metric(key, float(value))
-        yield family
 
 
 # -- doctor: checks, each with the one command that repairs it; none raises for what it finds, none changes anything ---

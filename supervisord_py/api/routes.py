@@ -81,7 +81,7 @@ ROUTES = (
     Route("GET /api/health", "daemon.health", "px.health/1", "begins"),
     Route("GET /api/status", "status.status", "px.status/1"),
     Route("GET /api/events", "logs.events", "ndjson, sse"),
-    Route("GET /api/metrics", "daemon.metrics", "text"),
+    Route("GET /api/metrics", "metrics.metrics", "text"),
     Route("GET /api/openapi.json", "routes.openapi", "-"),
     Route("GET /api/doctor", "daemon.doctor", "px.doctor/1"),
     Route("GET /api/config", "daemon.show_config", "px.config/1"),

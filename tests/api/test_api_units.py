@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 from jsonschema_rs import meta
+from prometheus_client.parser import text_string_to_metric_families
 
 from api.api_rig import Rig, output, until
 from supervisord_py.api import daemon as checks
+from supervisord_py.api import unit_counts
 from supervisord_py.api.daemon import FAIL, OK, WARN
 from supervisord_py.api.status import KERNEL_MEANINGS, MEANINGS, meaning_of
 from supervisord_py.keeper.protocol import STDERR, STDOUT
@@ -20,6 +22,7 @@ from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.pipes import Status
+from supervisord_py.process.events import Event
 from supervisord_py.process.model import Caps, Reason, TreeStat
 
 GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
@@ -79,18 +82,46 @@ async def test_without_waiting_or_over_its_time_the_work_goes_on_by_itself(rig: 
 
 async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     view = rig.kernels.put("work", queued=3)
-    rig.context.events.publish("died", view.unit, Reason.SIGNAL)
-    rig.context.events.publish("execution_failed", "pipe:digest", execution=2, error_type="crash")
+    rig.kernels.put("gone", **GONE)
+    publish = rig.context.events.publish
+    publish("died", view.unit, Reason.SIGNAL)
+    publish("execution_failed", "pipe:digest", execution=2, error_type="crash", duration_ms=1500)
+    publish("run", 'tool:a"b\\c', outcome="completed", duration_seconds=0.02)
+    publish("reloaded")
     await rig.get("/api/health")
     page = (await rig.get("/api/metrics"))[1].decode()
+    name = view.unit.removeprefix("kernel:")
     assert set(page.splitlines()) >= {
         "pxd_up 1.0",
         'pxd_units{kind="kernel",state="idle"} 1.0',
         'pxd_waiting{kind="kernel"} 3.0',
-        'pxd_events_total{event="died",kind="kernel",reason="signal"} 1.0',
-        'pxd_events_total{event="execution_failed",kind="pipe",reason="crash"} 1.0',
+        f'pxd_unit_waiting{{kind="kernel",unit="{name}"}} 3.0',
+        f'pxd_unit_up{{kind="kernel",unit="{name}"}} 1.0',
+        f'pxd_events_total{{event="died",kind="kernel",reason="signal",unit="{name}"}} 1.0',
+        'pxd_events_total{event="execution_failed",kind="pipe",reason="crash",unit="digest"} 1.0',
+        'pxd_events_total{event="reloaded",kind="daemon",reason="",unit=""} 1.0',
+        'pxd_run_duration_seconds_bucket{kind="pipe",le="1",unit="digest"} 0.0',
+        'pxd_run_duration_seconds_bucket{kind="pipe",le="2.5",unit="digest"} 1.0',
+        'pxd_run_duration_seconds_sum{kind="pipe",unit="digest"} 1.5',
+        'pxd_run_duration_seconds_count{kind="tool",unit="a\\"b\\\\c"} 1.0',
         'pxd_http_requests_total{route="GET /api/health",status="200"} 1.0',
     }
+    down = [line for line in page.splitlines() if line.startswith("pxd_unit_up") and "gone" in line]
+    assert [line.rpartition(" ")[2] for line in down] == ["0.0"], "what is down has its series"
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    assert {name for name in families if not name.startswith("pxd_")} == set()
+    assert families["pxd_run_duration_seconds"].type == "histogram"
+
+
+def test_counts_of_many_units_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_counts, "UNITS_MAX", 3)
+    counts = unit_counts.UnitCounts()
+    for number in range(10):
+        counts.count(Event(number, 0.0, f"kernel:s{number}", "ready"))
+        counts.count(Event(number, 0.0, "tool:busy", "run", facts={"duration_seconds": 0.1}))
+    assert len(counts.by_unit) <= 4
+    assert counts.by_unit["tool", "busy"].events["run", ""] == 10
+    assert sum(each.events["ready", ""] for each in counts.by_unit.values()) == 10
 
 
 async def test_the_description_is_sound(rig: Rig) -> None:
