@@ -254,7 +254,10 @@ async def _range_of_events(
     if after is not None:
         if follow:
             return EventRange(min(after, stream.last_id), stream.last_id, is_complete=True)
-        return await stream.oldest(after, limit or _DEFAULT_EVENTS, wanted)
+        ids = await stream.oldest(after, limit or _DEFAULT_EVENTS, wanted)
+        if before is not None and before - 1 <= ids.upto:
+            return EventRange(after, before - 1, is_complete=True)
+        return ids
     if limit is not None:
         return await stream.newest(limit, wanted, before)
     if has_since:

@@ -105,6 +105,22 @@ def test_an_unknown_unit_of_time_is_named() -> None:
         streams.since_when("3 moons ago")
 
 
+def test_events_ask_for_what_was_named_and_say_when_it_is_a_part(px: Px, daemon: FakeDaemon) -> None:
+    one = {"id": 7, "time": "2026-11-21T10:00:00.000Z", "unit": None, "event": "reloaded", "reason": None}
+    part = reply(json.dumps(one).encode() + b"\n", content_type="application/x-ndjson", more="X-Complete: false\r\n")
+    daemon.on(EVENTS, part)
+    words = ("--unit", "a", "--unit", "b*", "--event", "died", "--event", "start*", "--failed")
+    ended = px("events", *words, "--until", "2026-11-21T12:00:00Z", "--json")
+    assert ended.json() == one
+    note = "these are the newest; there are older ones: pxctl events --until 2026-11-21T10:00:00.000Z, or --since T"
+    assert (ended.err.startswith(f"pxctl: {note}"), ended.code) == (True, 0)
+    assert set(daemon.seen[0].query) == {
+        ("unit", "a"), ("unit", "b*"), ("event", "died"), ("event", "start*"), ("failed", "1"), ("follow", "0"),
+        ("until", "2026-11-21T12:00:00.000Z"),
+    }  # fmt: skip
+    assert px("events", "-n", "1").err == "", "who asks for so many gets what he asked for"
+
+
 def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(
         LOGS,

@@ -102,6 +102,11 @@ def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_direction
     assert [event["id"] for event in before] == whole[-5:-3]
     oldest = home.request("GET", f"/api/events?limit=2&after={whole[0]}")
     assert ([event["id"] for event in oldest.lines()], oldest.headers["x-complete"]) == (whole[1:3], "false")
+    both = home.request("GET", f"/api/events?after={whole[0]}&before={whole[3]}")
+    assert ([event["id"] for event in both.lines()], both.headers["x-complete"]) == (whole[1:3], "true")
+    seen = {"Last-Event-ID": str(whole[1])}
+    resumed = home.request("GET", "/api/events", headers=seen).lines()
+    assert [event["id"] for event in resumed][: len(whole) - 2] == whole[2:]
     for query in (f"limit={len(whole)}", "since=1h", f"after={whole[0]}"):
         assert home.request("GET", f"/api/events?{query}").headers["x-complete"] == "true", query
 
@@ -143,7 +148,7 @@ def test_successes_push_out_no_failure_and_a_death_outlasts_its_age(many: int) -
 
         # It still says so when the tool lives again.
         home.run("fragile")
-        assert "The last time that it died:" in home.pxctl("why", "fragile").stdout
+        assert "The last time that it ended badly:" in home.pxctl("why", "fragile").stdout
         assert home.get("/api/units/fragile/why")["last_death"]["event"] == "died"
 
 

@@ -144,7 +144,7 @@ def explain(invocation: Invocation, unit: str) -> None:
         invocation.print("", "What happened, oldest first:", *events)
     death = document.get("last_death")
     if death and death["id"] not in {event["id"] for event in document.get("chain") or []}:
-        invocation.print("", "The last time that it died:", f"  {_event_line(invocation, death)}")
+        invocation.print("", "The last time that it ended badly:", f"  {_event_line(invocation, death)}")
     if tail := (document.get("stderr_tail") or "").rstrip():
         invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
     if document.get("next_step"):
