@@ -83,6 +83,7 @@ WORDS: Mapping[str, Journal] = {
     "ledger_degraded": Journal.FAILURES,
     "ledger_recovered": Journal.LIFE,
     "ledger_damaged": Journal.FAILURES,
+    "ledger_missing": Journal.FAILURES,
     "ledger_rebuilt": Journal.FAILURES,
     "ledger_rows_unreadable": Journal.FAILURES,
     "ledger_wishes_lost": Journal.FAILURES,
