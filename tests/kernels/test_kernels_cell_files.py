@@ -218,6 +218,58 @@ def test_carriage_returns_show_what_was_written_last() -> None:
     assert {text: as_on_a_terminal(text) for text in seen} == seen
 
 
+def held_by_a_child(folder: Path, number: int) -> tuple[Any, subprocess.Popen[bytes]]:
+    writer = writer_of(folder, f"{number:016x}")
+    child = subprocess.Popen(["sleep", "1000"], stdout=writer.hold(".out"), stderr=writer.hold(".err"))
+    return writer, child
+
+
+def test_cells_go_on_in_one_file_while_a_child_holds_it_and_each_has_its_own_bytes(tmp_path: Path) -> None:
+    first, child = held_by_a_child(tmp_path, 1)
+    first.write("stdout", b"first")
+    finish(first)
+    made = [first]
+    for number in (2, 3):
+        writer = writer_of(tmp_path, f"{number:016x}")
+        writer.go_on_after(made[-1])
+        writer.hold(".out")
+        writer.write("stdout", b"cell %d" % number)
+        finish(writer)
+        made.append(writer)
+    whole = tmp_path / "0000000000000003.out"
+    assert whole.read_bytes() == b"firstcell 2cell 3"
+    with whole.open("ab") as file:
+        file.write(b" and late")
+    texts = [show(log_of(tmp_path, f"{number:016x}"), LIMITS).text for number in (1, 2, 3)]
+    assert texts == ["first", "cell 2", "cell 3 and late"]
+    child.kill()
+    child.wait()
+    alone = writer_of(tmp_path, "0000000000000004")
+    alone.go_on_after(made[-1])
+    assert not alone.size(".out")
+    assert not (tmp_path / "0000000000000004.out").exists()
+
+
+def test_where_there_are_no_links_each_cell_has_files_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError("no links on this file system")
+
+    first, child = held_by_a_child(tmp_path, 1)
+    first.write("stdout", b"first")
+    finish(first)
+    monkeypatch.setattr(os, "link", link)
+    second = writer_of(tmp_path, "0000000000000002")
+    second.go_on_after(first)
+    second.write("stdout", b"second")
+    finish(second)
+    child.kill()
+    child.wait()
+    texts = [show(log_of(tmp_path, f"{number:016x}"), LIMITS).text for number in (1, 2)]
+    assert texts == ["first", "second"]
+
+
 # -- put together ----------------------------------------------------------------------------------------------------
 
 

@@ -178,7 +178,7 @@ def run_cells(
 
     The session is named by --kernel and the folder. Without CODE, or with -, the code comes from stdin. On a pipe,
     stdout gets exactly what the cells print, and results as lines. Ctrl-C interrupts the cell; again, harder. Exits 1
-    when a cell fails, 7 when the time is over.
+    when a cell fails, with N after sys.exit(N), 7 when the time is over.
 
     $ pxctl exec 'x = 6 * 7; print(x)'
     $ pxctl exec 'x + 1'                          # the same session: 43

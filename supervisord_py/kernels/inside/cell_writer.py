@@ -56,6 +56,8 @@ def read_spans(base: str) -> dict[str, tuple[int, int | None]]:
 
     `base`: the path of its files without the ending. A stream that is not named has its file for itself.
     """
+    if not os.path.exists(base + SPAN):  # as for most cells: an exception costs four times as much
+        return {}
     try:
         with open(base + SPAN, encoding="ascii") as file:
             return {ending: (start, end) for ending, (start, end) in json.load(file).items()}
@@ -96,6 +98,7 @@ class CellWriter:
         self._cap = cap
         self._files: dict[str, Descriptor] = {}
         self._starts: dict[str, int] | None = None  # of its bytes in its files; None: somebody else decides
+        self._handed_on: set[str] = set()  # streams whose file belongs to a later cell by now
         self._failed: set[str] = set()
         self._why = ""
         self._said = False
@@ -163,20 +166,33 @@ class CellWriter:
 
         Nothing is lost and nothing is told twice: each byte of the file belongs to one of the two.
         """
-        self._starts = {}
+        starts: dict[str, int] = {}
         for ending in STREAMS.values():
-            if not before.is_held(ending):
-                continue
-            boundary = before.size(ending) + before._start(ending)
-            if boundary > GO_ON_BYTES:
-                continue
-            starts = {**self._starts, ending: boundary}
-            with contextlib.suppress(OSError):  # no links here, or no space: a file of its own, then
-                # A reader of the new cell must find its start before it finds the file.
-                _write_spans(self.base, {each: (start, None) for each, start in starts.items()})
-                os.link(before.base + ending, self.base + ending)
-                self._starts = starts
-                _write_spans(before.base, {**read_spans(before.base), ending: (before._start(ending), boundary)})
+            if before.is_held(ending):
+                boundary = before._start(ending) + before.size(ending)
+                if boundary <= GO_ON_BYTES:
+                    starts[ending] = boundary
+        if not starts or not self._link(before.base, starts):
+            return
+        ends = {ending: (before._start(ending), boundary) for ending, boundary in starts.items()}
+        before._handed_on.update(starts)
+        with contextlib.suppress(OSError):  # no space: a later reader of the cell before finds this one's bytes, too
+            _write_spans(before.base, {**read_spans(before.base), **ends})
+
+    def _link(self, base: str, starts: dict[str, int]) -> bool:
+        """Make the files of another cell ours from some bytes on; False where that cannot be, and nothing is left."""
+        try:
+            # A reader must find where the cell begins before it finds the file.
+            _write_spans(self.base, {ending: (start, None) for ending, start in starts.items()})
+            for ending in starts:
+                os.link(base + ending, self.base + ending)
+        except OSError:  # no space, or a file system without links
+            for ending in (*starts, SPAN):
+                with contextlib.suppress(OSError):
+                    os.unlink(self.base + ending)
+            return False
+        self._starts = starts
+        return True
 
     def close(self) -> None:
         """Give the descriptors back; whatever is still to be written opens the files again."""
@@ -197,7 +213,7 @@ class CellWriter:
     def limit(self) -> None:
         """Cut back what has outgrown the cap, whoever wrote it, and tell of that once."""
         for ending in STREAMS.values():
-            if self.size(ending) > self._cap:
+            if ending not in self._handed_on and self.size(ending) > self._cap:
                 self._failed.add(ending)
                 with contextlib.suppress(OSError):
                     os.truncate(self.base + ending, self._start(ending) + self._cap)
