@@ -87,7 +87,6 @@ WORDS: Mapping[str, Journal] = {
     "ledger_rebuilt": Journal.FAILURES,
     "ledger_rows_unreadable": Journal.FAILURES,
     "ledger_wishes_lost": Journal.FAILURES,
-    "ledger_missing": Journal.FAILURES,
 }
 
 BAD_REASONS = frozenset({
