@@ -11,7 +11,7 @@ from supervisord_py.api import kernels, pipes
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.daemon import show_daemon
-from supervisord_py.api.streams import pick, until_closing
+from supervisord_py.api.streams import pick, rfc3339, until_closing
 from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 from supervisord_py.ledger import instances
@@ -190,6 +190,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
     journals = () if view.kind == "pipe" else NOT_RUNS
     wanted = EventFilter(journals=journals)
     pivot = _pivot(view, await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted))
+    failed_run = await _last_run_if_failed(call, view)
     death = await last_death(ledger, view.unit)
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
     if pivot is not None and instance is not None and pivot.instance is not None:
@@ -201,7 +202,9 @@ async def why(call: ApiCall) -> dict[str, Any]:
     if reason is None and view.state not in _UP:
         own = None if view.kind == "pipe" or instance is None else instance.reason
         reason = own or (None if pivot is None else pivot.reason)
-    summary, step = _of_pipe(call, view) if view.kind == "pipe" else _of_process(view, reason, instance, pivot)
+    summary, step = (
+        _of_pipe(call, view) if view.kind == "pipe" else _of_process(view, reason, instance, pivot, failed_run)
+    )
     lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
              "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
     return {
@@ -212,8 +215,24 @@ async def why(call: ApiCall) -> dict[str, Any]:
         "last_death": None if death is None else death.document(),
         "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
         "stderr_tail": await _stderr_tail(call, view.unit, instance),
+        "failed_run": None if failed_run is None else failed_run.document(),
         "next_step": step,
     }
+
+
+async def _last_run_if_failed(call: ApiCall, view: UnitView) -> Event | None:
+    """Return the newest run of a tool where the tool is to blame for its end; None where it ended well."""
+    if view.kind != "tool":
+        return None
+    wanted = EventFilter(words=frozenset({"run"}))
+    runs = await call.context.events.latest(unit=view.unit, limit=1, wanted=wanted)
+    return runs[0] if runs and "detail" in runs[0].facts else None
+
+
+def _how_run_failed(run: Event) -> str:
+    """Return the end of a sentence: when a run failed, and how."""
+    detail = str(run.facts["detail"]).removeprefix(f"{run.unit} ").rstrip(".")
+    return f"last run failed at {rfc3339(run.time)}: {detail}"
 
 
 def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
@@ -250,8 +269,13 @@ def _of_pipe(call: ApiCall, unit: UnitView) -> tuple[str, str]:
 
 
 def _of_process(
-    view: UnitView, reason: str | None, instance: instances.InstanceRow | None, pivot: Event | None
+    view: UnitView,
+    reason: str | None,
+    instance: instances.InstanceRow | None,
+    pivot: Event | None,
+    failed_run: Event | None,
 ) -> tuple[str, str]:
+    """Return what to say of a tool or a kernel, and the next step; `failed_run`: its last run, where that failed."""
     if view.config_error is not None:
         return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
     if reason is not None and reason in set(Reason):
@@ -264,9 +288,14 @@ def _of_process(
         told = "it was never started" if instance is None else "nothing is wrong with it"
         step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
     hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
+    beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
+    if failed_run is not None and view.state in _UP:
+        told = f"it is up, but its {_how_run_failed(failed_run)}."
+        hint = failed_run.facts.get("hint")
+    elif failed_run is not None:
+        beside = f" Its {_how_run_failed(failed_run)}.{beside}"
     if view.failure is not None:
         told, hint = view.failure["detail"], view.failure.get("hint")
-    beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
     return f"{view.unit} is {view.state}: {told}{beside}", hint if isinstance(hint, str) and hint else step
 
 

@@ -22,7 +22,7 @@ from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Pin
 from supervisord_py.tools.catalog import EXAMPLE, TEMPLATE, Entry, add_tool, is_example, remove_tool
-from supervisord_py.tools.environment import Builder, lacks_bytecode, needs_sync
+from supervisord_py.tools.environment import Builder, builds, lacks_bytecode, needs_sync
 from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
@@ -189,11 +189,12 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
 async def sync(call: ApiCall) -> web.StreamResponse:
     """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document."""
     name = tool_name(call)
-    progress = _builder(call).sync(call.context.launcher.catalog.get(name))
+    spec = call.context.launcher.catalog.get(name)
+    progress = _builder(call).sync(spec)
     first = await anext(progress, None)
 
     async def told() -> AsyncGenerator[bytes, None]:
-        last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}"}
+        last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}", "built": builds(spec)}
         try:
             if first is not None:
                 yield frame(NDJSON, {"progress": first})

@@ -41,6 +41,7 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
+from supervisord_py.process import exec_failure
 from supervisord_py.process.model import Caps, Child, ChildSpec, ExitRecord, Reason, StopReport, TreeStat
 
 Message = dict[str, Any]
@@ -438,8 +439,7 @@ _HINTS: dict[object, str] = {
     "fork": "too many processes or too little memory: see `pxctl status` and `ulimit -u`",
     "fds": "too few file descriptors: raise `ulimit -n` (LimitNOFILE= of the systemd unit)",
     "cgroup": "see `pxctl doctor` for the state of cgroup delegation",
-    ("exec", 2): "install it, or set `python` or `command` in tool.json to a program that is there",
-    ("exec", 13): "make it executable (`chmod +x`), or name another program in tool.json",
+    ("exec", 13): "make it executable (`chmod +x`), or name another program",
 }
 _KINDS: dict[str, type[PxError]] = {
     "unknown_key": UnknownUnitError,
@@ -461,8 +461,21 @@ def _error_of(refusal: Message, spec: ChildSpec | None) -> PxError:
         said = f"cannot start {spec.unit}: {subject}, stage {stage}: {os.strerror(number)}"
         hint = _HINTS.get((stage, number), _HINTS.get(stage))
         facts = {"reason": Reason.SPAWN_FAILED.value, "stage": stage, "errno": number}
+        why = _why_not_executed(spec, number) if stage == "exec" else None
+        if why is not None:
+            said = f"cannot start {spec.unit}: program {spec.argv[0]} {why.detail}"
+            hint = why.hint
+            facts["program"] = spec.argv[0]
+            if why.interpreter:
+                facts["interpreter"] = why.interpreter
         return StartFailedError(said, hint=hint, unit=unit, **facts)
     if kind in _KINDS:
         facts = {"refusal": kind} if kind in ("handover", "trial") else {}
         return _KINDS[kind](detail, hint=_KIND_HINTS.get(kind), unit=unit, **facts)
     return PxError(f"the keeper refused: {detail}", unit=unit, refusal=kind)
+
+
+def _why_not_executed(spec: ChildSpec, number: int) -> exec_failure.Explanation | None:
+    program = spec.argv[0]
+    seen = exec_failure.look(program, spec.cwd, spec.env)
+    return exec_failure.explain(program, number, seen, spec.env.get("PATH", os.defpath))

@@ -347,14 +347,17 @@ class Supervisor:
         raw = await asyncio.to_thread(self._read_tail, instance.unit, instance.child.log_position, end, since)
         return decode_tail(raw, TAIL_BYTES)
 
-    async def tail_since(self, unit: str, since: float) -> str:
-        """Return the end of what a unit has written to stderr since a time (Unix seconds), decoded."""
-        return decode_tail(await asyncio.to_thread(self._read_tail, unit, 0, None, since), TAIL_BYTES)
+    async def tail_between(self, unit: str, since: float, until: float) -> str:
+        """Return the end of what a unit has written to stderr between two times (Unix seconds), decoded."""
+        return decode_tail(await asyncio.to_thread(self._read_tail, unit, 0, None, since, until), TAIL_BYTES)
 
-    def _read_tail(self, unit: str, start: int, end: int | None, since: float | None) -> bytes:
+    def _read_tail(
+        self, unit: str, start: int, end: int | None, since: float | None, until: float | None = None
+    ) -> bytes:
         try:
             reader = LogReader.of(self.placement.log_dir, unit)
             start = start if since is None else max(start, reader.since(since))
+            end = end if until is None else reader.since(until)
             return reader.tail_bytes(start, end, Stream.STDERR, TAIL_BYTES)
         except OSError:
             return b""  # a full or broken disk must not hide the failure itself

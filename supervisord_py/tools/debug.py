@@ -8,6 +8,7 @@ fresh start with a sample run is made, and only when the tool is not running alr
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import Event
-from supervisord_py.tools.failures import MEMORY_SIGNS, NO_MODULE, hint_for
+from supervisord_py.tools.causes import MEMORY_SIGNS, Cause, CauseKind, find_cause, hint_of
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
@@ -26,38 +27,73 @@ from supervisord_py.tools.validate import sample_input
 
 INSTANCES = 10
 EVENTS = 200  # among which the last runs are looked for
+_LATE_SECONDS = 0.1  # what a tool writes of a run may arrive so much later than its answer
 STEPS = {
     "never_ready": "See `pxctl logs {spec.unit}`.",
     "schema_drift": "Serve tool.json as it is on GET /schema, or correct it.",
     "invalid_input": "Compare the input with `pxctl tools show {spec.name}`.",
-    "bad_answer": "Return one JSON object from POST /run in {spec.entrypoint}, and log exceptions to stderr.",
+    "exception": "See `pxctl logs {spec.unit} --stderr`.",
+    "bad_answer": "Return one JSON object from POST /run, and log exceptions to stderr.",
     "exits_zero": "See `pxctl logs {spec.unit}`.",
     "evicted_during_run": "Keep it from being stopped while it works: `pxctl pin {spec.name}`; see `pxctl events`.",
     "memory_limit": "Raise max_memory_mb ({spec.max_memory_mb}) in tool.json, or use less.",
     "missing_interpreter_or_module": "pxctl tools sync {spec.name}",
     "runtime_limit": "Raise max_runtime_seconds in tool.json, or ask for less at a time.",
-    "ignores_sigterm": "End on SIGTERM in {spec.entrypoint}, or raise stop_timeout_seconds.",
+    "ignores_sigterm": "End on SIGTERM, or raise stop_timeout_seconds.",
 }
 """The cases in their order, and the next step where the evidence says nothing better."""
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
+
+_RECORD = re.compile(r'"(?:GET|HEAD|POST) \S+(?: HTTP/[\d.]+)?"')
+_OWN_CODE = frozenset({CauseKind.EXCEPTION, CauseKind.SYNTAX_ERROR, CauseKind.MISSING_VARIABLE})
+"""Causes that the tool's author finds at a line of the code."""
 
 Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
 
 
-def _in_problem(problem: Mapping[str, Any]) -> Found:
-    reason, code, said = problem.get("reason"), problem.get("code"), problem.get("stderr_tail")
+def _in_cause(spec: ToolSpec, cause: Cause, what: str) -> Found:
+    """Return the case that stderr tells; `what` begins the evidence: whose stderr that is."""
+    if cause.kind in _OWN_CODE:
+        return {"exception": (f"{what}{cause}", hint_of(cause, spec))}
+    if cause.kind in {CauseKind.PYTHON_MODULE, CauseKind.NODE_MODULE, CauseKind.MISSING_PROGRAM}:
+        return {"missing_interpreter_or_module": (f"{what}{cause}", hint_of(cause, spec))}
+    return {}
+
+
+def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
+    reason, code, said = problem.get("reason"), problem.get("code"), str(problem.get("stderr_tail") or "")
     is_answer = problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
+    cause = find_cause(said, str(spec.folder))
     fits = {
         "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
         "invalid_input": problem["status"] == 422,
-        "bad_answer": is_answer and not str(said or "").strip(),
+        "bad_answer": is_answer and cause is None and not _words_in(said),
         "exits_zero": reason == "early_exit" and code == 0,
         "memory_limit": problem.get("limit") == "memory",
         "runtime_limit": problem.get("limit") == "runtime",
         "missing_interpreter_or_module": problem.get("stage") in {"interpreter", "exec"},
     }
-    return {case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found}
+    found: Found = {case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found}
+    if cause is not None and (is_answer or fits["never_ready"]):
+        found |= _in_cause(spec, cause, "")
+    return found
+
+
+def _in_failed_run(spec: ToolSpec, run: Event, stderr: str) -> Found:
+    """Look at a run that ended with 5xx; `stderr` is what the tool wrote while it had it."""
+    what = f"Run {run.facts['run']} ended with {run.facts['status']}"
+    cause = find_cause(stderr, str(spec.folder))
+    if cause is not None:
+        return _in_cause(spec, cause, f"{what}: ")
+    if _words_in(stderr):
+        return {}
+    return {"bad_answer": (f"{what}, and stderr says nothing of it.", None)}
+
+
+def _words_in(stderr: str) -> bool:
+    """Say whether there is a line that is more than the server's record of a request."""
+    return any(line.strip() and not _RECORD.search(line) for line in stderr.splitlines())
 
 
 def _in_records(
@@ -69,6 +105,8 @@ def _in_records(
         found["schema_drift"] = ("; ".join(drift[:5]), None)
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
         said = f"{len(refused)} of the last {len(runs)} runs were refused with 422 (run {refused[0]['run']})"
+        pointers = refused[0].get("pointers")
+        said += f": {', '.join(map(str, pointers))}" if pointers else ""
         found["invalid_input"] = (said, None)
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for run in runs:  # the pool never does that by itself; a stop, a removal does
@@ -78,8 +116,6 @@ def _in_records(
             found.setdefault("evicted_during_run", (said, None))
     if sign := MEMORY_SIGNS.search(stderr):
         found["memory_limit"] = (f"suspected: stderr says {sign[0]}", None)
-    if sign := NO_MODULE.search(stderr):
-        found["missing_interpreter_or_module"] = (sign[0], hint_for(spec, sign[0]))
     if (last := next((row for row in ended if row.reason is not None), None)) is None:
         return found
     if last.reason in {"memory_limit", "oom_kill"}:
@@ -111,15 +147,13 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     stderr = "\n".join([stderr, *(str(each.get("stderr_tail", "")) for each in problems)])
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     found = _in_records(spec, drift, [row for row in lives if row.spec_digest == spec.digest], runs, stderr)
-    died = {row.key for row in lives if row.reason in {"signal", "exit"}}  # what its end says is no bad answer
-    failed = (run for run in runs if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
-    if (mute := next(failed, None)) is not None and mute.instance not in died:
-        began_at = mute.time - mute.facts["duration_seconds"]
-        if not (await tools.supervisor.tail_since(spec.unit, began_at)).strip():
-            said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
-            found["bad_answer"] = (said, None)
+    failed = _last_failed_run(spec, runs, lives)
+    if failed is not None:
+        given_at = failed.time - failed.facts["duration_seconds"] + failed.facts.get("waited_seconds", 0.0)
+        said = await tools.supervisor.tail_between(spec.unit, given_at, failed.time + _LATE_SECONDS)
+        found |= _in_failed_run(spec, failed, said)
     for problem in problems:
-        found |= _in_problem(problem)
+        found |= _in_problem(spec, problem)
     cases: list[dict[str, Any]] = []
     for case, usual in STEPS.items():
         evidence, step = found.get(case, (None, None))
@@ -132,7 +166,22 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         verdict = f"found: {', '.join(named)}"
     elif error is not None:
         verdict = f"none of the known cases, but it failed: {error.detail}"
+    elif runs and "detail" in runs[0].facts:
+        verdict = f"none of the known cases, but its last run failed: {runs[0].facts['detail']}"
     return {"schema": "px.debug/1", "unit": spec.unit, "cases": cases, "verdict": verdict}
+
+
+def _last_failed_run(spec: ToolSpec, runs: Sequence[Event], lives: Sequence[InstanceRow]) -> Event | None:
+    """Return the newest run that an instance of this declaration answered with 5xx, or broke off.
+
+    `runs`: the newest first. What the end of an instance says is no answer.
+    """
+    other = {row.key for row in lives if row.spec_digest != spec.digest or row.reason in {"signal", "exit"}}
+    for run in runs:
+        is_answer = run.facts["error_kind"] == "tool_failed" and (run.facts.get("status") or 0) >= 500
+        if is_answer and run.instance not in other:
+            return run
+    return None
 
 
 async def _try_it(tools: Tools, spec: ToolSpec) -> PxError | None:

@@ -50,7 +50,7 @@ from typing import Any, Protocol
 import msgspec
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import PxError
+from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.instance import End, Instance, Note, outcome, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit, tree_limits
@@ -424,7 +424,11 @@ class ToolInstance(Instance):
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
         child = await self.fork(spec) if self.fork is not None else None
         if child is None:
-            return await super().spawn(placement, spec)
+            try:
+                return await super().spawn(placement, spec)
+            except StartFailedError as error:
+                error.hint = failures.exec_step(self.spec, error.extra) or error.hint
+                raise
         self.start_method = "zygote"
         return child
 

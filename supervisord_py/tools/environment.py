@@ -46,7 +46,7 @@ _CHECK_PYTHON = """import platform, sys
 from pip._vendor.packaging.specifiers import SpecifierSet
 found, wanted = platform.python_version(), sys.argv[1]
 if found not in SpecifierSet(wanted):
-    sys.exit(f"this is Python {found}, the tool requires {wanted}: install uv, which finds one, or set tools.python")
+    sys.exit(f"the tool requires Python {wanted}, this is {found}")
 """
 """Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
 _under_way: set[Path] = set()
@@ -99,17 +99,32 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
     venv = spec.folder / VENV
     if spec.python:
         found, origin = written(spec.python), "`python` of the tool"
+        hint = f"set `python` in {spec.settings_file} to an interpreter that is there, or leave it out"
     elif os.path.lexists(venv):
         found, origin = venv / "bin" / "python", "its .venv"
+        hint = rebuild_step(spec)
     elif settings_python is not None:
         found, origin = written(settings_python), "`tools.python` of the settings"
+        hint = "set tools.python in pxd.toml to an interpreter that is there, then: pxctl daemon reload"
     else:
         found, origin = Path(sys.executable), "the daemon's"
+        hint = "install supervisord-py again, then: pxctl daemon restart --all"
     if found.is_file() and os.access(found, os.X_OK):
         return found
     why = "executable" if found.exists() else "there"
     detail = f"the interpreter {found} of {spec.unit} ({origin}) is not {why}"
-    raise _unstartable(spec, "interpreter", detail, f"pxctl tools sync {spec.name}")
+    if found.is_symlink() and not found.exists():
+        detail += f": it is a link to {found.readlink()}"
+    raise _unstartable(spec, "interpreter", detail, hint)
+
+
+def rebuild_step(spec: ToolSpec) -> str:
+    """Return the command that builds a broken `.venv` anew."""
+    if dependency_file(spec) is not None:
+        return f"pxctl tools sync {spec.name}"
+    # A sync would have nothing to build it from.
+    venv = spec.folder / VENV
+    return f"python3 -m venv --clear {venv}, then install there what the tool needs"
 
 
 def read_ahead(python: Path, imports: Iterable[str]) -> None:
@@ -159,13 +174,19 @@ def read_project(spec: ToolSpec) -> Project:
     return read
 
 
-def _source_of(spec: ToolSpec) -> str | None:
+def dependency_file(spec: ToolSpec) -> str | None:
+    """Return the file in the tool's folder that says what its `.venv` is built from; None where there is none."""
     return next((each for each in (REQUIREMENTS, LOCK, PYPROJECT) if (spec.folder / each).is_file()), None)
+
+
+def builds(spec: ToolSpec) -> bool:
+    """Say whether a sync builds anything for a tool."""
+    return not spec.python and dependency_file(spec) is not None
 
 
 def needs_sync(spec: ToolSpec) -> bool:
     """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
-    source = None if spec.python or os.path.lexists(spec.folder / VENV) else _source_of(spec)
+    source = None if spec.python or os.path.lexists(spec.folder / VENV) else dependency_file(spec)
     with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
         return source is not None and (source != PYPROJECT or bool(read_project(spec).dependencies))
     return True
@@ -196,13 +217,13 @@ class Builder:
         """Build the `.venv` of a tool and yield progress, a line at a time; closed early, nothing of it goes on.
 
         Raises SyncFailedError, TimedOutError, StartFailedError: a step failed, or was not started; the environment that
-        was there before is there still. ConfigError: the file with the dependencies is broken. ConflictError: the tool
-        is being synced already.
+        was there before is there still. SyncFailedError also where the `.venv` has no interpreter, and nothing says
+        what to build it from. ConfigError: the file with the dependencies is broken. ConflictError: the tool is being
+        synced already.
         """
-        source = _source_of(spec)
-        if spec.python or source is None:
-            why = f"has its own interpreter, {spec.python}" if spec.python else f"has no {REQUIREMENTS} or {PYPROJECT}"
-            yield f"nothing to build: {spec.unit} {why}"
+        source = dependency_file(spec)
+        if source is None or not builds(spec):
+            yield self._check_left_alone(spec)
             return
         lines: asyncio.Queue[str | None] = asyncio.Queue()
         task = asyncio.create_task(self._build(spec, source, read_project(spec), lines.put_nowait))
@@ -214,6 +235,16 @@ class Builder:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def _check_left_alone(self, spec: ToolSpec) -> str:
+        """Return why a tool's environment is not built. Raises SyncFailedError: it needs one all the same."""
+        if spec.python:
+            return f"nothing to build: {spec.unit} has its own interpreter, {spec.python}"
+        venv = spec.folder / VENV
+        if os.path.lexists(venv) and not (venv / "bin" / "python").exists():
+            detail = f"{venv} has no interpreter, and there is no {REQUIREMENTS} or {PYPROJECT} to build it from"
+            raise SyncFailedError(detail, hint=rebuild_step(spec), unit=spec.unit)
+        return f"nothing to build: {spec.unit} has no {REQUIREMENTS} or {PYPROJECT}"
 
     async def compile_bytecode(self, spec: ToolSpec) -> None:
         """Compile what the `.venv` of a tool holds; what does not compile stays as it is. Raises StartFailedError."""
@@ -232,6 +263,12 @@ class Builder:
             async with asyncio.timeout(BUILD_SECONDS):
                 for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, say)
+                    if ended.code != 0 and _CHECK_PYTHON in argv:
+                        raise SyncFailedError(
+                            f"cannot build {final}: {ended.last_line}",
+                            hint="install uv, which brings a Python that fits, or set tools.python in pxd.toml to one",
+                            unit=spec.unit,
+                        )
                     if ended.code != 0:
                         shown = " ".join([Path(argv[0]).name, *(word for word in argv[1:4] if word != _CHECK_PYTHON)])
                         said = ended.last_line or "it printed nothing"

@@ -7,7 +7,6 @@ What is merely likely from stderr is called suspected.
 from __future__ import annotations
 
 import math
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,48 +19,25 @@ from supervisord_py.errors import PxError
 from supervisord_py.process.instance import End, signal_name
 from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Refusal, Refuse
-from supervisord_py.tools.environment import needs_sync
+from supervisord_py.tools.causes import CauseKind, find_cause, hint_of, missing_program_step
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 
 _LIMIT_WORDS = {
     Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu", Reason.RUNTIME_LIMIT: "runtime",
 }  # fmt: skip
-MEMORY_SIGNS = re.compile(
-    r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
-    r"|Cannot allocate memory|JavaScript heap out of memory"
-)
-_IN_USE = re.compile(r"(?i)\b(address|port)\b[^\n]{0,40} already in use|EADDRINUSE")
-NO_MODULE = re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)'?")
-_SYNTAX = re.compile(
-    r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
-)
-_HINTS = (
-    (NO_MODULE, "Module {1} is missing: name it in requirements.txt, and run `pxctl tools sync {spec.name}`."),
-    (_IN_USE, "Its port is taken: let it bind 127.0.0.1 on the port of --port{or_listen}, and ask again."),
-    (_SYNTAX, "Correct the syntax error in {1}:{2}."),
-    (MEMORY_SIGNS, "memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."),
-)
-"""What stderr says, and the next step; {1} is the pattern's first group."""
-PLAIN_PORT_HINT = 'Set "listen": "port" in tool.json: the program then binds a free port itself.'
-_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
+_SHOWN = 300  # characters of a cause, or of an answer
+
+
+def plain_port_hint(spec: ToolSpec) -> str:
+    return f'Set "listen": "port" in {spec.settings_file}: the program then binds a free port itself.'
 
 
 def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
     """Return the next step that stderr suggests, or None."""
-    for pattern, step in _HINTS:
-        if match := pattern.search(stderr_tail):
-            if pattern is NO_MODULE and needs_sync(spec):
-                return f"Its environment is not built: run `pxctl tools sync {spec.name}`."
-            or_listen = ', or set "listen": "port"' if spec.listen == "handover" else ""
-            return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
-    # Else, when the last words are a traceback, its innermost line that is the tool's own.
-    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
-    files = [found for found in _FRAME.findall(trace) if "/.venv/" not in found[0]]
-    own = [found for found in files if found[0].startswith(f"{spec.folder}/") or found[0][0] not in "/<"]
-    error = trace.rstrip().rpartition("\n")[2].partition(":")[0]
-    if begin and own and error.replace(".", "").isidentifier():
-        return f"Mend {own[-1][0]}:{own[-1][1]}, which raised {error}."
-    return None
+    cause = find_cause(stderr_tail, str(spec.folder))
+    return None if cause is None else hint_of(cause, spec)
 
 
 def how_it_ended(ended: End) -> str:
@@ -85,36 +61,72 @@ def is_the_tools(error: BaseException) -> bool:
 def early_exit(spec: ToolSpec, ended: End) -> PxError:
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
-    detail, hint = f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_line(ended.stderr_tail)}", _look(spec)
-    if ended.code == 0:
-        detail = f"{spec.unit} exited 0 before serving: is the server started under __main__?"
-        hint = f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
-    return errors.StartFailedError(
-        detail, hint=hint_for(spec, ended.stderr_tail) or hint, unit=spec.unit, **ended.facts()
+    detail, hint = (
+        f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_words(spec, ended.stderr_tail)}",
+        _look(spec),
+    )
+    cause = find_cause(ended.stderr_tail, str(spec.folder))
+    if cause is not None:
+        hint = hint_of(cause, spec) or hint
+    elif ended.code == 0:
+        hint = _stay_step(spec)
+    facts = ended.facts()
+    if cause is not None and cause.kind is CauseKind.MISSING_PROGRAM:
+        facts["program"] = cause.subject
+    return errors.StartFailedError(detail, hint=hint, unit=spec.unit, **facts)
+
+
+_DETACHING = frozenset({"--daemon", "--daemonize", "--detach", "--background", "--fork", "-D", "-d", "&"})
+"""Arguments with which servers go into the background."""
+
+
+def _stay_step(spec: ToolSpec) -> str:
+    """Return the next step for a program that ended with 0 before it served."""
+    if not spec.command:
+        return f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
+    detaching = [word for argument in spec.command for word in argument.split() if word in _DETACHING]
+    if detaching:
+        return f"Leave {detaching[0]} out of `command`: the server must stay in the foreground."
+    return (
+        "Let `command` stay in the foreground until it is stopped: without an option that makes it a daemon,"
+        " and with one that keeps it from ending at the end of standard input, which is empty."
     )
 
 
-def _last_line(stderr_tail: str) -> str:
+def exec_step(spec: ToolSpec, facts: Mapping[str, Any]) -> str | None:
+    """Return the next step for a program of a tool that was not executed, where its folder tells a better one.
+
+    `facts` are those of the refusal: `program` as it was looked up.
+    """
+    program = str(facts.get("program") or "")
+    return missing_program_step(program, spec) if program else None
+
+
+def _last_words(spec: ToolSpec, stderr_tail: str) -> str:
+    """Return the end of a sentence: the cause that stderr tells, else its last line."""
+    cause = find_cause(stderr_tail, str(spec.folder))
+    if cause is not None:
+        return f": {str(cause)[:_SHOWN]}"
     lines = [line for line in stderr_tail.splitlines() if line.strip()]
-    return f": {lines[-1].strip()[:300]}" if lines else "; it wrote nothing to stderr."
+    return f": {lines[-1].strip()[:_SHOWN]}" if lines else "; it wrote nothing to stderr."
 
 
 def not_ready(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], answer: int, stderr_tail: str
 ) -> PxError:
     """`listening`: where its tree listens; `answer`: the last one to `/healthz`, 0 for none."""
-    elsewhere = [f"{address}:{number}" for address, number in listening if number != port]
+    elsewhere = [show_place(place) for place in listening if not _is_reached(place, port)]
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
         why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
-        hint = f"Let {spec.entrypoint} bind 127.0.0.1 on the port that `--port` gives."
+        hint = _bind_step(spec)
     elif answer:
         why = f"GET /healthz answered {answer}"
         hint = "Answer 200 on GET /healthz once the tool can work."
     elif listening:
         why = f"it holds port {port} but nobody answers there"
     return errors.ReadinessTimeoutError(
-        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_line(stderr_tail)}",
+        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_words(spec, stderr_tail)}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
@@ -122,19 +134,37 @@ def not_ready(
     )
 
 
+def show_place(place: tuple[str, int]) -> str:
+    """Return an address and port as in a URL: an address of IPv6 has brackets."""
+    address, port = place
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _is_reached(place: tuple[str, int], port: int) -> bool:
+    """Say whether a connection to 127.0.0.1:port arrives at a place, as far as its address tells.
+
+    `::` may take IPv4 as well; one that is asked about did not answer, so it does not.
+    """
+    address, number = place
+    return number == port and ":" not in address.removeprefix("::ffff:")
+
+
+def _bind_step(spec: ToolSpec) -> str:
+    if spec.command:
+        return "Let `command` bind 127.0.0.1 on the port that {port} stands for."
+    return f"Let {spec.entrypoint} bind 127.0.0.1 on the port that `--port` gives."
+
+
 def not_bound(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
 ) -> errors.ReadinessTimeoutError:
     """Describe a start with the handed-over socket that the program does not take; `listening`: where its tree does."""
-    elsewhere = ", ".join(
-        f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
-        for address, number in listening
-        if number != port or ":" in address
-    )
+    elsewhere = ", ".join(show_place(place) for place in listening if not _is_reached(place, port))
     why = f"it listens on {elsewhere}" if elsewhere else "it has started other processes"
+    detail = f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}"
     return errors.ReadinessTimeoutError(
-        f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}{_last_line(stderr_tail)}",
-        hint=PLAIN_PORT_HINT,
+        f"{detail}{_last_words(spec, stderr_tail)}",
+        hint=plain_port_hint(spec),
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         stderr_tail=stderr_tail,
@@ -145,9 +175,10 @@ def ipv6_alone(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
 ) -> errors.ReadinessTimeoutError:
     """Describe a start whose program listens at its port, but not for IPv4; `listening`: where its tree does."""
-    places = ", ".join(f"[{address}]:{number}" for address, number in listening if number == port)
+    places = ", ".join(show_place(place) for place in listening if place[1] == port)
+    detail = f"{spec.unit} is not ready: it listens on {places}, and not on 127.0.0.1:{port}"
     return errors.ReadinessTimeoutError(
-        f"{spec.unit} is not ready: it listens on {places}, and not on 127.0.0.1:{port}{_last_line(stderr_tail)}",
+        f"{detail}{_last_words(spec, stderr_tail)}",
         hint="Let it bind 127.0.0.1, or both (`::` with IPV6_V6ONLY off).",
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
@@ -237,26 +268,37 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
         return limit_exceeded(spec, ended)
     if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED, Reason.WATCHDOG}:
         return stopped_during_run(spec, ended.reason)
-    text = f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}"
+    text = f"{spec.unit} {how_it_ended(ended)} during the run{_last_words(spec, ended.stderr_tail)}"
     hint = hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew."
     return errors.ToolFailedError(text, hint=hint, unit=spec.unit, **ended.facts())
 
 
-def bad_answer(spec: ToolSpec, what: str, stderr_tail: str, **more: Any) -> errors.ToolFailedError:
-    hint = hint_for(spec, stderr_tail) or _look(spec)
-    return errors.ToolFailedError(f"{spec.unit} {what}", hint=hint, unit=spec.unit, stderr_tail=stderr_tail, **more)
+def bad_answer(
+    spec: ToolSpec, what: str, stderr_tail: str, *, words: str = "", is_ours: bool = True, **more: Any
+) -> errors.ToolFailedError:
+    """Describe an answer that is none: `what` the tool did, and why, as far as stderr tells the cause.
+
+    `words`: what it said itself, where stderr tells nothing. `is_ours`: the tool blames itself (a 5xx, a connection
+    that it broke off); where it refuses the input, what it wrote to stderr is no cause.
+    """
+    cause = find_cause(stderr_tail, str(spec.folder)) if is_ours else None
+    if cause is not None:
+        words = str(cause)
+    detail = f"{spec.unit} {what}: {words[:_SHOWN]}" if words else f"{spec.unit} {what}."
+    hint = hint_of(cause, spec) if cause is not None else None
+    return errors.ToolFailedError(detail, hint=hint or _look(spec), unit=spec.unit, stderr_tail=stderr_tail, **more)
 
 
 def redirect(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
     """Describe a run that was answered by a redirect that is not followed."""
-    error = bad_answer(spec, f"{what}.", stderr_tail)
+    error = bad_answer(spec, what, stderr_tail, is_ours=False)
     error.hint = "Let it answer that request itself; some frameworks redirect /run to /run/, or back."
     return error
 
 
 def encoding(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
     """Describe an answer with a Content-Encoding that cannot be decoded."""
-    error = bad_answer(spec, f"gave an answer that {what}.", stderr_tail)
+    error = bad_answer(spec, f"gave an answer that {what}", stderr_tail, is_ours=False)
     error.hint = "Let it send its answers without an encoding, which pxd does not ask for, or with gzip."
     return error
 

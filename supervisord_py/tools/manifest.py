@@ -120,6 +120,11 @@ class ToolSpec(PlainManifest, frozen=True, kw_only=True):
         return "plain" if self.pixie is None else "pixie"
 
     @property
+    def settings_file(self) -> str:
+        """The file in the folder where `listen`, `command`, `python` and `env` are set."""
+        return MANIFEST if self.pixie is None else SIDECAR
+
+    @property
     def max_rss_bytes(self) -> int | None:
         """Resident limit of the tree in bytes; None when there is none or the limit is one of address space."""
         return self.max_memory_mb * MEBIBYTE or None if self.memory_limit == "resident" else None

@@ -27,7 +27,14 @@ import msgspec
 from aiohttp import web
 
 from supervisord_py.config.documents import parse_sent
-from supervisord_py.errors import EXIT_USAGE, OverloadedError, PxError, TimedOutError, ToolFailedError
+from supervisord_py.errors import (
+    EXIT_USAGE,
+    InvalidInputError,
+    OverloadedError,
+    PxError,
+    TimedOutError,
+    ToolFailedError,
+)
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import SHORT, is_dead
@@ -49,6 +56,7 @@ LATE_RECORD_SECONDS = 10.0
 CANCEL_SECONDS = 1.0
 TRACEBACK_SECONDS = 0.05  # servers such as uvicorn write down an exception once its answer is out
 FAILED_SECONDS = 1.0  # failed runs of a tool are an event at most that often: each may start a pipe
+POINTERS_SHOWN = 5  # of an input that does not fit, in the event
 _TOOL_WORDS_BYTES = 64 * 1024
 _FORWARDED = (
     "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
@@ -136,7 +144,9 @@ class ToolRun:
         self._streaming = streaming
         self._on_sent = on_sent
         self._loop = asyncio.get_running_loop()
-        self._begun, self._begun_at = self._loop.time(), time.time()
+        self._begun = self._loop.time()
+        self._given_at: float | None = None  # when an instance got the run, by the loop's clock
+        self._sent_at = 0.0  # the same in Unix seconds
         self._answer: Answer | None = None
         self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
         self._over = asyncio.Event()
@@ -159,12 +169,15 @@ class ToolRun:
                 self._value = None  # from here on the text is enough
             granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
+            # What it wrote while it started is no word about this run.
+            self._given_at = self._loop.time()
+            self._sent_at = time.time()
             if self.instance.given_up is not None:
                 self._ahead = (*self.instance.runs, self.instance.given_up)
             elif self.instance.runs:
                 self._ahead = tuple(self.instance.runs)
             else:
-                self.instance.words_since = self._begun_at
+                self.instance.words_since = self._sent_at
             self.instance.runs.add(self)
             if (seconds := self.instance.spec.max_runtime_seconds) > 0:
                 self._timers.append(self._loop.call_later(seconds, self._look_at_runtime))
@@ -217,8 +230,15 @@ class ToolRun:
         facts: dict[str, Any] = {"run": self.id, "outcome": outcome, "status": status or None, "error_kind": kind}
         facts |= {"cold_start_ms": self.cold_start_ms, "start_method": instance and instance.start_method}
         facts["duration_seconds"] = round(now - self._begun, 6)
-        tools.events.publish("run", unit, instance=instance.key if instance else None, **facts)
+        if self._given_at is not None:
+            facts["waited_seconds"] = round(self._given_at - self._begun, 6)  # for an instance, and for its start
         blamed = error is not None and failures.is_the_tools(error)
+        if isinstance(error, PxError) and blamed:
+            facts |= {"detail": error.detail, "hint": error.hint}  # `why` tells them
+        if isinstance(error, InvalidInputError):
+            # The pointers alone: what was sent is nobody's business.
+            facts["pointers"] = [each["pointer"] for each in error.extra.get("errors", ())][:POINTERS_SHOWN]
+        tools.events.publish("run", unit, instance=instance.key if instance else None, **facts)
         if blamed and instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
             tools.failed_at[unit] = now
             facts = {"status": status, "kind": kind, "instance_ended": instance.over.is_set()}
@@ -356,8 +376,15 @@ class ToolRun:
                 said = json.loads(body)
         if response.status >= 500:
             await asyncio.sleep(TRACEBACK_SECONDS)
-        what = f"answered {response.status}{asked}{': ' + words[:300] if words else ''}"
-        error = failures.bad_answer(self.spec, what, await self._stderr(), tool_status=response.status, tool_body=said)
+        error = failures.bad_answer(
+            self.spec,
+            f"answered {response.status}{asked}",
+            await self._stderr(),
+            words=words,
+            is_ours=response.status >= 500,
+            tool_status=response.status,
+            tool_body=said,
+        )
         error.status = response.status
         if response.status == 422:
             error.exit_code = EXIT_USAGE
@@ -385,13 +412,13 @@ class ToolRun:
             return self._error
         if instance.end is not None:
             return failures.died_during_run(self.spec, instance.end, instance.error)
-        what = f"gave no sound answer ({type(error).__name__}: {str(error)[:200]})."
+        what = f"gave no sound answer ({type(error).__name__}: {str(error)[:200]})"
         return failures.bad_answer(self.spec, what, await self._stderr())
 
     async def _stderr(self) -> str:
         """Return what the instance has written to stderr since the run began."""
         assert self.instance is not None
-        return await self._tools.supervisor.tail(self.instance, since=self._begun_at)
+        return await self._tools.supervisor.tail(self.instance, since=self._sent_at)
 
 
 def charged_from(ends: Sequence[float | None], now: float) -> float:

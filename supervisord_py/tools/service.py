@@ -327,7 +327,7 @@ class Tools:
             plain_why=error.detail,
         )
         self.supervisor.say(
-            "plain_port", instance, reason_of(error), detail=error.detail, hint=failures.PLAIN_PORT_HINT
+            "plain_port", instance, reason_of(error), detail=error.detail, hint=failures.plain_port_hint(instance.spec)
         )
         self._retried[name] = instance
         self._tell(self.pool.start_again, name, instance.serial)

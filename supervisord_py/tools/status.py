@@ -17,6 +17,7 @@ from supervisord_py.process.pool import Slot
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.learnt import Learnt
+from supervisord_py.tools.manifest import MANIFEST
 
 UNRESPONSIVE = "unresponsive"
 """The state of a ready tool that has not answered since a call was given up."""
@@ -154,7 +155,8 @@ class ToolState:
             self.plain_port = last.plain_port_of(spec.digest) is PlainPort.PROVEN
         if self.plain_port:
             why = last.plain_why.rstrip(".")
-            self.warnings.append(f'starts with a plain port: {why}. "listen": "port" in tool.json makes that permanent')
+            place = spec.settings_file if spec is not None else MANIFEST
+            self.warnings.append(f'starts with a plain port: {why}. "listen": "port" in {place} makes that permanent')
         self.warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
         self.survivors = [each.pid for each in live.report.survivors] if live else []
         self.rss_bytes = (slot.rss_bytes or None) if slot else None

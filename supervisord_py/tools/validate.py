@@ -14,6 +14,7 @@ import asyncio
 import json
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
@@ -39,7 +40,7 @@ from supervisord_py.tools.driver import ToolInstance, may_be_the_handover, with_
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
 from supervisord_py.tools.manifest import MANIFEST, ToolSpec, check_input, load_tool
 from supervisord_py.tools.pixie import FILE_TYPES, PixieManifest, value_schema
-from supervisord_py.tools.proxy import constant_in, make_room, media_type, run_calls
+from supervisord_py.tools.proxy import TRACEBACK_SECONDS, constant_in, make_room, media_type, run_calls
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, Call, RedirectError, schema_drift
@@ -60,6 +61,7 @@ VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a
 TEST_REQUEST = "test-request.json"
 _MAX_ANSWER = 64 * 1024 * 1024
 _MAX_DEPTH = 20
+_SHOWN_BYTES = 2000  # of an answer that is refused
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)")
 _PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
@@ -177,7 +179,7 @@ class _Answer(NamedTuple):
     body: bytes
 
     def refused(self, what: str, status: str = FAIL) -> ToolCheck:
-        return ToolCheck(status, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
+        return ToolCheck(status, f"{what} {self.status}", self.body[:_SHOWN_BYTES].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
         try:
@@ -240,7 +242,7 @@ class _Trial:
             stderr = await self._tools.supervisor.tail(self._instance)
             raise failures.encoding(self._spec, str(error), stderr) from error
         except BROKEN as error:
-            what = f"broke off its answer to {asked} ({type(error).__name__})."
+            what = f"broke off its answer to {asked} ({type(error).__name__})"
             raise failures.bad_answer(self._spec, what, await self._tools.supervisor.tail(self._instance)) from error
 
     async def _calls(self, value: Any, *, streaming: bool) -> list[Call]:
@@ -273,7 +275,7 @@ class _Trial:
             return health.refused(what, FAIL if health.status != 200 else WARN)
         if trouble:
             ready = f"ready after {self._instance.cold_start_ms} ms, but only with a plain port"
-            return ToolCheck(WARN, ready, f"{trouble}\n{failures.PLAIN_PORT_HINT}")
+            return ToolCheck(WARN, ready, f"{trouble}\n{failures.plain_port_hint(self._spec)}")
         return ToolCheck(PASS, f"ready after {self._instance.cold_start_ms} ms")
 
     async def schema_matches_disk(self) -> ToolCheck:
@@ -285,7 +287,10 @@ class _Trial:
     async def sample_input_run(self) -> ToolCheck:
         if self.sample.trouble:
             return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}")
+        asked_at = time.time()
         answer = await self._post(self.sample.value)
+        if answer.status >= 500:
+            return await self._failed_run(answer, asked_at)
         if not 200 <= answer.status < 300:
             return answer.refused("POST /run answers")
         self.answer = answer.value()
@@ -296,6 +301,16 @@ class _Trial:
             text = f"POST /run answers {answer.status} with {constant}, which JSON does not have"
             return ToolCheck(WARN, text, "Answer null in its place: many readers of JSON refuse it.")
         return ToolCheck(PASS, f"POST /run answers {answer.status}")
+
+    async def _failed_run(self, answer: _Answer, since: float) -> ToolCheck:
+        """Return the check of a run that the tool failed, with the cause that its stderr tells."""
+        await asyncio.sleep(TRACEBACK_SECONDS)
+        self.stderr = await self._tools.supervisor.tail(self._instance, since)
+        words = answer.body[:_SHOWN_BYTES].decode("utf-8", "replace")
+        error = failures.bad_answer(self._spec, f"answers {answer.status}", self.stderr, words=words)
+        said = error.detail.removeprefix(f"{self._spec.unit} ")
+        details = "\n".join(part for part in (error.hint, self.stderr) if part)
+        return ToolCheck(FAIL, clip(f"POST /run {said}"), details)
 
     async def output_conforms(self) -> ToolCheck:
         schema = self._spec.output
@@ -400,19 +415,22 @@ class Sample(NamedTuple):
 
 def sample_input(spec: ToolSpec) -> Sample:
     """Return an input for the tool: its test request, else a generated one."""
-    path, cure = spec.folder / TEST_REQUEST, ""
+    path = spec.folder / TEST_REQUEST
+    is_written = path.exists()
     value: Any = {}
     try:
-        if path.exists():
+        if is_written:
             value = read_document(path).value
         else:
-            cure = f"; write {TEST_REQUEST}"
             value = _plain(spec.input, spec.input) if spec.pixie is None else _pixie(spec.pixie)
         check_input(spec, value)
     except DocumentError as error:
         return Sample(value, f"{error.problem.where()}: {error.problem.message}")
     except InvalidInputError as error:
-        return Sample(value, f"{error.detail}{cure}")
+        faults = [f"{each['pointer'] or 'the input'} {each['message']}" for each in error.extra["errors"]]
+        if is_written:
+            return Sample(value, f"{TEST_REQUEST} does not fit the input in {MANIFEST}: {'; '.join(faults)}")
+        return Sample(value, f"one that is made from {MANIFEST} does not fit ({faults[0]}); write {TEST_REQUEST}")
     return Sample(value)
 
 

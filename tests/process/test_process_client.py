@@ -107,7 +107,7 @@ async def test_another_protocol_or_a_broken_greeting_is_refused(
 @pytest.mark.parametrize(
     ("kind", "stage", "number", "words", "hint"),
     [
-        (StartFailedError, "exec", 2, "program /bin/x, stage exec: No such file", "install it"),
+        (StartFailedError, "exec", 2, "program /bin/x is not there", "install it"),
         (StartFailedError, "exec", 8, "Exec format error", "#!"),
         (StartFailedError, "chdir", 2, "working directory /tmp, stage chdir", "working directory"),
         (StartFailedError, "setsid", 1, "stage setsid", ""),
@@ -125,7 +125,8 @@ async def test_a_refusal_names_program_stage_and_reason(
     with pytest.raises(kind, match=words) as caught:
         await client.spawn(KEY, SPEC)
     assert hint in str(caught.value.hint)
-    assert not number or caught.value.extra == {"reason": "spawn_failed", "stage": stage, "errno": number}
+    facts = {"reason": "spawn_failed", "stage": stage, "errno": number}
+    assert not number or facts.items() <= caught.value.extra.items()
 
 
 async def test_an_exit_is_not_lost_over_a_reason_that_is_not_in_the_list(keeper: FakeKeeper) -> None:

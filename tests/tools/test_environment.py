@@ -76,16 +76,37 @@ def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
         with pytest.raises(StartFailedError) as caught:
             find_interpreter(plain(tmp_path, **keys), settings_python)
         assert caught.value.extra == {"reason": "spawn_failed", "stage": "interpreter"}
-        assert caught.value.hint == "pxctl tools sync tool"
-        return caught.value.detail
+        return f"{caught.value.detail}; {caught.value.hint}"
 
-    assert "python3.99 of tool:tool (`python` of the tool) is not there" in trouble(python="python3.99")
-    assert "`tools.python` of the settings" in trouble("/nowhere/python")
+    said = trouble(python="python3.99")
+    assert "python3.99 of tool:tool (`python` of the tool) is not there; set `python` in tool.json" in said
+    assert "`tools.python` of the settings" in (said := trouble("/nowhere/python"))
+    assert "set tools.python in pxd.toml" in said
     python = tmp_path / "tool" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     assert "(its .venv) is not there" in trouble()
+    python.symlink_to("/nowhere/python3")
+    said = trouble()
+    assert "it is a link to /nowhere/python3" in said
+    assert f"python3 -m venv --clear {python.parent.parent}" in said, "a sync has nothing to build it from"
+    (tmp_path / "tool" / "requirements.txt").touch()
+    assert trouble().endswith("; pxctl tools sync tool")
+    python.unlink()
     python.touch(0o644)
     assert "is not executable" in trouble()
+
+
+async def test_a_sync_with_nothing_to_build_from_does_not_leave_a_broken_environment_unsaid(tmp_path: Path) -> None:
+    folder = plain(tmp_path).folder
+    assert (await synced(folder, Scripted())) == [
+        "nothing to build: tool:tool has no requirements.txt or pyproject.toml"
+    ]
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/nowhere/python3")
+    with pytest.raises(SyncFailedError, match="has no interpreter") as caught:
+        await synced(folder, Scripted())
+    assert "tools sync" not in str(caught.value.hint)
 
 
 # -- sync -------------------------------------------------------------------------------------------------------------
@@ -156,9 +177,9 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHous
     if uv is None:  # which finds an interpreter that fits by itself
         (folder / "requirements.txt").unlink()
         (folder / "pyproject.toml").write_text('[project]\nrequires-python = ">=4"\n')
-        with pytest.raises(SyncFailedError, match=r"python -c >=4 … .*this is Python 3[.\d]+, the tool requires") as it:
+        with pytest.raises(SyncFailedError, match=r"the tool requires Python >=4, this is 3[.\d]+") as caught:
             await synced(folder, run, None)
-        assert "\n" not in it.value.detail, "without the text of the check"
+        assert ("\n" in caught.value.detail, "install uv" in str(caught.value.hint)) == (False, True)
 
 
 async def test_a_failed_or_cancelled_build_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,30 +173,6 @@ def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_
 
 # -- failures
 
-FRAMES = '  File "{folder}/main.py", line 7, in f\n    import json\n  File "/usr/lib/x.py", line 3\n'
-RAISED = f"started\nTraceback (most recent call last):\n{FRAMES}json.Odd: boom\n"
-
-
-@pytest.mark.parametrize(
-    ("stderr", "words"),
-    [
-        ("ModuleNotFoundError: No module named 'numpy'", "`pxctl tools sync tool`"),
-        ("ImportError: No module named numpy.linalg", "numpy.linalg"),
-        ("Error: Cannot find module 'express'", "express"),
-        ("OSError: [Errno 98] Address already in use", '"listen": "port"'),
-        ('  File "/t/main.py", line 7\n    def f(:\n          ^\nSyntaxError: invalid syntax', "/t/main.py:7"),
-        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate", "memory (suspected)"),
-        (RAISED, "Mend {folder}/main.py:7, which raised json.Odd."),
-        (f"{RAISED}it went on: \n all the same\n", "None"),
-        (RAISED.replace("{folder}", "/elsewhere"), "None"),
-    ],
-)
-def test_stderr_suggests_the_next_step_or_names_the_line_to_be_mended(tmp_path: Path, stderr: str, words: str) -> None:
-    spec, folder = plain(tmp_path), str(tmp_path / "tool")
-    assert words.replace("{folder}", folder) in str(failures.hint_for(spec, stderr.replace("{folder}", folder)))
-    (tmp_path / "tool" / "requirements.txt").write_text("numpy\n")
-    assert bool(failures.NO_MODULE.search(stderr)) == ("not built: run" in str(failures.hint_for(spec, stderr)))
-
 
 @pytest.mark.parametrize("refusal", list(Refusal))
 @pytest.mark.parametrize("last", [None, {"detail": "it broke", "hint": "mend it", "stderr_tail": "t"}])

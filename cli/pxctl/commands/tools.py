@@ -260,7 +260,8 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     if not last.get("done"):
         raise Failure("the connection was lost before the build was done", kind="interrupted", hint="run it again")
     if not invocation.json:
-        invocation.print(tool.removeprefix("tool:") if invocation.quiet else f"{tool} synced")
+        words = "synced" if last.get("built", True) else "has nothing to build"
+        invocation.print(tool.removeprefix("tool:") if invocation.quiet else f"{tool} {words}")
 
 
 @declare(tools, "remove", "remove {tool}")

@@ -6,6 +6,7 @@ python main.py --port 8000
 import json
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,31 +27,59 @@ def stream(text, times=2):
 
 
 class Tool(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    has_begun = False  # the head of the answer is sent
+
     def handle(self):
         with suppress(ConnectionError):  # who asked has gone
             super().handle()
 
     def do_GET(self):
         answers = {"/healthz": {"ok": True}, "/schema": TOOL}
-        self.answer(200 if self.path in answers else 404, [answers.get(self.path)])
+        self.answer(200 if self.path in answers else 404, answers.get(self.path))
 
     def do_POST(self):
+        self.has_begun = False
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
             given = json.loads(body)
             if self.path == "/stream":
-                self.answer(200, stream(**given), "application/x-ndjson")
+                self.stream(stream(**given))
             else:
-                self.answer(200, [run(**given)])
-        except (TypeError, ValueError) as error:
-            self.answer(422, [{"detail": str(error)}])
+                self.answer(200, run(**given))
+        except ConnectionError:
+            raise
+        except Exception as error:
+            traceback.print_exc()  # pxctl names the line
+            if self.has_begun:
+                self.close_connection = True  # in the middle: nobody takes the stream for a whole one
+            else:
+                self.answer(500, {"detail": f"{type(error).__name__}: {error}"})
 
-    def answer(self, status, values, kind="application/json"):
+    def answer(self, status, value):
+        content = json.dumps(value).encode() + b"\n"
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        self.wfile.write(content)
+
+    def stream(self, values):
+        """Send a line of JSON for each value, each as a chunk."""
         for value in values:
-            self.wfile.write(json.dumps(value).encode() + b"\n")
+            line = json.dumps(value).encode() + b"\n"
+            self.begin_stream()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+        self.begin_stream()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def begin_stream(self):
+        if not self.has_begun:
+            self.has_begun = True
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-ndjson")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
 
     def log_request(self, code="-", size="-"):
         """Say nothing of requests that went well: the daemon asks often."""
