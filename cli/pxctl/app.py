@@ -21,13 +21,14 @@ from typing import Any
 import click
 
 from pxctl import output, paths
-from pxctl.client import Client, Document, Exit, Failure, route, usage
+from pxctl.client import Client, Document, Exchange, Exit, Failure, route, usage
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 _BAD_ANSWER = (KeyError, json.JSONDecodeError)  # of a daemon of another version, perhaps
 _LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
 _SAMPLE = "lorenz-ode-solver"
 _MEMBER_LINES = 40  # of a text of several lines
+_DOCTOR = "pxctl doctor"
 Decorator = Callable[[Any], Any]
 _MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
 
@@ -48,11 +49,59 @@ class Invocation:
         self.system = self.json = self.quiet = self.no_autostart = self.is_of_one_kind = False
         self.colour = "auto"
         self.action: str | None = None
+        self.arguments: Sequence[str] = ()  # of the whole command line
         self.in_is_terminal, self.out_is_terminal, self.err_is_terminal = map(os.isatty, range(3))
 
     @property
     def socket_path(self) -> str:
         return paths.find_socket(self.env, explicit=self.socket, system=self.system)
+
+    @property
+    def given_options(self) -> list[str]:
+        """The options that say which daemon is meant. Variables are there for the next command, too."""
+        options = ["--system"] if self.system else []
+        return [*options, "--socket", self.socket_path] if self.socket else options
+
+    def complete(self, text: str) -> str:
+        """Return a text whose commands of pxctl mean the same daemon as this call."""
+        options = self.given_options
+        if not options:
+            return text
+        from pxctl import hints  # which few calls need
+
+        return hints.complete(text, options, _MODULES)
+
+    def complete_document(self, value: Any) -> Any:
+        """Return a document whose next steps mean the same daemon as this call."""
+        options = self.given_options
+        if not options:
+            return value
+        from pxctl import hints
+
+        return hints.complete_document(value, options, _MODULES)
+
+    def next_step(self, failure: Failure) -> str | None:
+        """Return the hint of a failure: a command for this very daemon, and never the one that has just failed."""
+        import shlex
+
+        from pxctl import hints
+
+        if failure.kind in {"unreachable", "not_running"} and self._machines_daemon_answers():
+            return f"the machine's daemon runs: {shlex.join(['pxctl', '--system', *self.arguments])}"
+        hint = failure.hint
+        if hint is not None and hints.names_itself(hint, self.arguments):
+            log = f"tail -n 50 {shlex.quote(paths.find_log_file(self.env, system=self.system))}"
+            hint = log if hints.names_itself(_DOCTOR, self.arguments) else _DOCTOR
+        return None if hint is None else self.complete(hint)
+
+    def _machines_daemon_answers(self) -> bool:
+        """Say whether the user's own daemon was meant by default, and only the machine's is there."""
+        if self.system or self.socket or self.env.get("PX_SOCKET") or self.env.get("PX_HOME"):
+            return False
+        with contextlib.suppress(Failure):
+            Exchange(paths.MACHINES_SOCKET).close()
+            return True
+        return False
 
     @property
     def has_colour(self) -> bool:
@@ -74,6 +123,7 @@ class Invocation:
         output.write("".join(f"{line}\n" for line in lines))
 
     def print_json(self, value: Document) -> None:
+        value = self.complete_document(value)
         self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
 
     def print_result(self, result: Document, ids: Iterable[object]) -> bool:
@@ -91,7 +141,8 @@ class Invocation:
     def print_check(self, word: str, text: object, cure: object = None) -> None:
         """Write what a check found: the verdict, in its colour, a sentence, and below it lines of what to do."""
         self.print(f"{self.paint(f'{word:<5}', output.BY_STATE.get(word))}  {output.clean(str(text))}")
-        self.print(*(f"       {output.clean(line)}" for line in str(cure or "").splitlines()))
+        cure = self.complete(str(cure or ""))
+        self.print(*(f"       {output.clean(line)}" for line in cure.splitlines()))
 
     def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
         width = output.screen().columns if self.out_is_terminal else None
@@ -155,7 +206,7 @@ class Invocation:
 
     def print_done(self, *lines: str) -> None:
         if not (self.json or self.quiet):
-            self.print(*lines)
+            self.print(*map(self.complete, lines))
 
     def moment(self, text: object) -> str:
         """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
@@ -169,7 +220,7 @@ class Invocation:
     def notice(self, *lines: str) -> None:
         """Write lines of progress or warning to stderr; `-q` silences them."""
         if not self.quiet:
-            self.warn(*lines)
+            self.warn(*map(self.complete, lines))
 
     def warn(self, *lines: str) -> None:
         """Write lines to stderr that not even `-q` may silence."""
@@ -189,7 +240,7 @@ class Invocation:
         try:
             yield
         except KeyboardInterrupt:
-            self.warn(f"\npxctl: {words}")
+            self.warn(f"\npxctl: {self.complete(words)}")
             raise click.exceptions.Exit(Exit.FAILED) from None
 
     # -- what is done alike to tools and pipes
@@ -221,6 +272,7 @@ class Invocation:
 
 def run(arguments: list[str]) -> int:
     invocation = Invocation(os.environ)
+    invocation.arguments = tuple(arguments)
     try:
         code: Any = root.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
@@ -255,7 +307,10 @@ def _failure_of(error: BaseException) -> Failure:
 
 def report(invocation: Invocation, failure: Failure) -> int:
     """Say how it failed: a problem document on stdout with `--json`, else words on stderr. Returns the exit code."""
-    document, on, code = failure.document(), invocation.err_has_colour, failure.exit_code or Exit.FAILED
+    failure.hint = invocation.next_step(failure)
+    document = invocation.complete_document(failure.document())
+    on = invocation.err_has_colour
+    code = failure.exit_code or Exit.FAILED
     if invocation.json:
         output.write(json.dumps(document, ensure_ascii=False) + "\n")
         return code
@@ -269,7 +324,8 @@ def report(invocation: Invocation, failure: Failure) -> int:
     tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip().splitlines()
     lines += [f"stderr: {output.cut(line, _STDERR_COLUMNS)}" for line in tail[-_STDERR_LINES:]]
     action = invocation.action if failure.action is None else failure.action
-    what = f"cannot {action}: {failure.detail}" if action and failure.kind != "usage" else failure.detail
+    detail = invocation.complete(failure.detail)
+    what = f"cannot {action}: {detail}" if action and failure.kind != "usage" else detail
     invocation.warn(output.paint("pxctl:", "red", on=on) + f" {what}".replace("\n", "\n  "))
     invocation.warn(*(f"  {line}" for line in lines))
     if failure.hint:

@@ -74,8 +74,8 @@ class Interrupted(Failure):
     """The connection was lost after the request went out: whether it happened is unknown; asking again is safe."""
 
     def __init__(self, why: str) -> None:
-        detail, hint = f"the connection to the daemon was lost: {why}", "run the same command again"
-        super().__init__(detail, kind="interrupted", hint=hint, retryable=True)
+        detail = f"the connection to the daemon was lost, and whether it was done is not known: {why}"
+        super().__init__(detail, kind="interrupted", hint="pxctl doctor", retryable=True)
 
 
 def usage(detail: str, hint: str | None = None) -> Failure:

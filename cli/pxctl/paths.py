@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pxctl.client import Failure, usage
 
 APP = "pxd"
+_MACHINES_RUN_DIR = "/run/pxd"
+MACHINES_SOCKET = f"{_MACHINES_RUN_DIR}/pxd.sock"
 Env = Mapping[str, str]
 
 
@@ -26,7 +28,9 @@ def find_socket(env: Env, *, explicit: str | None, system: bool) -> str:
 
 
 def find_run_dir(env: Env, *, system: bool) -> str:
-    return _place(env, "RUNTIME_DIRECTORY", "/run/pxd" if system else None, "run", lambda: _user_runtime_dir(env))
+    return _place(
+        env, "RUNTIME_DIRECTORY", _MACHINES_RUN_DIR if system else None, "run", lambda: _user_runtime_dir(env)
+    )
 
 
 def find_log_file(env: Env, *, system: bool) -> str:

@@ -276,7 +276,7 @@ class Service:
 
     def __init__(self, invocation: Invocation, platform: str = HERE) -> None:
         self._invocation, self._is_systemd = invocation, platform == SYSTEMD
-        self._flag, self._scope = (" --system", []) if invocation.system else ("", ["--user"])
+        self._scope = [] if invocation.system else ["--user"]
         folder, names = Path("/etc/systemd/system"), [_SERVICE, _SOCKET]
         if platform == LAUNCHD:  # which wants a file to be called after its label
             folder = Path("/Library/LaunchDaemons" if invocation.system else "~/Library/LaunchAgents")
@@ -315,7 +315,7 @@ class Service:
         there = self.own_files()
         if there and len(there) != len(texts):
             detail = f"pxd is installed to start {'on demand' if len(there) > 1 else 'at boot or login'}: {there[0]}"
-            raise Failure(detail, kind="conflict", hint=f"pxctl daemon uninstall{self._flag}, then install again")
+            raise Failure(detail, kind="conflict", hint="pxctl daemon uninstall, then install again")
         for path in [] if force else self._found_files():
             (ours, _), (theirs, _) = parse_unit(next(iter(texts.values()))), parse_unit(read_unit(path))
             is_other = theirs[:1] != ours[:1]
@@ -348,7 +348,7 @@ class Service:
                 _manage("launchctl", "bootstrap", self._domain, str(main))
         except BaseException as error:
             if isinstance(error, Failure) and self._is_systemd:
-                error.hint = f"pxctl daemon install{self._flag}, once that is mended; all is as it was before"
+                error.hint = "pxctl daemon install, once that is mended; all is as it was before"
                 error.extra["stderr_tail"] = self._last_words(began)
             with contextlib.suppress(Failure, OSError):
                 if not any(before.values()):
@@ -438,7 +438,7 @@ class Service:
 
     def check(self) -> Iterator[Document]:
         """Yield what doctor says of the unit: is it there, does it run this version, is it enabled, does it linger?"""
-        there, again = self._found_files(), f"pxctl daemon install{self._flag}"
+        there, again = self._found_files(), "pxctl daemon install"
         if not there:
             detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
             yield finding("service_unit", "warn", detail, again)
@@ -459,7 +459,7 @@ class Service:
         elif enabled == "disabled":
             found = "warn", f"{main} is disabled", again
         elif active == "failed":
-            repair = f"pxctl daemon start{self._flag}"
+            repair = "pxctl daemon start"
             found = "fail", f"{main.name} has failed, and systemd starts it no more", repair
         yield finding("service_unit", *found)
         if linger := self.lingers():

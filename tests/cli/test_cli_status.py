@@ -66,6 +66,7 @@ AS_NOBODY = """
 import importlib, locale, os, sys
 from pxctl.main import main
 importlib.import_module("pxctl.commands.units")
+importlib.import_module("pxctl.hints")
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(main(["status"]))
 """

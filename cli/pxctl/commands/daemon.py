@@ -106,7 +106,8 @@ def reload_daemon(invocation: Invocation) -> None:
     invocation.print_warnings(answer)
     lines = [f"changed: {line}" for line in answer.get("changed") or []]
     lines += [f"needs `pxctl daemon restart`: {line}" for line in answer.get("needs_restart") or []]
-    invocation.show(answer, (), *(lines or ["reloaded; nothing changed"]))
+    lines = lines or ["reloaded; nothing changed"]
+    invocation.show(answer, (), *map(invocation.complete, lines))
 
 
 @declare(daemon, "status", "read the daemon's state")
@@ -207,7 +208,8 @@ def check_all(invocation: Invocation) -> int:
         try:
             checks += look()
         except (Failure, OSError) as error:
-            checks.append(finding(name, "fail", str(error), getattr(error, "hint", None)))
+            repair = invocation.next_step(error) if isinstance(error, Failure) else None
+            checks.append(finding(name, "fail", str(error), repair))
             if name == "daemon":  # one that answers knows more
                 checks.append(service.check_ledger(invocation))
     result = {"schema": "px.doctor/1", "checks": checks}

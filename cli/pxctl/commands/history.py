@@ -148,7 +148,8 @@ def explain(invocation: Invocation, unit: str) -> None:
     if tail := (document.get("stderr_tail") or "").rstrip():
         invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
     if document.get("next_step"):
-        invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")
+        step = invocation.complete(document["next_step"])
+        invocation.print("", invocation.paint("next:", "bold") + f" {step}")
 
 
 @declare(root, "wait", "wait for {unit}")
