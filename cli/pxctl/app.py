@@ -89,6 +89,13 @@ class Invocation:
         if failure.kind in {"unreachable", "not_running"} and self._machines_daemon_answers():
             return f"the machine's daemon runs: {shlex.join(['pxctl', '--system', *self.arguments])}"
         hint = failure.hint
+        program = failure.extra.get("program")
+        found = _which(str(program), self.env) if program else None
+        if found is not None:
+            return self.complete(
+                f"{program} is on your PATH, not on the daemon's: write {found}, or start the daemon with your PATH:"
+                " pxctl daemon stop && pxctl daemon start (a service: pxctl daemon install --force before that)"
+            )
         if hint is not None and hints.names_itself(hint, self.arguments):
             log = f"tail -n 50 {shlex.quote(paths.find_log_file(self.env, system=self.system))}"
             hint = log if hints.names_itself(_DOCTOR, self.arguments) else _DOCTOR
@@ -284,6 +291,13 @@ def run(arguments: list[str]) -> int:
         invocation.json = invocation.json or (failure.kind == "usage" and "--json" in arguments)
         return report(invocation, failure)
     return code if isinstance(code, int) else Exit.OK
+
+
+def _which(program: str, env: Mapping[str, str]) -> str | None:
+    """Return where a person's shell finds a program that the daemon did not find; None where it is a path."""
+    import shutil
+
+    return None if "/" in program else shutil.which(program, path=env.get("PATH", os.defpath))
 
 
 def _failure_of(error: BaseException) -> Failure:

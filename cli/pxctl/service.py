@@ -293,6 +293,15 @@ class Service:
         texts = [ask_pxd(self._invocation, "--print-unit", kind).decode() for kind in kinds]
         return dict(zip(self._places, texts, strict=False))
 
+    def keep_path(self, texts: Texts) -> Texts:
+        """Return the files as they are where only their PATH differs: it is that of the shell which installed them."""
+        kept: dict[Path, str] = {}
+        for path, text in texts.items():
+            present = read_unit(path) if path.exists() else ""
+            is_same = "PATH" in parse_unit(present)[1] and without_path(present) == without_path(text)
+            kept[path] = present if is_same else text
+        return kept
+
     def own_files(self) -> list[Path]:
         return [path for path in self._places if path.exists()]
 
@@ -494,6 +503,15 @@ def parse_unit(text: str) -> tuple[list[str], dict[str, str]]:
         variables = dict(word.split("=", 1) for key, word in words if key == "Environment")
         return [word.replace("$$", "$") for key, word in words if key == "ExecStart"], variables
     return [], {}
+
+
+def without_path(text: str) -> object:
+    """Return a service file without its PATH, to be compared."""
+    if text.startswith("<?xml"):
+        job = plistlib.loads(text.encode())
+        job.get("EnvironmentVariables", {}).pop("PATH", None)
+        return job
+    return re.sub(r'^Environment="?PATH=.*\n', "", text, flags=re.MULTILINE)
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,8 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -108,6 +110,7 @@ async def show_config(call: ApiCall) -> dict[str, Any]:
 
 MEBIBYTE = 1024 * 1024
 OK, WARN, FAIL = "ok", "warn", "fail"
+_UNIT = "pxd.service"
 _SLOW_SECONDS = 0.5  # of a tool's imports
 
 
@@ -125,7 +128,7 @@ async def doctor(call: ApiCall) -> dict[str, Any]:
     context = call.context
     found = [
         *check_daemon(context),
-        *check_rungs(context.placement.caps),
+        *check_rungs(context.placement.caps, is_service=_is_in_unit(), offered=offered_controllers()),
         *check_imports(context.launcher.import_seconds()),
         *(Finding(f"forks:{tool}", OK, why) for tool, why in context.launcher.import_limits()),
         *await check_kernels(context.kernels),
@@ -156,9 +159,35 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
         yield Finding("tools", OK, f"{len(entries)} tools, none broken")
 
 
-def check_rungs(caps: Caps) -> Iterator[Finding]:
-    """How is a tree killed and held to its limits here, and what would do it better?"""
-    repair = "pxctl daemon install"
+def _text_of(path: str) -> str:
+    """Return a file of the kernel; "" where there is none, as on macOS."""
+    with suppress(OSError):
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    return ""
+
+
+def offered_controllers() -> frozenset[str]:
+    """Return the controllers of cgroup v2 that this kernel offers; none where it is not mounted."""
+    for line in _text_of("/proc/self/mountinfo").splitlines():
+        mount, _, kind = line.partition(" - ")
+        if kind.startswith("cgroup2 "):
+            with suppress(OSError):
+                return frozenset(Path(mount.split()[4], "cgroup.controllers").read_text(encoding="ascii").split())
+    return frozenset()
+
+
+def _is_in_unit() -> bool:
+    """Say whether this daemon runs in its unit of systemd. (INVOCATION_ID says less: shells of a session have it.)"""
+    groups = _text_of("/proc/self/cgroup").splitlines()
+    return any(f"/{_UNIT}/" in f"{group}/" for group in groups)
+
+
+def check_rungs(caps: Caps, *, is_service: bool, offered: frozenset[str]) -> Iterator[Finding]:
+    """How is a tree killed and held to its limits here, and what would do it better?
+
+    `is_service`: a service manager has started the daemon. `offered`: controllers that the kernel could give to it.
+    """
+    repair = None if is_service else "pxctl daemon install"
     if caps.kill_rung == "cgroup":
         yield Finding("kill_rung", OK, "cgroup: a stop finds every descendant")
     elif caps.kill_rung == "subreaper":
@@ -175,10 +204,19 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
         "pids": "`processes` counts all of the user's" + (", which is root and bound by none" * (os.geteuid() == 0)),
         "cpu": "`cpu_percent` is not held",
     }
-    said = "; ".join(text for name, text in weaker.items() if name not in caps.controllers)
-    if said and sys.platform == "linux":
-        detail = f"{said}; in a unit of systemd the kernel does it, see DELEGATION in pxd(8)"
-        yield Finding("limits", WARN, detail, repair)
+    missing = [name for name in weaker if name not in caps.controllers]
+    said = "; ".join(weaker[name] for name in missing)
+    absent = [name for name in missing if name not in offered]
+    if missing and sys.platform == "linux" and absent == missing:
+        # Then no unit would change it, and there is nothing to repair.
+        detail = f"{said}; this kernel offers no cgroup-v2 controller for {', '.join(absent)}"
+        yield Finding("limits", WARN, detail)
+    elif missing and sys.platform == "linux":
+        place = (
+            "the unit has no right to them: Delegate=yes" if is_service else "in a unit of systemd the kernel does it"
+        )
+        delegate = "pxctl daemon install --force" if is_service else repair
+        yield Finding("limits", WARN, f"{said}; {place}, see DELEGATION in pxd(8)", delegate)
     else:
         yield Finding("limits", OK, said or "the kernel holds each tree to its memory, processes and cpu_percent")
 
@@ -225,7 +263,8 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
             offer = report[name]
             is_missed = report["wanted"] in {"both", name} and not offer["offered"]
             detail = offer[program] or offer["reason"] or "not offered"
-            found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, cure if is_missed else None))
+            repair = offer.get("hint") or cure
+            found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, repair if is_missed else None))
     for view in kernels.snapshot():
         if view.state is SessionState.FAILED:
             detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")

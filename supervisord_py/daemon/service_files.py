@@ -9,6 +9,7 @@ import os
 import plistlib
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +19,13 @@ from supervisord_py.daemon.lock import LAUNCHD_SOCKET
 from supervisord_py.daemon.paths import check_socket_length
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Flags
 from supervisord_py.errors import ConfigError
+from supervisord_py.process.child_environment import DEFAULT_PATH
 
 UNITS = Path(__file__).parent.parent / "units"
 LABEL = "io.github.supervisord-py.pxd"
+_USUAL_FOLDERS = (
+    "/opt/homebrew/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
+)  # fmt: skip
 _PLACES = ("PX_HOME", "PX_SOCKET", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
@@ -31,6 +36,7 @@ def service_file(which: str, flags: Flags) -> str:
     variables = carried(os.environ, system=flags.system)
     if which == "systemd-socket":
         return systemd_socket(str(path) if flags.socket or variables.keys() & {"PX_HOME", "PX_SOCKET"} else None)
+    variables["PATH"] = service_path(os.environ.get("PATH", ""), system=flags.system)
     found = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "pxd" else None
     start = [os.path.abspath(found)] if found else [sys.executable, "-P", "-m", "supervisord_py"]
     command = [*start, "--foreground", *flags.words()]
@@ -52,6 +58,25 @@ def carried(environ: Mapping[str, str], *, system: bool) -> dict[str, str]:
         if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             kept[name] = environ[name]
     return kept
+
+
+def service_path(search_path: str, *, system: bool) -> str:
+    """Return the PATH of a service: what the user who installs it finds, its tools and agents find, too.
+
+    Service managers start a service with a short one. The machine's daemon, which is root's, gets only folders that
+    nobody but root may write to.
+    """
+    folders: list[str] = []
+    for folder in (*search_path.split(os.pathsep), *_USUAL_FOLDERS):
+        is_usable = os.path.isabs(folder) and os.path.isdir(folder)
+        if is_usable and folder not in folders and (not system or _is_roots(folder)):
+            folders.append(folder)
+    return os.pathsep.join(folders) or DEFAULT_PATH
+
+
+def _is_roots(folder: str) -> bool:
+    status = os.stat(folder)
+    return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def systemd_unit(command: Sequence[str], variables: Mapping[str, str], *, system: bool) -> str:

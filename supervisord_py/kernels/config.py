@@ -52,6 +52,7 @@ class Offer(NamedTuple):
     offered: bool
     reason: str | None = None
     program: str | None = None
+    hint: str | None = None  # what would help where they are not offered
 
 
 def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
@@ -65,7 +66,12 @@ def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[
     return {
         "expose": kinds.get((python.offered, bash.offered)),
         "wanted": wanted,
-        "python": {"offered": python.offered, "reason": python.reason, "interpreter": python.program},
+        "python": {
+            "offered": python.offered,
+            "reason": python.reason,
+            "interpreter": python.program,
+            "hint": python.hint,
+        },
         "bash": {"offered": bash.offered, "reason": bash.reason, "shell": bash.program},
         "backend": backend,
     }

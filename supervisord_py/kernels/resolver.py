@@ -95,7 +95,7 @@ class InterpreterResolver:
                 await ask_gateway()
                 python = Offer(offered=True, reason="cells run at the external gateway")
             except PxError as error:
-                python = Offer(offered=False, reason=error.detail)
+                python = Offer(offered=False, reason=error.detail, hint=error.hint)
         elif config.expose != BASH:
             resolution = Resolution(self, StartRequest(cwd=cwd), config)
             try:

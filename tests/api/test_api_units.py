@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jsonschema_rs import meta
@@ -188,25 +189,34 @@ async def test_open_files_disk_space_and_secrets(
     assert all((one.repair or "").startswith(repairs[one.name]) is (one.status != OK) for one in found)
 
 
+ALL = ("cpu", "memory", "pids")
+INSTALL = "pxctl daemon install"
+
+
 @pytest.mark.parametrize(
-    ("platform", "controllers", "said", "found"),
+    ("platform", "controllers", "place", "said", "found"),
     [
-        ("linux", ("cpu", "memory", "pids"), "the kernel holds", (OK, None)),
-        ("linux", ("memory", "pids"), "`cpu_percent` is not held; in a unit", (WARN, "pxctl daemon install")),
-        ("linux", (), "held by measuring (resident); `processes` counts all of", (WARN, "pxctl daemon install")),
-        ("darwin", (), "`cpu_percent` is not held", (OK, None)),
+        ("linux", ALL, (False, ALL), "the kernel holds", (OK, None)),
+        ("linux", ("memory", "pids"), (False, ALL), "`cpu_percent` is not held; in a unit", (WARN, INSTALL)),
+        ("linux", (), (False, ALL), "held by measuring (resident); `processes` counts all of", (WARN, INSTALL)),
+        ("linux", (), (True, ALL), "no right to them: Delegate=yes", (WARN, f"{INSTALL} --force")),
+        ("linux", (), (False, ()), "offers no cgroup-v2 controller for memory, pids, cpu", (WARN, None)),
+        ("linux", ("memory", "pids"), (True, ("memory", "pids")), "no cgroup-v2 controller for cpu", (WARN, None)),
+        ("darwin", (), (False, ()), "`cpu_percent` is not held", (OK, None)),
     ],
 )
-def test_which_limits_the_kernel_holds(
-    monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], said: str, found: object
+def test_which_limits_the_kernel_holds_and_what_would_change_that(
+    monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], place: Any, said: str, found: object
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
-    told = list(checks.check_rungs(Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)))[-1]
+    caps = Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)
+    told = list(checks.check_rungs(caps, is_service=place[0], offered=frozenset(place[1])))[-1]
     assert ((told.status, told.repair), said in told.detail) == (found, True)
 
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:
     assert set(MEANINGS) == set(Reason)
+    assert not any("pxctl why" in step for _, step in (*MEANINGS.values(), *KERNEL_MEANINGS.values())), "it was asked"
     for sentence, step in (meaning_of(reason, unit) for reason in Reason for unit in ("tool:x", "kernel:x")):
         assert (bool(sentence and step), "{" in step) == (True, False)
     assert "tool" not in str(KERNEL_MEANINGS)

@@ -26,7 +26,7 @@ def main() -> int:
         threading.Event().wait(60)
         return 0
     if "--print-unit" in sys.argv or "--check-config" in sys.argv:
-        print("[Unit]")
+        print(os.environ.get("FAKE_UNIT", "[Unit]"))
         return 0
     serve(how)
     return 0

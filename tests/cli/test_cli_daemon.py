@@ -170,6 +170,19 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
     assert (ended.code, "runs already" in ended.err, " start " in asked.read_text()) == (0, True, False)
 
 
+def test_a_unit_that_differs_only_in_its_path_is_kept(house: House) -> None:
+    house.fake("systemctl", "exit 0")
+    units = [f'[Unit]\nEnvironment="PATH=/{folder} b:/bin"\nUMask=0022' for folder in ("a", "c")]
+    assert house(*INSTALL, FAKE_UNIT=units[0]).code == 0
+    assert house(*INSTALL, FAKE_UNIT=units[1]).code == 0, "another shell has another PATH"
+    assert (house.px.folder / UNIT).read_text() == f"{units[0]}\n"
+    assert house(*INSTALL, FAKE_UNIT=units[1].replace("0022", "0077")).code == 8, "more than that differs"
+    assert house(*INSTALL, "--force", FAKE_UNIT=units[1]).code == 0
+    assert (house.px.folder / UNIT).read_text() == f"{units[1]}\n"
+    assert house(*INSTALL, "--force", FAKE_UNIT="[Unit]\nUMask=0022").code == 0
+    assert house(*INSTALL, FAKE_UNIT=units[1]).code == 8, "one has none"
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [

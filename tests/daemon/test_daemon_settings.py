@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS
 from supervisord_py.daemon import settings
-from supervisord_py.daemon.service_files import carried, launchd_plist, systemd_socket, systemd_unit
+from supervisord_py.daemon.service_files import carried, launchd_plist, service_path, systemd_socket, systemd_unit
 from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, recall_valid, restart_needed
 from supervisord_py.daemon.settings_reader import _REMOVED, read_settings
 from supervisord_py.errors import ConfigError
@@ -299,6 +299,22 @@ def test_launchd_listens_on_demand_and_starts_nothing_before() -> None:
     assert job["Sockets"] == {"pxd": {"SockPathName": "/ü b/run/s", "SockPathMode": 0o600, "SockType": "stream"}}
     assert (job["RunAtLoad"], job["KeepAlive"]) == (False, {"Crashed": True}), "SuccessfulExit means RunAtLoad"
     assert job["EnvironmentVariables"]["PX_HOME"] == "/ü b"
+
+
+def test_a_service_finds_the_programs_that_its_user_finds(tmp_path: Path) -> None:
+    mine, shared, gone = tmp_path / "my bin", tmp_path / "shared", tmp_path / "gone"
+    mine.mkdir(mode=0o755)
+    shared.mkdir()
+    shared.chmod(0o777)
+    given = f"{mine}:{shared}:.:bin::{mine}:{gone}:/usr/bin"
+    users = service_path(given, system=False).split(":")
+    assert users[:3] == [str(mine), str(shared), "/usr/bin"]
+    assert ("/bin" in users or Path("/bin").is_symlink(), users.count("/usr/bin")) == (True, 1)
+    assert str(gone) not in users
+    machines = service_path(given, system=True).split(":")
+    assert str(shared) not in machines, "others could put programs there for root"
+    assert (str(mine) in machines) is (os.getuid() == 0)
+    assert "/usr/bin" in service_path("", system=True).split(":")
 
 
 def test_places_and_settings_are_carried_and_secrets_refused() -> None:

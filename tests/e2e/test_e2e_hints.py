@@ -79,6 +79,21 @@ def test_a_start_that_fails_names_the_cause_and_the_cure(shared: House, name: st
         assert "command" not in manifest or "main.py" not in last, "a command has no main.py"
 
 
+def test_a_program_that_only_the_clients_path_has_is_named_with_its_place(shared: House) -> None:
+    mine = shared.home / "mine"
+    mine.mkdir()
+    (mine / "serve-it").write_text("#!/bin/sh\n")
+    (mine / "serve-it").chmod(0o755)
+    shared.tool("mine", "", command=["serve-it", "{port}"])
+    path = f"{mine}:{shared.environ['PATH']}"
+    done = shared.pxctl("run", "mine", env={"PATH": path})
+    assert f"serve-it is on your PATH, not on the daemon's: write {mine}/serve-it, or" in done.stderr.splitlines()[-1]
+    document = json.loads(shared.pxctl("run", "mine", "--json", env={"PATH": path}).stdout)
+    assert (document["program"], str(mine) in document["hint"]) == ("serve-it", True)
+    shared.tool("by-shell", "", command=["sh", "-c", "serve-it 1"])
+    assert f"write {mine}/serve-it" in shared.pxctl("run", "by-shell", env={"PATH": path}).stderr
+
+
 def test_an_exception_in_the_code_of_a_new_tool_is_told_everywhere(shared: House) -> None:
     assert shared.pxctl("tools", "new", "fresh").returncode == 0
     main = shared.home / "tools" / "fresh" / "main.py"

@@ -147,7 +147,7 @@ def install_service(
 ) -> None:
     """Write, enable and start the systemd or launchd unit of pxd: the user's, or with --system the machine's.
 
-    PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
+    PATH, PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
 
     $ pxctl daemon install --on-demand
     """
@@ -156,6 +156,8 @@ def install_service(
     if only_print:
         output.write("\n".join(f"# {path}\n{text}" if len(texts) > 1 else text for path, text in texts.items()))
         return
+    if not force:
+        texts = pxd.keep_path(texts)
     pxd.check_place(texts, force=force)
     runs_there = pxd.is_active(texts)
     runs = runs_there or service.is_listened_at(invocation.socket_path)
