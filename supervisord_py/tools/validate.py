@@ -19,11 +19,12 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from supervisord_py.config.documents import DocumentError, Problem, read_document
+from supervisord_py.config.documents import DocumentError, Problem, convert, read_document
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import (
     ConfigError,
@@ -58,6 +59,8 @@ CHECK_SECONDS = 30.0  # bound of each check on the instance, where the tool over
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
+TOLERANCES = "tolerance.yaml"
+_TOLERANCE_KEYS = frozenset({"atol", "abs", "rtol", "rel", "allow_extra"})
 TEST_REQUEST = "test-request.json"
 _MAX_ANSWER = 64 * 1024 * 1024
 _MAX_DEPTH = 20
@@ -341,22 +344,36 @@ class _Trial:
     async def reference_fixtures_match(self) -> ToolCheck:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
-        paths = sorted((self._spec.folder / "reference").glob("fixture_*.json"))
+        skipped: list[str] = []
+        folder = self._spec.folder / "reference"
+        paths = sorted(folder.glob("fixture_*.json"))
+        try:
+            tolerances = read_tolerances(folder / TOLERANCES, self._spec)
+        except DocumentError as error:
+            return ToolCheck(FAIL, f"{error.problem.where()}: {error.problem.message}")
         for path in paths:
             try:
                 fixture = read_document(path).value
+                if fixture.get("skip_reason"):
+                    skipped.append(f"{path.name} is skipped: {fixture['skip_reason']}")
+                    continue
                 answer = await self._post(fixture["inputs"])
                 found = [f"POST /run answers {answer.status}"]
                 if answer.status == 200:
-                    found = compare(fixture, answer.value())
+                    found = compare(fixture, answer.value(), tolerances)
             except (DocumentError, TypeError, KeyError, AttributeError) as error:
                 found = [f"must be an object with inputs and expected_outputs: {error}"]
             troubles += [f"{path.name}: {each}" for each in found]
         if troubles:
-            return ToolCheck(FAIL, clip(troubles[0]), "\n".join(troubles))
+            return ToolCheck(FAIL, clip(troubles[0]), "\n".join([*troubles, *skipped]))
         if not paths:
             return ToolCheck(SKIP, "there is no reference/fixture_*.json")
-        return ToolCheck(PASS, f"{len(paths)} fixtures match")
+        count = len(paths) - len(skipped)
+        if not count:
+            return ToolCheck(SKIP, skipped[0], "\n".join(skipped))
+        words = "1 fixture matches" if count == 1 else f"{count} fixtures match"
+        left_out = f"; {len(skipped)} skipped" if skipped else ""
+        return ToolCheck(PASS, f"{words}{left_out}", "\n".join(skipped) or None)
 
     async def clean_shutdown(self) -> ToolCheck:
         spec, driver, instance = self._spec, self._tools.driver, self._instance
@@ -374,16 +391,65 @@ class _Trial:
         return ToolCheck(PASS, "ended at SIGTERM")
 
 
-def compare(fixture: Mapping[str, Any], answer: Any) -> list[str]:
+class Tolerance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far an output may be off; the two names of a bound are those of numpy and of pytest."""
+
+    atol: float | None = None
+    abs: float | None = None
+    rtol: float | None = None
+    rel: float | None = None
+    allow_extra: bool = False
+
+
+class ToleranceFile(msgspec.Struct, frozen=True):
+    """`reference/tolerance.yaml`."""
+
+    overrides: dict[str, Tolerance] = {}  # by key of an output
+    defaults: dict[str, Tolerance] = {}  # by type of an output
+
+
+class Tolerances(NamedTuple):
+    """What a tool's fixtures allow beside what they say themselves."""
+
+    file: ToleranceFile = ToleranceFile()
+    types: Mapping[str, str] = MappingProxyType({})  # of the declared outputs, by key
+
+    def of(self, key: str) -> Mapping[str, Any]:
+        """Return what is allowed for an output; nothing where the file says nothing of it."""
+        given = self.file.overrides.get(key) or self.file.defaults.get(self.types.get(key, ""))
+        return {} if given is None else msgspec.to_builtins(given)
+
+
+def read_tolerances(path: Path, spec: ToolSpec) -> Tolerances:
+    """Read the tolerances of a tool's fixtures; none where there is no file. Raises DocumentError: it is broken."""
+    if not path.exists():
+        return Tolerances()
+    document = read_document(path)
+    # The reader of YAML leaves numbers as texts; an empty file is None.
+    file, problems = convert(document, ToleranceFile, value=document.value or {}, strict=False)
+    if file is None:
+        raise DocumentError(problems[0])
+    if spec.pixie is not None:
+        types = {each.key: each.type for each in spec.pixie.outputs}
+    else:
+        properties = spec.output.get("properties", {})
+        types = {key: str(each.get("type")) for key, each in properties.items() if isinstance(each, dict)}
+    return Tolerances(file, types)
+
+
+def compare(fixture: Mapping[str, Any], answer: Any, tolerances: Tolerances | None = None) -> list[str]:
     """Return how an answer differs from the `expected_outputs` of a fixture; empty when it does not.
 
-    `atol` (`abs`), `rtol` (`rel`) and `allow_extra` stand in its `tolerance` for an output, or at the top for all.
+    `atol` (`abs`), `rtol` (`rel`) and `allow_extra` stand in its `tolerance` for an output, or at the top for all; else
+    in `tolerances`.
     """
+    tolerances = tolerances or Tolerances()
+    is_for_all = not _TOLERANCE_KEYS.isdisjoint(fixture)
     if not isinstance(answer, dict):
         return ["the answer is no object"]
     found: list[str] = []
     for key, value in fixture["expected_outputs"].items():
-        given = (fixture.get("tolerance") or {}).get(key) or fixture
+        given = (fixture.get("tolerance") or {}).get(key) or (fixture if is_for_all else tolerances.of(key))
         absolute, relative = given.get("atol", given.get("abs")), given.get("rtol", given.get("rel"))
         bounds = (1e-6, 1e-3) if absolute is relative is None else (absolute or 0.0, relative or 0.0)
         if key in answer:

@@ -10,13 +10,22 @@ from typing import Any
 
 import pytest
 
+from supervisord_py.config.documents import DocumentError
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger import instances
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.tools import failures
-from supervisord_py.tools.validate import NAMES, check_files, compare, sample_input, validate_tool
+from supervisord_py.tools.validate import (
+    NAMES,
+    Tolerances,
+    check_files,
+    compare,
+    read_tolerances,
+    sample_input,
+    validate_tool,
+)
 from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
 from tools.tool_house import ToolHouse, alive
 
@@ -43,7 +52,7 @@ async def test_a_sound_tool_is_tried_beside_its_warm_instance(house: ToolHouse) 
     report = await validated(house)
     assert {check["status"] for check in report["checks"]} <= {"pass", "skip"}, report["checks"]
     assert by_name(report)["streaming_check"]["status"] == "pass"
-    assert by_name(report)["reference_fixtures_match"]["message"] == "1 fixtures match"
+    assert by_name(report)["reference_fixtures_match"]["message"] == "1 fixture matches"
     assert (report["schema"], report["overall"], report["tool_id"]) == ("px.validation/1", "pass", "shapes")
     assert report["timestamp"] == "2026-03-01T12:00:00.000Z"
     assert (report["sample_inputs"], report["sample_output"]["echo"]) == ({"n": 1}, {"n": 1})
@@ -128,6 +137,44 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
     ]
     assert len(trouble({"c": {"x": list(range(100))}})) == 50
     assert compare({"expected_outputs": {}}, [1]) == ["the answer is no object"]
+
+
+def test_tolerances_come_from_the_fixture_then_by_output_then_by_type(tmp_path: Path) -> None:
+    spec = pixie(tmp_path, outputs=[{"key": key, "type": "number", "label": key} for key in ("a", "b")])
+    path = tmp_path / "tolerance.yaml"
+    assert read_tolerances(path, spec) == Tolerances()
+    path.write_text("defaults:\n  number: {rtol: 0.1}\noverrides:\n  b: {atol: 5}\n")
+    found = read_tolerances(path, spec)
+
+    def differ(expected: Any, **fixture: Any) -> list[str]:
+        said = compare({"expected_outputs": expected, **fixture}, {"a": 105, "b": 104, "c": 101}, found)
+        return [each.partition("/")[0] for each in said]
+
+    assert differ({"a": 100, "b": 100}) == []
+    assert differ({"a": 90, "b": 90, "c": 100}) == ["a", "b", "c"]
+    assert differ({"a": 100, "b": 100}, rtol=0.001) == ["a", "b"], "the fixture's own counts for all"
+    assert differ({"a": 100, "b": 100}, tolerance={"a": {"atol": 1}}) == ["a"]
+    assert differ({"n": 1}) == ["n is missing in the answer"]
+    plain_spec = plain(tmp_path, output={"properties": {"a": {"type": "number"}, "b": True}})
+    assert read_tolerances(path, plain_spec).of("a") == {"rtol": 0.1}
+    path.write_text("defaults: [1]\n")
+    with pytest.raises(DocumentError):
+        read_tolerances(path, spec)
+
+
+async def test_a_fixture_with_a_reason_to_be_skipped_is_not_run(house: ToolHouse) -> None:
+    house.add("shapes")
+    reference = house.tools / "shapes" / "reference"
+    reference.mkdir()
+    (reference / "fixture_a.json").write_text(json.dumps({**FIXTURE, "expected_outputs": {}, "skip_reason": "no GPU"}))
+    check = by_name(await validated(house))["reference_fixtures_match"]
+    assert (check["status"], check["message"]) == ("skip", "fixture_a.json is skipped: no GPU")
+    (reference / "fixture_b.json").write_text(json.dumps(FIXTURE))
+    check = by_name(await validated(house))["reference_fixtures_match"]
+    assert (check["status"], check["message"]) == ("pass", "1 fixture matches; 1 skipped")
+    (reference / "tolerance.yaml").write_text("defaults: 3\n")
+    check = by_name(await validated(house))["reference_fixtures_match"]
+    assert (check["status"], "tolerance.yaml" in check["message"]) == ("fail", True)
 
 
 def test_dependencies_of_a_pixie_tool(tmp_path: Path) -> None:
