@@ -304,6 +304,11 @@ def _failure_of(error: BaseException) -> Failure:
     match error:
         case Failure():
             return error
+        case click.NoSuchOption() if error.ctx is not None and error.ctx.info_name == "run":
+            name = error.option_name.lstrip("-")
+            return usage(
+                f"there is no option {error.option_name}; an input is KEY=VALUE", f"pxctl run TOOL {name}=VALUE"
+            )
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "pxctl"
             return usage(error.format_message(), f"{path} --help")
@@ -328,10 +333,11 @@ def report(invocation: Invocation, failure: Failure) -> int:
     if invocation.json:
         output.write(json.dumps(document, ensure_ascii=False) + "\n")
         return code
+    # What the sentence says already is not listed again.
     lines = [
         f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
         for error in document.get("errors") or []
-        if not (error.get("file") and str(error.get("message")) in failure.detail)
+        if str(error.get("message")) not in failure.detail
     ]
     lines += [f"candidate: {candidate}" for candidate in document.get("candidates") or []]
     lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in document.get("survivors") or []]
@@ -423,11 +429,29 @@ class PxGroup(click.Group):
         from difflib import get_close_matches
 
         near = [*(each for each in known if each.startswith(name)), *get_close_matches(name, known, 1)]
+        if self._modules and name in _ELSEWHERE:
+            raise usage(f"there is no command {name!r}", f"pxctl {_ELSEWHERE[name]}")
         word = next(filter(known.__contains__, _OTHER_WORDS.get(name, near)), "--help")
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
 
-_OTHER_WORDS = {"ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"]}
+_OTHER_WORDS = {
+    "ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"],
+    "stats": ["status"], "is-active": ["status"], "monit": ["status"], "log": ["logs", "output"], "tail": ["logs"],
+    "follow": ["logs"], "logs": ["output"], "history": ["events", "runs"], "describe": ["show", "why"],
+    "inspect": ["show", "why"],
+}  # fmt: skip
+"""Words of other programs, and the commands of the same group that do it."""
+_ELSEWHERE = {
+    "add": "tools add", "new": "tools new", "init": "tools new", "show": "tools show", "list": "status",
+    "remove": "tools remove", "rm": "tools remove", "sync": "tools sync", "validate": "tools validate",
+    "debug": "tools debug", "enable": "pipe enable", "disable": "pipe disable", "queue": "pipe queue",
+    "runs": "pipe runs", "output": "pipe output", "retry": "pipe retry", "cancel": "pipe cancel", "next": "pipe next",
+    "attach": "kernel attach", "interrupt": "kernel interrupt", "export": "kernel export", "reset": "kernel restart",
+    "shell": "exec", "reload": "daemon reload", "install": "daemon install", "uninstall": "daemon uninstall",
+    "startup": "daemon install", "shutdown": "daemon stop",
+}  # fmt: skip
+"""Commands that stand one level down, as somebody may write them without their group."""
 _MODULES = {
     "run": "tools", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
     "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe",

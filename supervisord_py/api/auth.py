@@ -88,7 +88,10 @@ def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token:
     scheme, _, given = headers.get("Authorization", f"token {query_token or ''}").partition(" ")
     given = given.strip() if scheme.lower() in {"bearer", "token"} else ""
     if not hmac.compare_digest(given.encode(errors="surrogateescape"), tcp.token.encode()):
-        raise ForbiddenError("The bearer token is missing or wrong.", hint="send: Authorization: Bearer TOKEN")
+        raise ForbiddenError("The bearer token is missing or wrong.", hint=_HOW_TO_AUTHORISE)
+
+
+_HOW_TO_AUTHORISE = "send: Authorization: Bearer TOKEN; `pxctl daemon status` names the file that holds the token"
 
 
 def _is_loopback(url: str, port: int | None = None) -> bool:

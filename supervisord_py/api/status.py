@@ -287,6 +287,8 @@ def _of_process(
     else:
         told = "it was never started" if instance is None else "nothing is wrong with it"
         step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
+        if view.kind == "kernel" and view.state in _UP:
+            step = f"pxctl kernel show {view.name}"  # its own process prints nothing
     hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
     beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
     if failed_run is not None and view.state in _UP:

@@ -162,6 +162,8 @@ def resolve(
             bare = {unit.partition(":")[2]: unit for unit in ordered}
             near = nearest(rest, bare, 0.5)
             hint = f"did you mean {bare[near]!r}?" if near else "see: pxctl status"
+            if pattern.isdecimal():
+                hint = f"if it is an execution of a pipe: pxctl pipe show {pattern}"
             raise UnknownUnitError(f"{what} {pattern!r}.", hint=hint)
         found.update(dict.fromkeys(named))
     return tuple(found)

@@ -35,6 +35,7 @@ from supervisord_py.pipes.status import PipeViews
 from supervisord_py.process import clock
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
+NAME_HINT = "choose a name such as my-pipe (`pxctl pipe add` takes it with --name)"
 FETCH_SECONDS = 30.0
 DRAFT = ".adding-"  # of a folder that is being prepared: the catalog passes over every name with a dot in front
 TEMPLATE = Path(__file__).parents[1] / "examples" / "templates" / PIPE_FILE
@@ -308,7 +309,7 @@ def _local(source: str, examples_dir: Path) -> tuple[Path, Path | None]:
 
 def _place_for(pipes_dir: Path, name: str) -> Path:
     if trouble := name_trouble(name):
-        raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=COMMAND)
+        raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=NAME_HINT)
     folder = Path(os.path.abspath(pipes_dir)) / name
     if os.path.lexists(folder):
         hint = f"pxctl pipe remove {name}, or another name: pipe add --name {name}-2, pipe new {name}-2"

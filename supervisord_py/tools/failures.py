@@ -119,7 +119,7 @@ def not_ready(
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
         why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
-        hint = _bind_step(spec)
+        hint = plain_port_hint(spec) if spec.listen == "handover" else _bind_step(spec)
     elif answer:
         why = f"GET /healthz answered {answer}"
         hint = "Answer 200 on GET /healthz once the tool can work."

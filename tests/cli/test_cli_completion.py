@@ -105,7 +105,10 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
 
 
 NEAREST = {
-    "statu": "status", "ps": "status", "top": "status", "ls": "status", "rm x": "--help", "pipe help": "pipe --help",
+    "statu": "status", "ps": "status", "top": "status", "ls": "status", "rm x": "tools remove",
+    "startup": "daemon install", "enable": "pipe enable", "tail x": "logs", "shell": "exec",
+    "pipe logs": "pipe output", "pipe history": "pipe runs", "tools inspect": "tools show", "qqqq": "--help",
+    "run x --text y": "run TOOL text=VALUE", "pipe help": "pipe --help",
     "pipe ls": "pipe list", "tools rm x": "tools remove", "kernel qqqq": "kernel --help",
 }  # fmt: skip
 

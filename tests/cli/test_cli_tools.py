@@ -157,9 +157,13 @@ def test_doctor_puts_both_sides_together_and_works_without_a_daemon(px: Px, daem
     daemon.on("GET /api/doctor", document({"schema": "px.doctor/1", "checks": checks}))
     ended = px("doctor", PATH=path)
     assert ended.code == 0, ended.text
+    daemon.on("GET /api/daemon", document({"version": "0.0.1"}))
+    other = px("doctor", "--json", PATH=path).json()["checks"][-1]
+    assert (other["status"], other["repair"]) == ("warn", "pxctl daemon restart")
+    assert "pxd 0.0.1 runs" in other["detail"]
     assert {"warn   uv: is not there", "       repair: pip install uv"} <= set(ended.lines)
     names = [check["name"] for check in px("doctor", "--json", PATH=path).json()["checks"]]
-    assert names == ["pxd", "service_unit", "daemon", "uv"]
+    assert names == ["pxd", "service_unit", "daemon", "uv", "version"]
     alone = px("doctor", PX_SOCKET="/tmp/" + "x" * 120, PATH=path)
     assert (alone.code, "the platform allows" in alone.text, "pxctl daemon start" in alone.text) == (1, True, True)
 

@@ -86,6 +86,8 @@ BROKEN: list[tuple[str, int, str]] = [
     ("run echo seconds=30 --timeout 0.5", 7, "0.5"),
     ("wait echo --for stopped --timeout 0.3", 7, "not stopped"),
     ("status nothing", 4, "nothing"),
+    ("status 3", 4, "pxctl pipe show 3"),
+    ("logs 3", 4, "pxctl pipe show 3"),
     ("logs twin-*", 2, "twin-a"),
     ("why nothing", 4, "nothing"),
     ("nothing", 2, "nothing"),

@@ -105,7 +105,7 @@ def reload_daemon(invocation: Invocation) -> None:
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     invocation.print_warnings(answer)
     lines = [f"changed: {line}" for line in answer.get("changed") or []]
-    lines += [f"needs `pxctl daemon restart`: {line}" for line in answer.get("needs_restart") or []]
+    lines += [f"not in force yet: {line}" for line in answer.get("needs_restart") or []]
     lines = lines or ["reloaded; nothing changed"]
     invocation.show(answer, (), *map(invocation.complete, lines))
 
@@ -203,6 +203,7 @@ def check_all(invocation: Invocation) -> int:
         "daemon": lambda: [
             finding("daemon", "ok", f"it answers at {invocation.socket_path}"),
             *invocation.client().get("/api/doctor").get("checks", []),
+            *_version_check(invocation),
         ],
     }
     checks: list[Document] = []
@@ -220,6 +221,16 @@ def check_all(invocation: Invocation) -> int:
             repair = f"repair: {one['repair']}" if one.get("repair") else None
             invocation.print_check(one["status"], f"{one['name']}: {one['detail']}", repair)
     return Exit.FAILED if any(one["status"] == "fail" for one in checks) else Exit.OK
+
+
+def _version_check(invocation: Invocation) -> Iterable[Document]:
+    """Yield a warning where the daemon that runs is of another version than this client."""
+    ours = paths.own_version()
+    theirs = None
+    with contextlib.suppress(Failure):
+        theirs = invocation.client().get("/api/daemon").get("version")
+    if theirs not in {None, ours}:
+        yield finding("version", "warn", f"pxd {theirs} runs; this is {ours}", "pxctl daemon restart")
 
 
 def _print_of_pxd(invocation: Invocation, flag: str) -> None:
