@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from supervisord_py.config import documents
 from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipes import Plan
-from supervisord_py.pipes import foreign_keys, models
+from supervisord_py.pipes import foreign_keys, models, shell_syntax
 from supervisord_py.pipes.foreign_keys import ForeignKey, Reading, Weight
 from supervisord_py.pipes.front_matter import FrontMatter, inline, parse
 from supervisord_py.pipes.models import Remark
@@ -147,7 +146,7 @@ def _seconds(value: Any) -> float:
 def _argv(value: Any) -> tuple[str, ...]:
     try:
         is_list = isinstance(value, list) and all(isinstance(each, str | None) for each in value)
-        words = [each or "" for each in value] if is_list else shlex.split(_text(value))
+        words = [each or "" for each in value] if is_list else shell_syntax.split(_text(value))
     except ValueError as error:
         hint = "close the quote, or write a list: [prog, arg]"
         raise ConfigError(f"cannot be split into words: {error}", hint=hint) from None
@@ -243,6 +242,8 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
         remarks.append(Remark("schedule", oddity, None, lines.get("schedule")))
     if agent == models.COMMAND and "command" not in fields:
         raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
+    if agent == models.COMMAND and isinstance(value["command"], str):
+        remarks.extend(_without_a_shell(header, value["command"]))
     events = tuple(dict.fromkeys(_events(header, lines, remarks)))
     remarks += _idle_keys(value, fields, lines)
     remarks += _foreign_keys(value, fields, lines)
@@ -369,6 +370,19 @@ def _unfilled(front: FrontMatter) -> Iterator[Remark]:
 
 
 # -- its parts ---------------------------------------------------------------------------------------------------------
+
+
+def _without_a_shell(header: Document, text: str) -> Iterator[Remark]:
+    """Yield what is odd about a command that is run without a shell. DocumentError: it is written for one."""
+    cure = f"write command: {shell_syntax.for_a_shell(text)}"
+    found = shell_syntax.shell_syntax(text)
+    if found is not None:
+        hint = f"{cure}; or quote what is meant as an argument"
+        raise _mistake(header, ("command",), f"is run without a shell: {found}", hint)
+    variable = shell_syntax.unexpanded(text)
+    if variable is not None:
+        said = f"command: {variable} is passed on as it stands, as no shell is involved"
+        yield Remark("command", said, cure, header.place(("command",))[0])
 
 
 def _mistake(header: Document, path: Pointer, said: str, hint: str | None) -> DocumentError:

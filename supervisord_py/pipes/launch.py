@@ -36,6 +36,7 @@ from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import CUSTOM
+from supervisord_py.pipes.shell_syntax import shell_syntax
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
@@ -168,6 +169,10 @@ async def resolve_key(
         words = shlex.split(rest)
     if kind == "file" and rest.strip():
         return await asyncio.to_thread(_key_of_file, rest.strip(), environ, cwd)
+    if kind == "cmd" and shell_syntax(rest) is not None:
+        # The reference is not quoted: it may be a key.
+        hint = "write api_key = \"cmd:sh -c 'COMMAND | COMMAND'\""
+        raise CannotRunError(ErrorType.CONFIG_ERROR, "the command of an api_key is run without a shell", hint=hint)
     if kind != "cmd" or not words:
         hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
         raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)

@@ -42,3 +42,25 @@ def test_a_command_that_fails_runs_once_whatever_it_printed(home: PipeHouse) -> 
     for name in (*words, "timed"):
         until(lambda name=name: not home.pipe(name)["queued"], "no further try")
         assert {each.retry_of for each in home.rows(f"pipe={name}")} == {None}
+
+
+# -- what may be written ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_written_for_a_shell_is_refused_and_its_cure_works(home: PipeHouse) -> None:
+    """By `validate` and by `run`, before anything of it is run; twice, as nothing of it is remembered."""
+    home.write("two", "command: echo step one && touch second")
+    until(lambda: "two" in home.names(), "it is known")
+    for _ in range(2):
+        for verb in ("validate", "run"):
+            told = home.pxctl("pipe", verb, "two")
+            assert told.returncode != 0
+            assert "[sh, -c, 'echo step one && touch second']" in told.stdout + told.stderr
+    assert home.rows("pipe=two") == []
+    folder = home.write("two", "command: [sh, -c, 'echo step one && touch second']")
+    assert home.pxctl("pipe", "validate", "two").returncode == 0
+    assert home.pxctl("pipe", "run", "two").stdout == "step one\n"
+    assert (folder / "second").exists()
+    for number, legitimate in enumerate(("echo 'a | b'", 'echo "a && b"', r"find . -name x -exec echo {} \;")):
+        home.write(f"quoted-{number}", f"command: {legitimate}")
+        assert home.execute(f"quoted-{number}").status == "completed"
