@@ -7,9 +7,8 @@ and holds nobody up. A crash of the loop's body is logged, counted, shown in `he
 Events. An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key),
 written in the transaction of the row. A pipe never starts itself, and an event does not come back to a pipe that had a
 part in causing it; what waits for a busy pipe is bounded. Ends of pipes, tools that fail and files that change
-(`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by path, time
-and size, so that one told twice starts a pipe once. What changes before the system announces it, or while the folders
-watched become others, may be missed.
+(`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more (`watching`); a change is told
+once the file is whole, and named by path, time and size, so that one told twice starts a pipe once.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ import asyncio
 import math
 import os
 import re
-import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -38,6 +35,7 @@ from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.models import PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At
+from supervisord_py.pipes.watching import Root, Watches
 from supervisord_py.process.events import Event
 
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
@@ -179,7 +177,6 @@ def _absolute(subject: str, folder: str) -> str:
 TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
 WAITING_MAX = 64  # events that wait for a busy pipe; more are refused
 LOOK_SECONDS = 2.0  # so often it is looked whether folders that are named have come to be, or a listener has died
-_STEP_MS, _GATHER_MS = 100, 400  # a stop is noticed within a step; an editor makes several changes of one save
 
 
 class Triggers:
@@ -279,52 +276,42 @@ class Triggers:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        tasks: dict[bool, tuple[set[str], asyncio.Task[None]]] = {}  # two: each wakes up all the time
+        loop = asyncio.get_running_loop()
+        changed: asyncio.Queue[str] = asyncio.Queue()
+
+        def report(path: str) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(changed.put_nowait, path)
+
+        watches = Watches(report)
+        publisher = asyncio.create_task(self._publish_changes(changed))
         try:
             while True:
                 self._room.listener_bell.clear()
-                wanted = {
-                    watch_root(pattern.removeprefix(f"{FILE_CHANGED}:"), str(pipe.folder))
+                wanted = frozenset(
+                    Root(*watch_root(pattern.removeprefix(f"{FILE_CHANGED}:"), str(pipe.folder)))
                     for pipe in self._room.listening
                     for pattern in pipe.events
                     if pattern.startswith(f"{FILE_CHANGED}:") and self._room.states.is_enabled(pipe)
-                }
-                present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it[0])}, wanted)
-                for deep in (False, True):
-                    paths, known = {path for path, is_deep in present if is_deep is deep}, tasks.get(deep)
-                    if known and (known[0] != paths or known[1].done()):
-                        tasks.pop(deep)[1].cancel()
-                    if paths and deep not in tasks:
-                        tasks[deep] = paths, asyncio.create_task(self._watch(deep, paths))
+                )
+                await asyncio.to_thread(watches.want, wanted)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._room.listener_bell.wait()
         finally:
-            for _paths, task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*(task for _paths, task in tasks.values()), return_exceptions=True)
+            watches.stop()
+            publisher.cancel()
+            await asyncio.gather(publisher, return_exceptions=True)
 
-    async def _watch(self, deep: bool, paths: set[str]) -> None:
-        """Tell of changes in folders, until cancelled or the system has no more watches to give."""
-        # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
-        pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()
-        options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
-        options |= {"ignore_permission_denied": True, "raise_interrupt": False, "stop_event": ending}
-        try:
-            # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
-            from watchfiles import Change, watch
-
-            batches = watch(*sorted(paths), watch_filter=None, recursive=deep, **options)
-            while changes := await loop.run_in_executor(pool, next, batches, None):
-                for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
-                    key = await asyncio.to_thread(_file_key, path)
-                    if key is not None:
-                        await self.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
-        except Exception as error:
-            _log.warning("files_not_watched", paths=sorted(paths), exc_info=error)
-        finally:
-            ending.set()
-            pool.shutdown(wait=False)
+    async def _publish_changes(self, changed: asyncio.Queue[str]) -> None:
+        while True:
+            path = await changed.get()
+            key = await asyncio.to_thread(_file_key, path)
+            if key is not None:
+                try:
+                    await self.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
+                except Exception as error:  # the next change is told all the same
+                    _log.warning("file_change_not_told", path=path, exc_info=error)
 
 
 def _file_key(path: str) -> str | None:

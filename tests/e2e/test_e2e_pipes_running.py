@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +66,35 @@ def test_a_command_written_for_a_shell_is_refused_and_its_cure_works(home: PipeH
     for number, legitimate in enumerate(("echo 'a | b'", 'echo "a && b"', r"find . -name x -exec echo {} \;")):
         home.write(f"quoted-{number}", f"command: {legitimate}")
         assert home.execute(f"quoted-{number}").status == "completed"
+
+
+# -- files that change ------------------------------------------------------------------------------------------------
+
+IN_PIECES = "for i in 1 2 3 4 5; do head -c 1000 /dev/zero >> film; sleep 0.2; done"
+SLOWLY = "exec > copy; head -c 1000 /dev/zero; sleep 2.5; head -c 1000 /dev/zero"
+
+
+def test_a_file_starts_a_pipe_once_when_it_is_whole(home: PipeHouse) -> None:
+    """One that is opened for each piece, one that is open for long, and one that is renamed into its place."""
+    inbox = home.home / "inbox"
+    inbox.mkdir()
+    size = f"cd {inbox} && stat -c '%n %s' film copy ready 2>/dev/null; true"
+    for name in ("film", "copy", "ready"):
+        events = f"trigger: {{events: ['file_changed:{inbox}/{name}']}}"
+        home.shell(f"on-{name}", size, f"schedule: manual\n{events}")
+
+    def place(name: str) -> None:
+        fresh = Path(f"{inbox}.fresh")
+        fresh.write_text("x")
+        fresh.replace(inbox / name)
+
+    until(lambda: place("ready") or home.rows("pipe=on-ready"), "the folder is watched")
+    writers = [subprocess.Popen(["sh", "-c", script], cwd=inbox) for script in (IN_PIECES, SLOWLY)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    (film,) = home.of("on-film", 1)
+    (copy,) = home.of("on-copy", 1)
+    assert ("film 5000" in film.stdout, "copy 2000" in copy.stdout) == (True, True)
+    before = len(home.rows("pipe=on-ready"))
+    place("ready")
+    home.of("on-ready", before + 1)
+    assert [len(home.rows(f"pipe=on-{name}")) for name in ("film", "copy")] == [1, 1]
