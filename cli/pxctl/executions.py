@@ -110,7 +110,10 @@ def where_it_is(execution: Document) -> str:
     now, not_before = time.time(), output.epoch(execution.get("not_before"))
     if not_before is not None and not_before > now:
         return f"waiting {duration(int(not_before - now) + 1)} before it is tried"
-    return f"waiting in line: position {execution['position']}" if execution.get("position") else ""
+    if not execution.get("position"):
+        return ""
+    obstacle = f", for {execution['waits_for']}" if execution.get("waits_for") else ""
+    return f"waiting in line: position {execution['position']}{obstacle}"
 
 
 def failure_of(execution: Document, successor: Document | None = None) -> Failure:

@@ -211,10 +211,11 @@ async def cancel(call: ApiCall) -> Document:
     return execution_document(await call.context.pipes.cancel((await _execution_of(call)).id))
 
 
-async def retry(call: ApiCall) -> Document:
+async def retry(call: ApiCall, body: s.RetryExecution) -> Document:
     """Queue the same again as a new row that names this one."""
     number = (await _execution_of(call)).id
-    return execution_document(await call.context.pipes.retry(number, on_accepted=call.mark_begun))
+    again = await call.context.pipes.retry(number, queue=bool(body.queue), on_accepted=call.mark_begun)
+    return execution_document(again)
 
 
 async def output(

@@ -68,6 +68,12 @@ class RunPipe(Body):
     advance: bool | None = None
 
 
+class RetryExecution(Body):
+    """The same again; with `queue` it waits in line where its pipe runs already."""
+
+    queue: bool | None = None
+
+
 class Happening(Body):
     """What happened, for the pipes that it starts; the same key starts each of them once."""
 

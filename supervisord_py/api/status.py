@@ -255,8 +255,11 @@ def _of_pipe(call: ApiCall, unit: UnitView) -> tuple[str, str]:
     if view.config_error is not None:
         return f"{unit.unit} cannot run: {view.config_error}", f"pxctl pipe validate {name}"
     if view.running is not None:
-        return f"{unit.unit} is running: execution {view.running}.", f"pxctl pipe tail -f {view.running}"
+        beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
+        return f"{unit.unit} is running: execution {view.running}.{beside}", f"pxctl pipe tail -f {view.running}"
     decided = "" if view.last_decision is None else f" Last decision: {view.last_decision['text']}."
+    decided += "" if view.waits_for is None else f" {view.waits_for[:1].upper()}{view.waits_for[1:]}."
+    decided += "".join(f" Beside that: {warning}." for warning in view.warnings)
     often = f", {view.consecutive_failures} failures in a row" if view.consecutive_failures > 1 else ""
     ended = "it never ran" if unit.last_status is None else f"its last execution {unit.last_status}{often}"
     if view.queued:

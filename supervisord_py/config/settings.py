@@ -128,7 +128,7 @@ class PipesSettings(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_max_seconds: PositiveSeconds = 86400.0  # no pipe may name more
     stop_seconds: Seconds = 5.0  # from TERM to KILL
     settle_seconds: Seconds = 2.0  # grace of an agent that is done and does not exit
-    slots_scheduled: PositiveCount = 1  # scheduled executions at a time
+    slots_scheduled: PositiveCount = 2  # scheduled executions at a time
     slots_event: PositiveCount = 4  # executions for events at a time
     slots_manual: PositiveCount = 4  # executions by hand at a time
     retries: Count = 2  # further tries after a failure that can pass by itself

@@ -154,6 +154,7 @@ class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group"
     provider: str | None = None
     preset_id: str | None = None
     position: int | None = None  # 1-based place in its group's line while queued, else None. Not stored.
+    waits_for: str | None = None  # what keeps it in its line, in words: who holds its slot. Not stored.
     not_before: float | None = None  # a retry or a staggered start waits until then; None = at once
     started_at: float | None = None
     finished_at: float | None = None
@@ -213,7 +214,7 @@ EXECUTIONS = Table(
     Execution,
     moments=("queued_at", "not_before", "started_at", "finished_at", "context_start", "context_end"),
     blobs=("plan", "preset_snapshot", "rendered_prompt", "progress", "stdout", "stderr"),
-    computed=("position",),
+    computed=("position", "waits_for"),
 )
 OPEN = "status IN ('queued', 'running')"
 """Condition of an update: an execution that is final stays as it is."""

@@ -85,8 +85,16 @@ class Executions(PipesContext):
     def view(self, run: Run) -> Execution:
         """Return an execution as it stands, with its place in line."""
         if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
-            return structs.replace(run.execution, position=self.line.position(run.execution) or 1)
+            position = self.line.position(run.execution) or 1
+            return structs.replace(run.execution, position=position, waits_for=self.waits_for(run))
         return run.execution
+
+    def waits_for(self, run: Run) -> str | None:
+        """Say what keeps an execution in its line; None where it is not in one, or nothing keeps it."""
+        if self.line.position(run.execution) is None:
+            return None
+        obstacle = self.line.obstacle(run.execution, self.clocks.wall(), self.config)
+        return None if obstacle is None else obstacle.words
 
     # -- recording ---------------------------------------------------------------------------------------------------
 

@@ -164,6 +164,7 @@ class PipeView(msgspec.Struct, frozen=True):
     last_status: Status | None = None
     running: int | None = None  # id of the execution that runs
     queued: int = 0  # how many wait
+    waits_for: str | None = None  # what keeps the first of them waiting, in words
     consecutive_failures: int = 0
     config_error: str | None = None  # why it cannot run at present, with file and line; None when it can
     warnings: tuple[str, ...] = ()

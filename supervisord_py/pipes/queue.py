@@ -10,9 +10,35 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from typing import Literal, NamedTuple
 
 from supervisord_py.config.settings import PipesSettings
 from supervisord_py.ledger.pipes import Execution, Group
+
+
+class Obstacle(NamedTuple):
+    """What keeps an execution in line."""
+
+    kind: Literal["time", "pipe", "slots"]  # its retry's time, another execution of its pipe, its group's slots
+    holders: tuple[Execution, ...] = ()  # who has what it waits for, oldest first
+    group: Group = Group.MANUAL
+
+    @property
+    def words(self) -> str:
+        """Say it as what follows "waits for"."""
+        if self.kind == "time":
+            return "its time, which a failed try before it has set"
+        if self.kind == "pipe":
+            return f"execution {self.holders[0].id} of the same pipe"
+        named = [f"{holder.unit} (execution {holder.id})" for holder in self.holders[:_NAMED]]
+        if len(self.holders) > _NAMED:
+            named.append(f"{len(self.holders) - _NAMED} more")
+        count = len(self.holders)
+        held = "holds the only one" if count == 1 else f"hold all {count}"
+        return f"a slot: {' and '.join(named)} {held} of {self.group} runs (pipes.slots_{self.group})"
+
+
+_NAMED = 3  # so many holders of slots are named
 
 
 class Queue:
@@ -48,6 +74,19 @@ class Queue:
         could = (entry for entry in self._line if free[entry.group] > 0 and entry.pipe_name not in pipes)
         self.next_deadline = min((entry.not_before for entry in could if entry.not_before is not None), default=None)
         return tuple(admitted)
+
+    def obstacle(self, entry: Execution, now: float, settings: PipesSettings) -> Obstacle | None:
+        """Return what keeps an execution in line; None where nothing does, so that the next `admit` starts it."""
+        running = sorted(self.running.values(), key=lambda holder: holder.id)
+        for holder in running:
+            if holder.pipe_name == entry.pipe_name:
+                return Obstacle("pipe", (holder,))
+        if entry.not_before is not None and entry.not_before > now:
+            return Obstacle("time")
+        holders = tuple(holder for holder in running if holder.group is entry.group)
+        if len(holders) >= getattr(settings, f"slots_{entry.group}"):
+            return Obstacle("slots", holders, entry.group)
+        return None
 
     def remove(self, number: int) -> bool:
         """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""

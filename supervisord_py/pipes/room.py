@@ -159,14 +159,16 @@ class Pipes(PipeViews):
         await self.ledger.flush()
         return rows
 
-    async def retry(self, number: int, on_accepted: Callable[[], None] | None = None) -> Execution:
-        """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
+    async def retry(
+        self, number: int, *, queue: bool = False, on_accepted: Callable[[], None] | None = None
+    ) -> Execution:
+        """Run an execution again, as a new row that names it, with what its pipe says now; else as `run`."""
         before = await self.execution(number, blobs=True)
         if not before.status.is_final:
             said = f"execution {number} is {before.status}; only one that is over can be retried"
             hint = f"`pxctl pipe cancel {number}` ends it"
             raise errors.ConflictError(said, hint=hint, unit=before.unit, execution=number)
-        return (await self.run(before.pipe_name, [again(before)], on_accepted=on_accepted))[0]
+        return (await self.run(before.pipe_name, [again(before)], queue=queue, on_accepted=on_accepted))[0]
 
     def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
         """Refuse what nobody can mean: too long a timeout, too many in line, a run beside another (not `queue`).

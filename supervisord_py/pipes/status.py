@@ -75,6 +75,7 @@ class PipeViews(Executions):
             "last_status": it.status if it else self.states.last_status.get(name),
             "running": it.id if it else None,
             "queued": len(self.queued(name)),
+            "waits_for": self._obstacle(name),
             "consecutive_failures": row.consecutive_failures,
             "last_decision": decided,
             "folder": str(declared.folder),
@@ -112,6 +113,12 @@ class PipeViews(Executions):
             file=str(declared.file),
             **facts,
         )
+
+    def _obstacle(self, name: str) -> str | None:
+        """Say what keeps the next execution of a pipe waiting, and who has what it waits for."""
+        first = next(iter(self.queued(name)), None)
+        obstacle = None if first is None else self.waits_for(first)
+        return None if first is None or obstacle is None else f"execution {first.id} waits for {obstacle}"
 
     # -- what is wrong, and what is odd --------------------------------------------------------------------------------
 
@@ -214,6 +221,8 @@ class PipeViews(Executions):
         sentences.append(f"schedule: {describe(schedule)}")
         if not isinstance(schedule, Manual):
             sentences.append(f"{'now' if is_on else 'once it is on'}: {standing.why}")
+        if shown.waits_for is not None:
+            sentences.append(shown.waits_for)
         upcoming = due.upcoming(schedule, self.states.progress(name), now, standing, count)
         zone, word = zone_of(getattr(schedule, "timezone", None), now.zone), "next" if is_on else "would be next"
         sentences += [f"{word}: {time_text(at, zone, now.wall)}" for at in upcoming]

@@ -128,14 +128,21 @@ class Timetable:
         chosen, warnings = await room.choose(pipe)
         if at_work := room.of_pipe(pipe.name):
             states.change(pipe.name, last_due=due.at)
-            word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
-            return f"still {word}: execution {at_work[0].id}; skipped"
+            return f"{_at_work(room, at_work[0])}; skipped"
         change: dict[str, Any] = {"last_due": due.at, "occurrences": states.get(pipe.name).occurrences + 1}
         if isinstance(pipe.schedule, At):
             change |= {"enabled": False, "enabled_file": pipe.enabled}
         trigger = {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
         await room.enqueue(pipe, chosen, [trigger], warnings=warnings, **change)
         return due.why
+
+
+def _at_work(room: Executions, run: Run) -> str:
+    """Say what the execution is at that keeps the next one of its pipe from being queued."""
+    if run.execution.status is Status.RUNNING:
+        return f"still running: execution {run.id}"
+    obstacle = room.waits_for(run)
+    return f"still waiting: execution {run.id}" + (f", for {obstacle}" if obstacle else "")
 
 
 # -- which pattern fits, and what is a loop -------------------------------------------------------------------------

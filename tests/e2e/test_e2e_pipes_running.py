@@ -98,3 +98,51 @@ def test_a_file_starts_a_pipe_once_when_it_is_whole(home: PipeHouse) -> None:
     place("ready")
     home.of("on-ready", before + 1)
     assert [len(home.rows(f"pipe=on-{name}")) for name in ("film", "copy")] == [1, 1]
+
+
+# -- who waits for whom -----------------------------------------------------------------------------------------------
+
+UNTIL_OPEN = "while [ ! -e ../open ]; do sleep 0.02; done"
+
+
+def test_two_scheduled_runs_go_beside_each_other_and_a_third_knows_for_whom_it_waits(home: PipeHouse) -> None:
+    for name in ("long-a", "long-b"):
+        home.shell(name, UNTIL_OPEN, "schedule: every 1h")
+        until(lambda name=name: home.rows(f"pipe={name}&status=running"), "it runs")
+    home.shell("third", "echo", "schedule: every 1h")
+    until(lambda: home.rows("pipe=third&status=queued"), "the third waits")
+    holders = [f"pipe:{name} (execution {home.pipe(name)['running']})" for name in ("long-a", "long-b")]
+    shown = {
+        "next": home.pxctl("pipe", "next", "third").stdout,
+        "list": home.pxctl("pipe", "list", env={"COLUMNS": "400"}).stdout,
+        "queue": home.pxctl("pipe", "queue", env={"COLUMNS": "400"}).stdout,
+        "why": home.pxctl("why", "pipe:third").stdout,
+    }
+    for where, text in shown.items():
+        assert all(holder in text for holder in holders), (where, text)
+    (waiting,) = [one for group in home.json("pipe", "queue")["groups"] for one in group["waiting"]]
+    assert "pipes.slots_scheduled" in waiting["waits_for"]
+    (home.home / "pipes" / "open").touch()
+    for name in ("long-a", "long-b", "third"):
+        home.of(name, 1)
+    assert home.pipe("third")["waits_for"] is None
+    assert "waits for a slot" not in home.pxctl("pipe", "next", "third").stdout
+
+
+def test_what_failed_can_be_retried_at_once_and_waits_in_line(home: PipeHouse) -> None:
+    """All failed ones of a pipe, each twice."""
+    folder = home.shell("slow", "while [ ! -e go ]; do sleep 0.02; done; exit 1")
+    (folder / "go").touch()
+    failed = [home.execute("slow").id for _ in range(2)]
+    (folder / "go").unlink()
+    refused = None
+    for number in failed:
+        refused = home.pxctl("pipe", "retry", str(number), "--no-wait")
+    assert refused is not None
+    assert (refused.returncode, "--queue" in refused.stderr) == (8, True)
+    for number in failed * 2:
+        queued = home.pxctl("pipe", "retry", str(number), "--no-wait", "--queue", "-q")
+        assert (queued.returncode, queued.stdout.strip().isdecimal()) == (0, True), queued.stderr
+    (folder / "go").touch()
+    again = home.of("slow", 7)
+    assert [each.retry_of for each in again] == [None, None, failed[0], *failed, *failed]

@@ -101,5 +101,37 @@ class QueueMachine(RuleBasedStateMachine):
             assert [self.queue.position(entry) for entry in ours] == list(range(1, len(ours) + 1))
         assert {self.queue.position(it) for it in self.holding.values()} <= {None}
 
+    @invariant()
+    def what_cannot_start_has_an_obstacle_and_names_who_is_in_its_way(self) -> None:
+        settings = PipesSettings(**{f"slots_{group}": count for group, count in self.slots.items()})
+        for entry in self.waiting.values():
+            obstacle = self.queue.obstacle(entry, self.now, settings)
+            assert (obstacle is None) is self.may_start(entry)
+            for holder in obstacle.holders if obstacle else ():
+                assert self.holding[holder.id] is holder
+
 
 TestQueueMachine = QueueMachine.TestCase
+
+
+def test_an_obstacle_in_words() -> None:
+    line = Queue()
+    settings = PipesSettings(slots_scheduled=1)
+
+    def scheduled(number: int, pipe: str, not_before: float | None = None) -> Execution:
+        return Execution(id=number, pipe_name=pipe, group=Group.SCHEDULED, not_before=not_before)
+
+    def words(entry: Execution, slots: PipesSettings = settings) -> str | None:
+        obstacle = line.obstacle(entry, 5.0, slots)
+        return obstacle and obstacle.words
+
+    assert words(scheduled(9, "b")) is None
+    assert words(scheduled(9, "b", 6.0)) == "its time, which a failed try before it has set"
+    line.running[1] = scheduled(1, "a")
+    assert words(scheduled(9, "a", 6.0)) == "execution 1 of the same pipe"
+    end = "of scheduled runs (pipes.slots_scheduled)"
+    assert words(scheduled(9, "b")) == f"a slot: pipe:a (execution 1) holds the only one {end}"
+    for number in range(2, 6):
+        line.running[number] = scheduled(number, f"p{number}")
+    first = "a slot: pipe:a (execution 1) and pipe:p2 (execution 2) and pipe:p3 (execution 3) and 2 more hold all 5"
+    assert words(scheduled(9, "b"), PipesSettings(slots_scheduled=5)) == f"{first} {end}"

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipe_rig import TurnedClocks, eventually, pipe_house
+from pipe_rig import UNTIL_GATE, TurnedClocks, eventually, pipe_house
 from supervisord_py.pipes import triggers
 from supervisord_py.pipes.context import ClockWatch
 from supervisord_py.pipes.definition import parse_pattern
@@ -99,3 +99,27 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
         await rig.restart()
         assert abs((rig.room.get("a").next_run or 0.0) - rig.time.clocks.wall() - 3600) < 60
         assert rig.room.get("lost").next_run == 4_070_908_800.0
+
+
+async def test_a_run_that_is_skipped_says_for_whom_its_pipe_waits(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, slots_scheduled=1) as rig:
+        rig.shell("long", UNTIL_GATE, "schedule: every 1h")
+        await rig.room.files.refresh()
+        await eventually(lambda: rig.room.get("long").running, "it runs")
+        rig.shell("often", "echo", "schedule: every 20s")
+        await rig.room.files.refresh()
+        await eventually(lambda: rig.room.get("often").queued, "it waits")
+        (waiting,) = rig.room.queued("often")
+        for _ in range(2):
+            rig.time.pass_by(20)
+            rig.room.due_bell.set()
+            await eventually(lambda: "skipped" in (rig.room.states.get("often").last_decision or ""), "it is told")
+            told = rig.room.states.get("often").last_decision or ""
+            holder = rig.room.get("long").running
+            slot = (
+                f"a slot: pipe:long (execution {holder}) holds the only one of scheduled runs (pipes.slots_scheduled)"
+            )
+            assert told == f"still waiting: execution {waiting.id}, for {slot}; skipped"
+            rig.room.states.decided("often", "")
+        (rig.config.pipes_dir / "long" / "gate").touch()
+        await rig.ended("often")

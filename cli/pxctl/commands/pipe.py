@@ -24,9 +24,13 @@ def _remark(pipe: Document) -> Cell:
     if pipe.get("config_error"):
         # The row says which pipe it is; a narrow terminal has no room to say it again.
         return "broken: " + str(pipe["config_error"]).removeprefix(f"{pipe.get('folder')}/"), "red"
+    remarks = list(pipe.get("warnings") or [])
+    if pipe.get("waits_for"):
+        remarks.insert(0, str(pipe["waits_for"]))
     if pipe.get("running") is not None:
-        return f"execution {pipe['running']}", None
-    return "; ".join(pipe.get("warnings") or []), "yellow"
+        remarks.insert(0, f"execution {pipe['running']}")
+        return "; ".join(remarks), "yellow" if len(remarks) > 1 else None
+    return "; ".join(remarks), "yellow"
 
 
 _COLUMNS = [
@@ -284,14 +288,16 @@ def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | No
 @declare(pipe, "retry", "retry execution {execution}")
 @_execution
 @app.no_wait_option
-def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
+@click.option("--queue", is_flag=True, help="Wait in line where its pipe runs already.")
+def retry_execution(invocation: Invocation, execution: str, no_wait: bool, queue: bool) -> int:
     """Queue an execution again, as a new one with what its pipe says now, and follow it; exits as `pipe run` does.
 
     $ pxctl pipe retry 12
+    $ pxctl pipe runs triage --status failed -q | xargs -n1 pxctl pipe retry --queue --no-wait
     """
     client = invocation.client()
     target = executions.route_of(executions.find_execution(client, execution), "retry")
-    again = client.ask("POST", target, content={}, timeout=None)
+    again = client.ask("POST", target, content={"queue": True} if queue else {}, timeout=None)
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
@@ -329,6 +335,7 @@ _QUEUE_COLUMNS = [
     Column("TRIGGER", "trigger", 5),
     Column("SINCE", lambda one: ago(one.get("started_at") or one.get("queued_at")), 3),
     Column("NOT BEFORE", lambda one: ago(one.get("not_before")), 7),
+    Column("WAITS FOR", "waits_for", 1, minimum=14),
 ]
 
 
