@@ -36,6 +36,7 @@ from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import CUSTOM
+from supervisord_py.pipes.secret_names import is_secret_name
 from supervisord_py.pipes.shell_syntax import shell_syntax
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -46,7 +47,6 @@ PROMPT_FILE = "prompt.md"
 ARGUMENT_BYTES = 64 * 1024  # Linux takes 128 KiB; what is so long is better on stdin long before
 KEY_SECONDS = 30.0  # a password store may ask its owner first
 RECALL_SECONDS = 5.0  # of a key's command where nothing but old output waits for the key
-_KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _MAX_KEY_BYTES = 64 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
@@ -75,7 +75,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     env: Environment
     values: Values
     terms: RunTerms
-    secrets: tuple[str, ...] = ()  # what must never be stored
+    secrets: Mapping[str, str] = {}  # what must never be stored: values, and the variable that each is of
     version: str | None = None  # of its program, as far as it is known
     session_path: str | None = None  # where the agent keeps its session; None where it keeps none
     warnings: tuple[str, ...] = ()
@@ -97,6 +97,8 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     values = placeholder_values(spec, it, folder, config)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
+    if key and reference is not None:
+        secrets[key] = _name_of_key(reference)
     # How an agent and its tools know where they are; a sweep finds them by it as well.
     plain |= {"PX_EXECUTION_ID": str(it.id), "PX_PIPE": it.pipe_name, "PX_SOCKET": config.socket}
     plain["PX_OUTPUT_DIR"] = str(values["output_dir"])
@@ -208,15 +210,22 @@ def _no_key(detail: str, hint: str) -> CannotRunError:
     return CannotRunError(ErrorType.AUTH_FAILED, detail, hint=hint)
 
 
-async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[str, ...]:
+def _name_of_key(reference: str) -> str:
+    """Return what a preset's key is called where it is struck out: its variable, else the setting."""
+    variable = _VARIABLE.fullmatch(reference)
+    return "api_key" if variable is None else variable[1] or variable[2]
+
+
+async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> dict[str, str]:
     """Return the values that may be in what an adopted execution printed, as far as they are to be had again."""
     dotenv, _doubts = read_dotenv(home / DOTENV)
     if (spec := shelf.adapters_now().agents.get(it.plan.agent)) is None:
-        return ()
+        return {}
     found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
         if it.preset.api_key is not None:
-            found += (await resolve_key(shelf, it.preset.api_key, dotenv, RECALL_SECONDS),)
+            key = await resolve_key(shelf, it.preset.api_key, dotenv, RECALL_SECONDS)
+            found[key] = _name_of_key(it.preset.api_key)
     return found
 
 
@@ -272,8 +281,9 @@ def build_environment(
     allow: Sequence[str],
     dotenv: Mapping[str, str],
     key: str | None,
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment of an agent without the execution's marks, and every value in it that is a secret. Pure.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment of an agent without the execution's marks, and of every value in it that is a secret the
+    variable that it is of. Pure.
 
     Later layers win: the allow-list, variables that the adapter passes, keys of the provider at hand, `.env`, the
     adapter's own variables, the preset's key. That replaces every key of the daemon's environment: an agent gets the
@@ -282,7 +292,7 @@ def build_environment(
     provider, has_url = values.get("provider"), values.get("url") is not None
     own = {} if key else passed(daemon, spec.keys_of(None if provider is None else str(provider)))
     handed = passed(daemon, spec.pass_env) | own | dict(dotenv)
-    secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own.values())
+    secrets = {value: name for name, value in sorted(handed.items()) if value and (name in own or is_secret_name(name))}
     env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
     known = {**values, "key": key or None}
     for name, variable in spec.variables().items():
@@ -294,12 +304,13 @@ def build_environment(
     named = str(provider) if provider in spec.provider_keys else only or provider
     names = spec.keys_of(str(named)) if named is not None else ()
     key_name = spec.key_variable if has_url or not names else names[0]
-    secrets.add(key or "")
+    if key:
+        secrets[key] = key_name or "api_key"
     if key_name and key:
         env[key_name] = key
     elif key_name and has_url and spec.no_key:
         env[key_name] = spec.no_key
-    return env, tuple(sorted(filter(None, secrets)))
+    return env, secrets
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------

@@ -117,13 +117,15 @@ def disk_is_full(folder: Path) -> bool:
 class Redactor:
     """Takes secrets out of one stream, line by line; what comes out does not depend on where its pieces were cut.
 
-    `values` are known secrets (of one of several lines, each line is one), `patterns` regular expressions, matched line
-    by line against the UTF-8 bytes. A line is held back until it is whole; one over LINE_BYTES is let go in pieces.
+    `values` are known secrets and what each is called, which stands in its place (of one of several lines, each line is
+    one); `patterns` are regular expressions, matched line by line against the UTF-8 bytes. A line is held back until it
+    is whole; one over LINE_BYTES is let go in pieces.
     """
 
-    def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:
-        known = sorted(_printed_forms(values), key=len, reverse=True)
-        self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
+    def __init__(self, values: Mapping[str, str], patterns: Iterable[str] = ()) -> None:
+        self._marks = {form: mark_of(name) for value, name in values.items() for form in _printed_forms(value)}
+        longest_first = sorted(self._marks, key=len, reverse=True)
+        self._known = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
         self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
         self._line = b""  # not whole yet
 
@@ -143,22 +145,27 @@ class Redactor:
 
     def _clean(self, text: bytes) -> bytes:
         if self._known is not None:
-            text = self._known.sub(MARK, text)
+            text = self._known.sub(lambda found: self._marks[found[0]], text)
         for pattern in self._patterns:
             lines = text.split(b"\n")
             text = b"\n".join(pattern.sub(lambda found: MARK if found[0] else b"", line) for line in lines)
         return text
 
 
-def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:
+def mark_of(name: str) -> bytes:
+    """Return what stands in the place of a secret: it says of which variable it was."""
+    return b"[redacted: %s]" % name.encode("utf-8", "surrogatepass") if name else MARK
+
+
+def redact(text: str, values: Mapping[str, str], patterns: Iterable[str] = ()) -> str:
     redactor = Redactor(values, patterns)
     done = redactor.feed(text.encode("utf-8", "surrogatepass")) + redactor.end()
     return done.decode("utf-8", "surrogatepass")
 
 
-def _printed_forms(values: Iterable[str]) -> set[bytes]:
+def _printed_forms(secret: str) -> set[bytes]:
     forms = set()
-    for value in {line.strip() for each in values for line in (each.strip(), *each.split("\n"))}:
+    for value in {line.strip() for line in (secret.strip(), *secret.split("\n"))}:
         if len(value) >= SHORTEST_VALUE:
             plain = {value} if "\n" not in value else set()
             forms |= plain | {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
@@ -169,15 +176,21 @@ class Copier:
     """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything blocks.
 
     Where the agent writes the kept files itself (not `copied`), they are only read: what the agent meant by them is
-    known all the same. `secrets` and `patterns` are what must not be stored: values, and expressions.
+    known all the same. `secrets` and `patterns` are what must not be stored: values with names, and expressions.
     """
 
     def __init__(
-        self, folder: Path, parser: str, *, copied: bool, secrets: Sequence[str] = (), patterns: Sequence[str] = ()
+        self,
+        folder: Path,
+        parser: str,
+        *,
+        copied: bool,
+        secrets: Mapping[str, str],
+        patterns: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._copied = copied
-        self._hidden = (tuple(secrets), tuple(patterns))
+        self._hidden = (dict(secrets), tuple(patterns))
         self._parser = PARSERS.get(parser, TextStream)()
         self.summary = self._parser.summary
         self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}

@@ -250,7 +250,7 @@ class Run(Instance):
     async def open_output(self) -> Copier:
         """Return what reads its output; of an adopted one it begins anew."""
         if self._copier is None:
-            terms, secrets = self.terms, self.launch.secrets if self.launch else ()
+            terms, secrets = self.terms, self.launch.secrets if self.launch else {}
             if terms.copied and self.launch is None:
                 secrets = await recall_secrets(self.room.shelf, self.execution, self.home)
             self._copier = Copier(

@@ -72,7 +72,7 @@ def test_an_agent_gets_nothing_of_ours_and_a_key_that_it_prints_is_nowhere(home:
     folder = home.shell("careless", 'echo "$SOME_API_KEY"; echo "$SOME_API_KEY" >&2; exit 4')
     (folder / ".env").write_text(f"SOME_API_KEY={key}\n")
     done = home.execute("careless")
-    assert (done.stdout, done.stderr) == ("[redacted]\n", "[redacted]\n")
+    assert (done.stdout, done.stderr) == ("[redacted: SOME_API_KEY]\n", "[redacted: SOME_API_KEY]\n")
     assert key not in json.dumps(done.document)
     assert home.holders(key) == [folder / ".env"], "ledger, logs and files have none of it"
 

@@ -146,3 +146,18 @@ def test_what_failed_can_be_retried_at_once_and_waits_in_line(home: PipeHouse) -
     (folder / "go").touch()
     again = home.of("slow", 7)
     assert [each.retry_of for each in again] == [None, None, failed[0], *failed, *failed]
+
+
+# -- what is struck out -----------------------------------------------------------------------------------------------
+
+
+def test_values_of_keys_are_struck_out_by_name_and_those_of_other_variables_stay(home: PipeHouse) -> None:
+    told = "echo $MAX_TOKENS rows copied to $KEYSPACE with $OPENAI_API_KEY of $apiKey; echo card 1234-5678 >&2; exit 3"
+    folder = home.shell("copies", told, "redact: '[0-9]{4}-[0-9]{4}'")
+    secrets = {"OPENAI_API_KEY": "sk-of-the-copier", "apiKey": "another-secret", "PGPASSWORD": "of-the-database"}
+    ordinary = {"MAX_TOKENS": "100000", "KEYSPACE": "production", "MONKEYPATCH": "copied"}
+    (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in {**secrets, **ordinary}.items()))
+    done = home.execute("copies")
+    assert done.stdout == "100000 rows copied to production with [redacted: OPENAI_API_KEY] of [redacted: apiKey]\n"
+    assert (done.stderr, done.error_message) == ("card [redacted]\n", "exit code 3: card [redacted]")
+    assert home.pxctl("pipe", "output", str(done.id)).stdout == done.stdout

@@ -24,6 +24,7 @@ from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapte
 from supervisord_py.pipes.context import machine_zone, render_prompt
 from supervisord_py.pipes.launch import LaunchSpec, command_line
 from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider
+from supervisord_py.pipes.secret_names import is_secret_name
 from waiting import PATIENCE
 
 BUILTIN = load_adapters(None)
@@ -121,16 +122,36 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
     assert {name.removeprefix("raw.") for name in os.listdir(house.run_dir)} == {"stderr", "stdout"}
 
 
+SECRET_NAMES = (
+    "API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "apiKey", "SECRET_ACCESS_KEY", "PASSWORD", "PGPASSWORD", "DB_PASSWORD",
+    "github-token", "accessToken", "AWS_ACCESS_KEY_ID", "SECRET_KEY_BASE", "APIKEY", "OPENAI_APIKEY", "GHTOKEN",
+    "clientSecret", "API_KEY_2", "KEY1", "MYSQL_PWD", "SSH_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEYS", "TOKEN",
+)  # fmt: skip
+OTHER_NAMES = (
+    "MAX_TOKENS", "KEYSPACE", "MONKEYPATCH", "KEYBOARD", "TOKENIZER", "TURKEY", "HOTKEYS", "TOKENS_PER_MINUTE", "PWD",
+    "OLDPWD", "TOKEN_LIMIT", "KEY_LENGTH", "SSH_KEY_PATH", "PASSWORD_FILE", "MAX_TOKEN", "SECRETARY", "MONKEY",
+    "PATH", "", "_", "PASSENGERS", "BYPASS",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"), [*((name, True) for name in SECRET_NAMES), *((name, False) for name in OTHER_NAMES)]
+)
+def test_a_secret_is_told_by_a_whole_word_of_its_name(name: str, is_secret: bool) -> None:
+    assert is_secret_name(name) is is_secret
+
+
 async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
     """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is no reason to fail."""
     house.shelf.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
     (house.folder / ".env").write_text("MY_TOKEN=of-the-env\nPLAIN=word\n")
     house.answers = {"pass": Completed(0, None, "from-the-store\n"), "gone": StartFailedError("no")}
-    known = ("of-the-env", "sk-ant")
-    for reference, more in (("cmd:pass show acme", ("from-the-store",)), ("$NOT_THERE", ()), ("cmd:gone", ())):
+    known = {"of-the-env": "MY_TOKEN", "sk-ant": "ANTHROPIC_API_KEY"}
+    stored = {"from-the-store": "api_key"}
+    for reference, more in (("cmd:pass show acme", stored), ("$NOT_THERE", {}), ("cmd:gone", {})):
         it = house.execution("claude", Preset(provider="acme", api_key=reference))
-        assert await launch.recall_secrets(house.shelf, it, house.folder) == (*known, *more)
-    assert await launch.recall_secrets(house.shelf, house.execution("nobody"), house.folder) == ()
+        assert await launch.recall_secrets(house.shelf, it, house.folder) == {**known, **more}
+    assert await launch.recall_secrets(house.shelf, house.execution("nobody"), house.folder) == {}
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ PIECES = (b"plain ", b"caf\xc3\xa9 ", b"\xff", KEY.encode(), KEY.encode()[:5], b
 
 
 def copier(folder: Path, *, copied: bool = True, parser: str = "text") -> Copier:
-    return Copier(folder, parser, copied=copied, secrets=(KEY,), patterns=(r"\d{4}-\d{4}",))
+    return Copier(folder, parser, copied=copied, secrets={KEY: "SOME_KEY"}, patterns=(r"\d{4}-\d{4}",))
 
 
 def opened(folder: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_is_kept_depends_on_the_bytes_alone(
     kept, raw = files(folder), {it: b"".join(data for stream, data in pieces if stream is it) for it in (OUT, ERR)}
     assert KEY.encode() not in kept["stdout"] + kept["stderr"]
     assert b"1234-5678" not in kept["stdout"] + kept["stderr"]
-    plain = raw[OUT].replace(KEY.encode(), b"[redacted]").replace(b"1234-5678", b"[redacted]")
+    plain = raw[OUT].replace(KEY.encode(), b"[redacted: SOME_KEY]").replace(b"1234-5678", b"[redacted]")
     assert kept["stdout"] == plain
 
 
@@ -74,9 +74,9 @@ def test_records_and_text_of_a_format_go_into_files_of_their_own(tmp_path: Path)
     made = copier(tmp_path, parser="pi-jsonl")
     made.finish()
     assert made.summary.settled
-    assert (output.read(tmp_path, "stdout", 0, 100), output.size(tmp_path, ERR)) == (b"it is [redacted]\n", 0)
+    assert (output.read(tmp_path, "stdout", 0, 100), output.size(tmp_path, ERR)) == (b"it is [redacted: SOME_KEY]\n", 0)
     assert KEY not in (tmp_path / "events.jsonl").read_text()
-    assert made.redact(f"failed with {KEY}") == "failed with [redacted]"
+    assert made.redact(f"failed with {KEY}") == "failed with [redacted: SOME_KEY]"
     assert {it.stat().st_mode & 0o777 for it in tmp_path.iterdir()} == {0o600}
     output.remove_raw(tmp_path)
     assert sorted(it.name for it in tmp_path.iterdir()) == ["events.jsonl", "stderr", "stdout"]
@@ -132,19 +132,23 @@ async def test_whoever_reads_an_output_whose_files_are_gone_is_told(own_rig: Pip
 
 
 def test_what_is_held_and_what_is_a_secret() -> None:
-    redactor = Redactor(["secret", "secret-and-more"], [r"\d{4}-\d{4}$"])
+    redactor = Redactor({"secret": "", "secret-and-more": ""}, [r"\d{4}-\d{4}$"])
     assert redactor.feed(b"secret-and-more secret. 1234-5678") == b"", "lines are looked at when they are whole"
     assert (redactor.feed(b"\nrest"), redactor.end()) == (MARK + b" " + MARK + b". " + MARK + b"\n", b"rest")
-    assert Redactor([]).feed(b"any") == b"any", "who knows no secret holds nothing back"
-    assert redact(r'{"k": "pa\"ss\u00e9word"}', ['pa"sséword']) == '{"k": "[redacted]"}', "as JSON writes it"
-    assert redact("a short abc", ["", "short", "  abc  "]) == "a short abc", "short values are left alone"
-    assert redact("one: first-line\nsecond-line", ["first-line\nsecond-line"]) == "one: [redacted]\n[redacted]"
+    assert Redactor({}).feed(b"any") == b"any", "who knows no secret holds nothing back"
+    assert redact(r'{"k": "pa\"ss\u00e9word"}', {'pa"sséword': "A"}) == '{"k": "[redacted: A]"}', "as JSON writes it"
+    assert redact("a short abc", {"": "A", "short": "B", "  abc  ": "C"}) == "a short abc", (
+        "short values are left alone"
+    )
+    assert (
+        redact("one: first-line\nsecond-line", {"first-line\nsecond-line": "A"}) == "one: [redacted: A]\n[redacted: A]"
+    )
     with pytest.raises(re.error):
-        Redactor([], ["[a"])
+        Redactor({}, ["[a"])
 
 
 def test_a_line_without_end_is_let_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "LINE_BYTES", 10)
-    redactor = Redactor([], ["x[0-9]+x"])
+    redactor = Redactor({}, ["x[0-9]+x"])
     assert redactor.feed(b"x7x" + b"." * 10) == MARK + b"." * 7
     assert redactor.end() == b"..."

@@ -27,7 +27,7 @@ from waiting import alive
 
 
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(own_rig: PipeRig) -> None:
-    own_rig.room.reconfigure(replace(own_rig.config, stagger_seconds=0.0))
+    own_rig.room.reconfigure(replace(own_rig.config, stagger_seconds=0.0, slots_scheduled=1))
     own_rig.shell("first", "exec sleep 1000", "schedule: every 1h\ntimeout: 80000")
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("first").running, "the only slot is taken")
@@ -132,7 +132,10 @@ async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next
     await own_rig.put_down()
     await own_rig.open()
     row = await own_rig.room.execution(number, blobs=True)
-    assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
+    assert (row.error_type, row.stdout) == (
+        ErrorType.INTERRUPTED,
+        "begun\nkeys [redacted: SOME_API_KEY] [redacted: ACME_WORD] end\n",
+    )
     assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
 
 

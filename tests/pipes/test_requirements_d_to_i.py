@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pipe_rig import PATIENCE, UNTIL_GATE, PipeRig, eventually, in_one_room, pipe_house
 from supervisord_py.api.units import pipe_unit
@@ -135,6 +136,7 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
 
 
 async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -> None:
+    own_rig.room.reconfigure(replace(own_rig.config, slots_scheduled=1))
     own_rig.shell("hold", "sleep 1000", "schedule: every 1h")
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("hold").pid, "the start of what holds the slot")
