@@ -16,7 +16,6 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.due import Decision, Now, Progress, decide, period, stagger
+from supervisord_py.pipes.machine_zone import MachineZone
 from supervisord_py.pipes.models import PipeDefinition, PipesConfig
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.presets import resolve
@@ -92,6 +92,11 @@ class ClockWatch:
         offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
         return Now(boot + offset, boot, self.resumed_at, self._zone, self._set_boot + offset)
 
+    @property
+    def zone(self) -> tzinfo:
+        """The machine's zone, as of the last look."""
+        return self._zone
+
     def look(self) -> bool:
         """Say whether anything happened since the last look."""
         asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
@@ -103,21 +108,6 @@ class ClockWatch:
             self._offset, self._set_boot, has_jumped = offset, self._clocks.boot(), True
         self.jumps += has_jumped
         return has_jumped
-
-
-def machine_zone(
-    environ: Mapping[str, str], *, localtime: str = "/etc/localtime", timezone: str = "/etc/timezone"
-) -> str:
-    """Return `TZ` where it names a zone, else what /etc/localtime points to, else what /etc/timezone says, else UTC."""
-    wanted, linked, written = environ.get("TZ", "").lstrip(":"), os.path.realpath(localtime), ""
-    with suppress(OSError):
-        written = Path(timezone).read_text("utf-8", "replace")[:256].strip()
-    for name in (wanted, linked.rpartition("zoneinfo/")[2], written):
-        with suppress(KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
-            return ZoneInfo(name).key
-        if name and name == wanted:
-            _log.warning("time_zone_unknown", wanted=wanted, hint="write TZ=Area/City, or pipes.timezone")
-    return "UTC"
 
 
 class PipeStates:
@@ -223,7 +213,7 @@ class PipesContext:
     ) -> None:
         self.placement, self.ledger, self.events, self.config = placement, ledger, events, config
         self.own, self.clocks = own or {}, clocks or Clocks()
-        self.machine_zone = machine_zone(environ)
+        self._machine_zone = MachineZone(environ)
         self.supervisor = Supervisor(placement, ledger, events)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)
@@ -335,7 +325,7 @@ class PipesContext:
         return self.build(pipe, chosen, **again(it))
 
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
-        return (definition and definition.timezone) or self.config.timezone or self.machine_zone
+        return (definition and definition.timezone) or self.config.timezone or self._machine_zone.name()
 
     def _zone(self) -> tzinfo:
         try:

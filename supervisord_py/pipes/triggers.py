@@ -20,21 +20,23 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import tzinfo
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
 import structlog
+from msgspec import structs
 
 from supervisord_py.errors import ConflictError, PxError
 from supervisord_py.ledger.pipes import Claim, ErrorType, Execution, Group, Status, Trigger
 from supervisord_py.pipes.definition import FILE_CHANGED
-from supervisord_py.pipes.due import Due, Now, Progress, Wait
+from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.models import PipeDefinition, PublishedEvent
 from supervisord_py.pipes.run import Run
-from supervisord_py.pipes.schedule import At
+from supervisord_py.pipes.schedule import At, Calendar, Cron
 from supervisord_py.pipes.watching import Root, Watches
 from supervisord_py.process.events import Event
 
@@ -54,6 +56,7 @@ class Timetable:
         self._asked: dict[str, tuple[PipeDefinition, Progress, float]] = {}
         """Of each pipe, what was known when it was asked, and when to ask it again (boottime)."""
         self._jumps = 0
+        self._zone = room.watch.zone
         self.alive = False
         self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
@@ -80,6 +83,10 @@ class Timetable:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
         watch, states = self._room.watch, self._room.states
         watch.look()
+        if watch.zone != self._zone:
+            zone_before = self._zone
+            self._zone = watch.zone
+            self._leave_zone(zone_before)
         now, before = self._room.now(), self._asked if watch.jumps == self._jumps else {}
         self._asked, self._jumps = {}, watch.jumps
         for at, pipe in enumerate(self._candidates(), 1):
@@ -92,6 +99,21 @@ class Timetable:
             self._asked[pipe.name] = pipe, progress, deadline
         deadline = min((deadline for *_, deadline in self._asked.values()), default=math.inf) + _SLACK_SECONDS
         return min(max(deadline - self._room.now().boottime, 0.0), SLEEP_SECONDS)
+
+    def _leave_zone(self, before: tzinfo) -> None:
+        """Have times of day begin anew in another zone: what its clock has passed there was not missed.
+
+        What was due by the clock of the zone `before` is still made good. A single time comes to pass in any zone.
+        """
+        states = self._room.states
+        now = structs.replace(self._room.now(), zone=before)
+        for pipe in self._room.usable():
+            if not isinstance(pipe.schedule, Cron | Calendar) or pipe.schedule.timezone is not None:
+                continue
+            standing = decide(pipe.schedule, states.progress(pipe.name), now)
+            if isinstance(standing, Wait):
+                served = states.get(pipe.name).last_due or 0.0
+                states.change(pipe.name, last_due=max(served, self._room.clocks.moment()))
 
     def _candidates(self) -> Iterator[PipeDefinition]:
         """Yield the pipes that may be started by time, as they are when their turn comes."""

@@ -21,8 +21,9 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipes import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes import launch, preflight
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, load_adapters
-from supervisord_py.pipes.context import machine_zone, render_prompt
+from supervisord_py.pipes.context import render_prompt
 from supervisord_py.pipes.launch import LaunchSpec, command_line
+from supervisord_py.pipes.machine_zone import machine_zone
 from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider
 from supervisord_py.pipes.secret_names import is_secret_name
 from waiting import PATIENCE
@@ -404,6 +405,15 @@ def test_the_machines_zone(tmp_path: Path) -> None:
     assert machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named)) == "Europe/Berlin"
     assert machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
     assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
+    assert machine_zone({"TZ": ":/etc/localtime"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
+    # A copy counts for what it holds; of several names of the same rules the written one, else the usual one.
+    copied = tmp_path / "copied"
+    for rules, name in (("America/New_York", "America/New_York"), ("Etc/UTC", "UTC"), ("Asia/Tokyo", "Asia/Tokyo")):
+        copied.write_bytes(Path("/usr/share/zoneinfo", rules).read_bytes())
+        assert machine_zone({}, localtime=str(copied), timezone=missing) == name
+    assert machine_zone({}, localtime=str(copied), timezone=str(named)) == "Asia/Tokyo"
+    copied.write_text("no rules")
+    assert machine_zone({}, localtime=str(copied), timezone=str(named)) == "Asia/Tokyo"
     with capture_logs() as told:
         assert machine_zone({"TZ": "Mars/X"}, localtime=missing, timezone=missing) == "UTC"
     assert [(it["event"], it["wanted"]) for it in told] == [("time_zone_unknown", "Mars/X")]

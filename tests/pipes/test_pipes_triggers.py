@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from pipe_rig import UNTIL_GATE, TurnedClocks, eventually, pipe_house
-from supervisord_py.pipes import triggers
+from supervisord_py.pipes import machine_zone, triggers
 from supervisord_py.pipes.context import ClockWatch
 from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.due import Due
@@ -123,3 +123,36 @@ async def test_a_run_that_is_skipped_says_for_whom_its_pipe_waits(short_tmp: Pat
             rig.room.states.decided("often", "")
         (rig.config.pipes_dir / "long" / "gate").touch()
         await rig.ended("often")
+
+
+async def test_the_machines_zone_is_followed_and_its_clock_makes_nothing_up(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice. What another zone's clock has passed today was not missed; a pipe with a zone of its own stays put."""
+    localtime = short_tmp / "localtime"
+
+    def move_to(zone: str) -> None:
+        fresh = short_tmp / "localtime.new"
+        fresh.symlink_to(f"/usr/share/zoneinfo/{zone}")
+        fresh.replace(localtime)
+
+    move_to("Europe/Berlin")
+    monkeypatch.setattr(machine_zone, "LOCALTIME", str(localtime))
+    async with pipe_house(short_tmp, timezone=None) as rig:
+
+        def due(name: str) -> datetime:
+            return datetime.fromtimestamp(rig.room.next(name)["upcoming"][0], UTC)
+
+        rig.time.pass_by(86400 - (rig.time.clocks.wall() - 13 * 3600) % 86400)  # it is 13:00 in UTC
+        rig.shell("local", "echo", "schedule: daily at 9:00")
+        rig.shell("tokyo", "echo", "schedule: daily at 9:00\ntimezone: Asia/Tokyo")
+        await rig.room.files.refresh()
+        rig.time.pass_by(4 * 3600)
+        for zone in ("America/New_York", "America/Los_Angeles", "Europe/Berlin"):
+            move_to(zone)
+            here = ZoneInfo(zone)
+            await eventually(lambda here=here: due("local").astimezone(here).hour == 9, f"the zone is {zone}")
+            assert f"Timezone: {zone} (UTC" in await rig.room.rendered("local")
+            assert any(rig.room.next("local")["sentences"])
+            assert due("tokyo").hour == 0
+        assert await rig.rows() == []
