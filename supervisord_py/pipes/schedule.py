@@ -140,8 +140,11 @@ class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True, forbid_unkn
 Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
 
 
-def describe(schedule: Schedule) -> str:
-    """Return one phrase: `every 30 min`, `at 09:30 on Monday (Europe/Berlin)`."""
+def describe(schedule: Schedule, zone: str = "local time") -> str:
+    """Return one phrase: `every 30 min`, `at 09:30 on Monday (Europe/Berlin)`.
+
+    `zone` is what the zone of a schedule that names none is called.
+    """
     match schedule:
         case Manual():
             return "only by hand or by an event"
@@ -159,11 +162,33 @@ def describe(schedule: Schedule) -> str:
             rest = [f"{name} {value}" for name, value in told.items() if value not in (None, ())]
             words = ", ".join((f"every {schedule.interval} {schedule.frequency}", *rest))
         case _:
-            from cronsim import CronSim
+            words = _cron_words(schedule.expression)
+    return f"{words} ({schedule.timezone or zone})"
 
-            words = CronSim(schedule.expression, datetime.now(UTC)).explain()
-            words = f"{words[:1].lower()}{words[1:]}"
-    return f"{words} ({schedule.timezone or 'local time'})"
+
+def _cron_words(expression: str) -> str:
+    from cronsim import CronSim
+
+    words = CronSim(expression, datetime.now(UTC)).explain()
+    words = f"{words[:1].lower()}{words[1:]}"
+    words = re.sub(r"([0-9]+)th\b", lambda found: _ordinal(int(found[1])), words)
+    # A step that is more than its field holds stands for the field's first value.
+    words = re.sub(r"every (?:3[2-9]|[4-9][0-9]|[0-9]{3,})[a-z]{2} day of month and ", "", words)
+    words = words.replace("every seventh day of week", "Sunday")
+    fields = expression.split()
+    month_day = fields[_MONTH_DAY]
+    weekday = fields[_WEEKDAY]
+    if not (month_day.startswith("*") or weekday.startswith("*")):
+        # Of two days that are both named either is enough, as in every cron.
+        first, _, last = words.rpartition(" and on ")
+        words = f"{first} or on {last}, either of them"
+    return words
+
+
+def _ordinal(number: int) -> str:
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    is_teen = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if is_teen else ends.get(number % 10, 'th')}"
 
 
 # -- times, zones and other people's texts ---------------------------------------------------------------------------
@@ -231,6 +256,7 @@ _MACROS = {
 }  # fmt: skip
 _INTERVALS = {"hourly": 3600.0, "daily": 86400.0, "weekly": 604800.0}
 _FIXED = {
+    "hourly": "@hourly",
     **dict.fromkeys(("daily", "every day"), "daily at 9:00"),
     **dict.fromkeys(("weekly", "every week"), "monday at 9:00"),
 }
@@ -238,8 +264,10 @@ _GROUPS = {"day": "*", "daily": "*", "weekday": "1-5", "weekend": "0,6"}
 _CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
 _TIMED = re.compile(r"(?:every |on )?(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
+_NAMED_TIMES = {"noon": 12, "midnight": 0}
 _CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
-_CRON_MOST = (59, 59, 23, 31, 12, 6)
+_CRON_MOST = (59, 59, 23, 31, 12, 7)  # of weekdays, 7 is Sunday as is 0
+_MONTH_DAY, _WEEKDAY = -3, -1  # places among the fields
 
 
 def parse_schedule(text: str, zone: str | None = None) -> tuple[Schedule, str | None]:
@@ -251,11 +279,63 @@ def parse_schedule(text: str, zone: str | None = None) -> tuple[Schedule, str | 
     lower = plain.lower()
     found = _read(lower, zone) if len(plain) <= 200 else None
     if found is None:
-        raise ConfigError(f"{shown(plain)} is no schedule", hint=FORMS)
+        offer = _offer(lower) if len(plain) <= 200 else None
+        hint = FORMS if offer is None else f"did you mean `{offer}`? {FORMS}"
+        raise ConfigError(f"{shown(plain)} is no schedule", hint=hint)
     if lower not in _FIXED:
         return found, None
-    said = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{_FIXED[lower]}`"
+    unit = "minute" if lower == "hourly" else "hour"
+    said = (
+        f"`{lower}` is an interval from start to start, at no fixed {unit}; for a fixed {unit} write `{_FIXED[lower]}`"
+    )
     return found, said
+
+
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_MORE_NUMBERS = {"fifteen": 15, "twenty": 20, "thirty": 30, "forty five": 45, "sixty": 60}
+_NTH = {"first": "#1", "second": "#2", "third": "#3", "fourth": "#4", "last": "L"}
+_REWRITES: tuple[tuple[str, str], ...] = (
+    (r"cron\((.+)\)", r"\1"),
+    (r"(monthly|yearly|annually)", r"@\1"),
+    (r"([0-9]{1,2}(?::[0-9]{2})(?: ?[ap]m)?|[0-9]{1,2} ?[ap]m|noon|midnight)", r"daily at \1"),
+    (r"(?:weekly|every week) on (.+)", r"\1"),
+    (r"every other ([a-z]+?)s?", r"every 2 \1s"),
+    (r"([a-z][a-z, ]*?)(?<! at) ([0-9][0-9:.]* ?(?:[ap]m)?|noon|midnight)", r"\1 at \2"),
+)
+"""What other programs and people write, and what it is here; each offer is read before it is made."""
+
+
+def _offer(text: str) -> str | None:
+    """Return how a schedule that cannot be read is written here, where what is meant is plain; the same times."""
+    candidates = [text]
+    if re.fullmatch(r"[a-z0-9:-]+", text):
+        candidates.append(text.replace("-", " "))
+    for pattern, rewritten in _REWRITES:
+        fitting = [found for found in (re.fullmatch(pattern, each) for each in candidates) if found is not None]
+        candidates.extend(found.expand(rewritten) for found in fitting)
+    candidates += [_with_digits(each) for each in candidates]
+    for candidate in candidates:
+        with suppress(ConfigError):
+            nth = _nth_weekday(candidate)
+            if nth is not None:
+                return nth
+            if candidate != text and _read(candidate, None) is not None:
+                return candidate
+    return None
+
+
+def _with_digits(text: str) -> str:
+    numbers = {word: number for number, word in enumerate(_NUMBERS)} | _MORE_NUMBERS
+    return re.sub(rf"\b(?:{'|'.join(numbers)})\b", lambda found: str(numbers[found[0]]), text)
+
+
+def _nth_weekday(text: str) -> str | None:
+    """Return the cron line of `first monday of the month at 9am`."""
+    found = re.fullmatch(r"(?:the |every )?([a-z]+) ([a-z]+) of (?:the|each|every) month at (.+)", text)
+    if found is None or found[1] not in _NTH or _weekday(found[2]) is None:
+        return None
+    hour, minute = _time(found[3])
+    return f"{minute} {hour} * * {_weekday(found[2])}{_NTH[found[1]]}"
 
 
 def _read(text: str, zone: str | None) -> Schedule | None:
@@ -267,7 +347,7 @@ def _read(text: str, zone: str | None) -> Schedule | None:
         return At(time(*_time(text.removeprefix("tomorrow at "))).isoformat(), zone)
     if text.startswith("in ") and (seconds := span_of(text.removeprefix("in "))) is not None:
         return At("", zone, _checked(seconds, text))
-    bare = text.removeprefix("every ")
+    bare = text.removeprefix("@").removeprefix("every ")
     seconds = _INTERVALS.get(text) or (UNITS.get(bare) if bare != text and len(bare) > 1 else None) or span_of(bare)
     if seconds is not None:
         return Every(_checked(seconds, text))
@@ -327,6 +407,8 @@ def _weekday(word: str) -> int | None:
 
 
 def _time(text: str) -> tuple[int, int]:
+    if text in _NAMED_TIMES:
+        return _NAMED_TIMES[text], 0
     match = _TIME.fullmatch(text)
     hour, minute = (int(match["hour"]), int(match["minute"] or 0)) if match else (24, 0)
     if match and match["half"]:
@@ -348,16 +430,31 @@ def _checked_cron(text: str) -> str:
         found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         raise ConfigError(f"cron: {str(error).lower()} in {shown(text)}", hint=_CRON_HINT) from None
-    for most, part in zip(_CRON_MOST[-len(parts) :], parts, strict=True):
-        if any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part)):
+    for at, (most, part) in enumerate(zip(_CRON_MOST[-len(parts) :], parts, strict=True), -len(parts)):
+        is_more = any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part))
+        if is_more and not _asks_for_both_days(at, parts):
             detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"
-            raise ConfigError(detail, hint="a step counts within its field; an interval is written `every 90m`")
+            hint = "a step counts within its field; an interval is written `every 90m`"
+            if at in {_MONTH_DAY, _WEEKDAY}:
+                hint = "the first Monday of a month is written `0 9 * * 1#1`, the last Friday `0 9 * * 5L`"
+            raise ConfigError(detail, hint=hint)
     if next(found, None) is None:
         raise ConfigError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
     ordered = sorted(found.seconds)
     gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
     _checked(gap, text)
     return expression
+
+
+def _asks_for_both_days(at: int, parts: list[str]) -> bool:
+    """Say whether the step of a day field is there for its `*` alone: `*/100,1-7 * MON` is the first Monday.
+
+    Where one of the day fields begins with a star, Debian's cron wants both of them; else either is enough.
+    """
+    if at not in {_MONTH_DAY, _WEEKDAY} or not parts[at].startswith("*/"):
+        return False
+    other = parts[_WEEKDAY if at == _MONTH_DAY else _MONTH_DAY]
+    return "," in parts[at] or other != "*"
 
 
 # -- schedule_config -------------------------------------------------------------------------------------------------

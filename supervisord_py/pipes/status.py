@@ -156,7 +156,7 @@ class PipeViews(Executions):
         """
         row, most = self.states.get(definition.name), self.config.timeout_max_seconds
         if (wanted := definition.timeout_seconds or 0.0) > most:
-            yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
+            yield f"timeout: {span_text(wanted)} is cut to {span_text(most)} (pipes.timeout_max_seconds)"
         if isinstance(standing, Never) and standing.over:
             if row.occurrences or row.last_run_at is not None or not self.states.is_enabled(definition):
                 yield f"its schedule is over: {standing.why}"
@@ -218,7 +218,7 @@ class PipeViews(Executions):
             sentences.append(f"it is disabled; {cure}")
         if not config.enabled:
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
-        sentences.append(f"schedule: {describe(schedule)}")
+        sentences.append(f"schedule: {describe(schedule, self.zone_name(declared))}")
         if not isinstance(schedule, Manual):
             sentences.append(f"{'now' if is_on else 'once it is on'}: {standing.why}")
         if shown.waits_for is not None:

@@ -342,7 +342,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own
     agents.unlink()
     assert "claud" in (own_rig.room.get("stranger").config_error or "")
     with own_rig.settings(timeout_max_seconds=60.0):
-        told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
+        told = "timeout: 10 min is cut to 1 min (pipes.timeout_max_seconds)"
         assert own_rig.room.get("sound").warnings == (told,)
         with pytest.raises(errors.InvalidInputError, match="at most 60 s"):
             await own_rig.room.run("sound", seconds=90.0)
