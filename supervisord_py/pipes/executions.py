@@ -12,6 +12,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
@@ -223,6 +224,19 @@ class Executions(PipesContext):
                         run.broke(defect)
 
 
+def _cure_of(error: OSError) -> str:
+    """Return what to do about a file or folder that cannot be written."""
+    if error.errno in _FULL:
+        return "free some space"
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        # It is a part of the path that is in the way.
+        path = Path(str(error.filename))
+        while not path.exists():
+            path = path.parent
+        return f"a folder must be there: mv {path} {path}.old"
+    return "give it to the user of the daemon: chown, chmod u+rwx"
+
+
 class RunDriver:
     kind = "pipe"
 
@@ -245,7 +259,7 @@ class RunDriver:
         except OSError as error:
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
-            raise CannotRunError(kind, message, hint="free some space, or mend its owner and mode") from error
+            raise CannotRunError(kind, message, hint=_cure_of(error)) from error
         if room.config.preflight_seconds and found.values["url"] is not None:
             await check_provider(found.values, seconds=room.config.preflight_seconds)
         run.deadline = room.clocks.awake() + it.plan.timeout_seconds  # for who must adopt it before it is ready

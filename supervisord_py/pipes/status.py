@@ -7,6 +7,7 @@ until the cause is gone; a run of it is a row that failed at once, so that nothi
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, span_t
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
+OUTPUT = "output"  # in a pipe's folder, where its executions write
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 
 
@@ -181,6 +183,11 @@ class PipeViews(Executions):
         if not declared.body and declared.plan.agent != models.COMMAND:
             hint = "say below the closing --- what the agent is to do"
             checks.append(models.Check("prompt", "fail", "there is no text below the front matter", None, hint))
+        output = declared.folder / OUTPUT
+        if output.exists() and not (output.is_dir() and os.access(output, os.W_OK | os.X_OK)):
+            what = "it cannot be written" if output.is_dir() else "it is no folder"
+            hint = f"chmod u+rwx {output}" if output.is_dir() else f"mv {output} {output}.old"
+            checks.append(models.Check(OUTPUT, "fail", f"executions write into {output}, and {what}", None, hint))
         file = declared.folder / DOTENV
         if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             said = f"{file} holds secrets, and others may read it"

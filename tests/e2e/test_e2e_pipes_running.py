@@ -161,3 +161,15 @@ def test_values_of_keys_are_struck_out_by_name_and_those_of_other_variables_stay
     assert done.stdout == "100000 rows copied to production with [redacted: OPENAI_API_KEY] of [redacted: apiKey]\n"
     assert (done.stderr, done.error_message) == ("card [redacted]\n", "exit code 3: card [redacted]")
     assert home.pxctl("pipe", "output", str(done.id)).stdout == done.stdout
+
+
+def test_where_the_output_folder_is_a_file_both_validate_and_run_say_so(home: PipeHouse) -> None:
+    folder = home.shell("blocked", "echo fine")
+    (folder / "output").write_text("mine")
+    until(lambda: "blocked" in home.names(), "it is known")
+    for verb in ("validate", "run"):
+        told = home.pxctl("pipe", verb, "blocked")
+        assert (told.returncode, f"mv {folder}/output {folder}/output.old" in told.stdout + told.stderr) == (1, True)
+    (folder / "output").unlink()
+    assert home.pxctl("pipe", "validate", "blocked").returncode == 0
+    assert home.execute("blocked").status == "completed"

@@ -69,6 +69,10 @@ def test_arguments_are_arguments_whatever_they_hold(text: str) -> None:
     assert shell_syntax(text) is None
 
 
+def test_the_command_of_another_agent_has_no_effect_and_is_no_mistake() -> None:
+    assert usable("agent: claude\ncommand: a && b").warnings == ("command has no effect with agent: claude",)
+
+
 def test_a_line_goes_on_behind_a_backslash() -> None:
     assert usable("command: |\n  rsync -a \\\n    src dst\n").plan.command == ("rsync", "-a", "src", "dst")
 
