@@ -264,6 +264,11 @@ def _idle_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mappi
     if "command" in fields and fields["agent"] != models.COMMAND:
         yield Remark("command", f"command has no effect with agent: {fields['agent']}", None, lines.get("command"))
     idle: dict[str, str] = {}
+    retries = fields.get("retries", {})
+    if fields["agent"] == models.COMMAND and retries.get("max_retries") and not retries.get("on_timeout"):
+        said = "retries has no effect with agent: command: a command that has failed is not run again"
+        hint = "write retries: {max: 3, on_timeout: yes} for a timeout, or repeat it in the command"
+        yield Remark("retries", said, hint, lines.get("retries"))
     if fields["agent"] == models.COMMAND:
         idle = dict.fromkeys(("model", "provider", "effort"), "with agent: command")
     elif fields.get("presets"):

@@ -317,3 +317,10 @@ def test_an_example_is_a_pipe_without_a_warning_and_the_manual_page_has_every_ke
                      "2026-12-01 10:00"):  # fmt: skip
         assert schedule in text
         usable(f"schedule: '{schedule}'")
+
+
+def test_retries_of_a_command_have_an_effect_only_after_a_timeout() -> None:
+    for retries, count in (("3", 1), ("{max: 3}", 1), ("0", 0), ("{max: 3, on_timeout: yes}", 0)):
+        found = usable(f"command: ./a.sh\nretries: {retries}")
+        assert len([each for each in found.remarks if each.key == "retries"]) == count
+    assert usable("agent: pi\nretries: 3").remarks == ()

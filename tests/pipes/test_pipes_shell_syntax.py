@@ -70,7 +70,8 @@ def test_arguments_are_arguments_whatever_they_hold(text: str) -> None:
 
 
 def test_the_command_of_another_agent_has_no_effect_and_is_no_mistake() -> None:
-    assert usable("agent: claude\ncommand: a && b").warnings == ("command has no effect with agent: claude",)
+    (remark,) = usable("agent: claude\ncommand: a && b").remarks
+    assert remark.message == "command has no effect with agent: claude"
 
 
 def test_a_line_goes_on_behind_a_backslash() -> None:
