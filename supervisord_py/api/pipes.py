@@ -140,11 +140,13 @@ async def publish_event(call: ApiCall, body: s.Happening) -> Document:
 
 def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
+    # A row of an earlier version has no source.
+    cost = execution.cost if execution.cost_source is not None or execution.cost else None
     return {
         **streams.pick(execution, *_SHOWN),
         "tokens": execution.total_tokens or None,
-        "cost": execution.cost if execution.total_tokens or execution.cost else None,
-        "usage": streams.pick(execution, *Usage.__struct_fields__),
+        "cost": cost,
+        "usage": {**streams.pick(execution, *Usage.__struct_fields__), "cost": cost},
         "truncated": execution.lost_bytes > 0,
     }
 

@@ -86,6 +86,13 @@ class ErrorType(StrEnum):
     RESOURCE_LIMIT = "resource_limit"
 
 
+class CostSource(StrEnum):
+    """Who says what an execution cost."""
+
+    AGENT = "agent"
+    PRESET = "preset"  # tokens times the preset's prices
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What a model was paid for. Tokens are counts, cost is in US dollars; all zero where nobody said."""
 
@@ -116,6 +123,8 @@ class Preset(msgspec.Struct, frozen=True):
     effort: str | None = None
     input_cost: _Cost | None = None  # US dollars for a million tokens, for agents that cannot know them
     output_cost: _Cost | None = None
+    cache_read_cost: _Cost | None = None  # the same of tokens in a cache; None for the price of the input
+    cache_write_cost: _Cost | None = None
     context_window: _Count | None = None
     max_tokens: _Count | None = None
 
@@ -184,6 +193,8 @@ class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group"
     stderr_bytes: int = 0
     lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
     invalid_utf8: bool = False  # the text has U+FFFD for what is no UTF-8; the files have the bytes
+    cost_source: CostSource | None = None  # None where the cost is not known: it is 0 then
+    warnings: tuple[str, ...] = ()  # what went wrong without being a failure, as sentences
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None

@@ -146,6 +146,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DELETE FROM events WHERE id IN (SELECT id FROM failed_run_events)",
         "DELETE FROM events WHERE id IN (SELECT id FROM failure_events)",
     ),
+    # A cost of 0 without a source is not known.
+    (
+        "ALTER TABLE pipe_executions ADD COLUMN cost_source TEXT",
+        "ALTER TABLE pipe_executions ADD COLUMN warnings TEXT",
+    ),
 )
 VERSION = len(MIGRATIONS)
 EVENT_TABLES = ("run_events", "events", "failure_events", "failed_run_events")

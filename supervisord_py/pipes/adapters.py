@@ -167,6 +167,14 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settle_seconds: Seconds | None = None
 
 
+class PermissionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the agent would ask a person for, and is denied here, unless one of `options` stands in its argv."""
+
+    denied: Text  # as the rest of "NAME may not …"
+    options: tuple[str, ...]
+    cure: Text
+
+
 class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One adapter. Its keys are described in agents.toml(5)."""
 
@@ -190,6 +198,8 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: VersionRule = VersionRule()
     success: SuccessRule = SuccessRule()
     errors: tuple[ErrorPattern, ...] = ()
+    tells_cost: bool = True  # where its format has a place for it
+    asks: PermissionRule | None = None
     stop: StopRule = StopRule()
     auth_check: Any = None  # of earlier versions, without effect
 
@@ -207,6 +217,15 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if row.agent is None or (version is not None and in_range(version, row.agent)):
                 return row.text
         return self.key_reference[-1].text if self.key_reference else None
+
+
+def is_allowed(spec: AgentSpec, rule: PermissionRule) -> bool:
+    """Say whether the agent's argv has an option that allows what it would ask for."""
+    for piece in (*spec.argv, *spec.extra_argv):
+        words = (piece,) if isinstance(piece, str) else piece
+        if any(word.partition("=")[0] in rule.options for word in words):
+            return True
+    return False
 
 
 def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[str, ...]:

@@ -181,6 +181,7 @@ class Executions(PipesContext):
         it = run.execution
         facts: dict[str, Any] = {name: getattr(it, name) for name in ("error_message", "exit_code", "duration_ms")}
         error = it.error_type and it.error_type.value
+        facts["warnings"] = list(it.warnings)
         self.supervisor.say(f"execution_{it.status.value}", run, REASONS.get(run.cause), error_type=error, **facts)
         self.states.ended(it)
         try:

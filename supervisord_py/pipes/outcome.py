@@ -202,7 +202,7 @@ def hint_seconds(text: str) -> float | None:
 # -- how it ended ------------------------------------------------------------------------------------------------------
 
 _NORMAL = frozenset((None, "stop", "end_turn", "stop_sequence", "success"))
-_REFUSED = frozenset(("refusal", "content_filter", "safety"))
+_REFUSED = frozenset(("refusal", "content_filter", "content-filter", "safety"))
 _CUT_OFF = "the answer was cut off at the token limit"
 _IN_A_TOOL = "the run ended in the middle of a tool call"
 _UNFINISHED = {"length": _CUT_OFF, "max_tokens": _CUT_OFF, "toolUse": _IN_A_TOOL, "tool_use": _IN_A_TOOL}
@@ -217,7 +217,8 @@ def judge(
     if summary.stop_reason in _REFUSED:
         return _failed(ErrorType.SAFETY_REFUSAL, summary.error_message or "the model refused to answer")
     if (message := summary.error_message) is not None:
-        return _failed(classify(message, errors) or ErrorType.UNKNOWN, message, hint_seconds(message))
+        error_type = summary.error_type or classify(message, errors) or ErrorType.UNKNOWN
+        return _failed(error_type, message, hint_seconds(message))
     if ended.cause is not Cause.SETTLED and not (ended.signal is not None and summary.settled):
         if ended.signal is not None:
             name = next((each.name for each in signals.Signals if each == ended.signal), f"signal {ended.signal}")

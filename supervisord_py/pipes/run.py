@@ -27,11 +27,22 @@ from msgspec import structs
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, KeeperLostError, PxError
 from supervisord_py.ledger import pipes as ledger_pipes
-from supervisord_py.ledger.pipes import EXECUTIONS, OPEN, PIPE_STATES, ErrorType, Execution, Outcome, Status
+from supervisord_py.ledger.pipes import (
+    EXECUTIONS,
+    OPEN,
+    PIPE_STATES,
+    CostSource,
+    ErrorType,
+    Execution,
+    Outcome,
+    Status,
+    Usage,
+)
 from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import PipesContext, whole_ms
+from supervisord_py.pipes.cost import cost_of
 from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
@@ -269,15 +280,22 @@ class Run(Instance):
             self.trouble, self.is_short = str(error), True
 
     def _take_in(self, summary: Summary) -> None:
-        if summary.usage != self.execution.usage:
-            self.become(**structs.asdict(summary.usage))
-            if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
+        used, source = self._paid(summary)
+        if used != self.execution.usage:
+            self.become(**structs.asdict(used), cost_source=source)
+            if sentence := ceiling_exceeded(used, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
         if not summary.settled:
             self.settles_at = math.inf
         elif self.settles_at == math.inf:
             self.room.supervisor.say("execution_settled", self)
             self.settles_at = self.room.clocks.awake() + self.terms.settle_seconds
+
+    def _paid(self, summary: Summary) -> tuple[Usage, CostSource | None]:
+        """Return what was used so far with its cost, and who says what it cost."""
+        told = summary.usage
+        cost, source = cost_of(told, self.execution.preset, cached_in_input=summary.cached_in_input)
+        return structs.replace(told, cost=cost), source
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or it says nothing."""
@@ -332,7 +350,10 @@ class Run(Instance):
         message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
         if copier is not None:
             is_garbled = any("\ufffd" in facts[stream.value] for stream in BOTH)
-            facts |= {**structs.asdict(copier.summary.usage), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
+            used, source = self._paid(copier.summary)
+            facts |= {**structs.asdict(used), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
+            facts["cost_source"] = source
+            facts["warnings"] = tuple(map(copier.redact, copier.summary.warnings))
             message = None if message is None else copier.redact(message)
         # Where it says that it succeeded, its writes may have failed unnoticed: they did if there is no output at all,
         # and they may have if the disk is full to the end.

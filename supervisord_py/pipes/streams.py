@@ -10,16 +10,19 @@ from __future__ import annotations
 import codecs
 import json
 import operator
+import re
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from supervisord_py.ledger.pipes import Usage
+from supervisord_py.ledger.pipes import ErrorType, Usage
 
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024
+_MOST_NOTICES = 10
+_NOTICE_CHARS = 300
 _PRESENT = "present"  # the turn of a format whose turns have no names
 
 
@@ -28,10 +31,21 @@ class Summary(msgspec.Struct):
     has_text: bool = False  # something other than white space was said
     stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
     error_message: str | None = None  # the error that the stream ended with; None where it did not
+    error_type: ErrorType | None = None  # what that error is, where the format says so
     settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
     records: int = 0  # that were understood; 0 for text agents
     garbage_lines: int = 0  # that should have been records
     usage: Usage = Usage()
+    cached_in_input: bool = False  # the tokens that were read from a cache are among those of the input
+    denied: dict[str, int] = {}  # how often the agent was not allowed to use a tool, by the tool's name
+    notices: list[str] = []  # what it complained of and which is no failure
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What went wrong without being a failure, as sentences."""
+        times = [name if count == 1 else f"{name} ({count} times)" for name, count in self.denied.items()]
+        denied = [f"was not allowed to use {', '.join(times)}"] if times else []
+        return (*denied, *dict.fromkeys(self.notices))
 
 
 class TextStream:
@@ -122,14 +136,27 @@ class JsonLines(TextStream):
             self._ends_line = True
             self._text.append("\n")
 
-    def fail(self, message: str, status: float = 0) -> None:
+    def fail(self, message: str, status: float = 0, error_type: ErrorType | None = None) -> None:
         """Note the error that the stream ends with, if nothing better follows, with its HTTP status in front."""
         number = int(status)
-        named = f"{number}: {message}" if number and str(number) not in message else message
-        self.summary.error_message, self.summary.stop_reason = named, "error"
+        self.summary.error_message = f"{number}: {message}" if number and str(number) not in message else message
+        self.summary.error_type = error_type
+        self.summary.stop_reason = "error"
 
     def done(self, stop_reason: str | None = "stop") -> None:
-        self.summary.error_message, self.summary.stop_reason = None, stop_reason
+        self.summary.error_message = None
+        self.summary.error_type = None
+        self.summary.stop_reason = stop_reason
+
+    def deny(self, tool: str) -> None:
+        """Note that the agent was not allowed to use a tool."""
+        name = tool or "a tool"
+        self.summary.denied[name] = self.summary.denied.get(name, 0) + 1
+
+    def note(self, text: str) -> None:
+        """Note a complaint that is no failure."""
+        if text and len(self.summary.notices) < _MOST_NOTICES:
+            self.summary.notices.append(text[:_NOTICE_CHARS])
 
     def spend(self, used: Usage) -> None:
         both = map(operator.add, structs.astuple(self.summary.usage), structs.astuple(used))
@@ -219,6 +246,10 @@ class PiStream(JsonLines):
                 names, cost = ("input", "output", "cacheRead", "cacheWrite"), amount(used, "cost", "total")
                 self.spend(tokens(used, *names, total="totalTokens", cost=cost))
                 self.answer(block_text(member(message, "content")))
+            case "message_end" if words(message, "role") == "toolResult" and member(message, "isError") is True:
+                # A tool that it may not use is not there.
+                if re.fullmatch(r"Tool \S+ not found", block_text(member(message, "content")).strip()):
+                    self.deny(words(message, "toolName"))
             case "agent_end" if member(record, "willRetry") is not True:
                 summary.settled = True
             case "agent_settled":
@@ -253,20 +284,32 @@ class ClaudeStream(JsonLines):
     def _result(self, record: dict[str, Any]) -> None:
         summary = self.summary
         text, stop = words(record, "result"), words(record, "stop_reason")
-        if member(record, "is_error") is True or text.startswith("[API Error: "):
-            message = text or words(record, "error", "message") or words(record, "subtype") or "error"
-            self.fail(message, amount(record, "api_error_status"))
+        subtype, ending = words(record, "subtype"), words(record, "terminal_reason")
+        # `error_max_turns` and its like are told with `is_error` false: it stopped itself.
+        stopped_itself = subtype.startswith("error")
+        if member(record, "is_error") is True or stopped_itself or text.startswith("[API Error: "):
+            message = text or words(record, "error", "message") or f"it stopped itself: {subtype or 'error'}"
+            error_type = ErrorType.BUDGET_EXCEEDED if subtype.startswith("error_max") else None
+            self.fail(message, amount(record, "api_error_status"), error_type)
             if stop == "refusal":
                 summary.stop_reason = stop
         else:
             self.done(stop or "stop")
+            if ending not in {"", "completed"}:
+                self.note(f"it ended with {ending!r}")
             if not summary.has_text or not summary.final_text:
                 self.answer(text)
+        denials = member(record, "permission_denials")
+        summary.denied = {}  # a later result has those of the earlier ones, too
+        for denial in denials if isinstance(denials, list) else []:
+            self.deny(words(denial, "tool_name"))
         summary.settled = True
         turns = int(amount(record, "num_turns")) or summary.usage.turns  # old ones leave them out
         summary.usage = structs.replace(self._tokens(record), cost=amount(record, "total_cost_usd"), turns=turns)
 
     def _tokens(self, holder: Any) -> Usage:
+        # qwen tells a total, and counts the cached tokens among those of the input.
+        self.summary.cached_in_input = amount(holder, "usage", "total_tokens") > 0
         names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
         return tokens(member(holder, "usage"), *names, total="total_tokens", counts_cached=True)
 
@@ -290,7 +333,9 @@ class CodexStream(JsonLines):
                 self.answer(words(record, "item", "text"))
             case "item.completed" if item in {"command_execution", "file_change", "mcp_tool_call", "web_search"}:
                 self._turn = None
+                self._denied(item, member(record, "item"))
             case "turn.completed":
+                summary.cached_in_input = True
                 names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
                 self.spend(tokens(member(record, "usage"), *names))
                 self.done()
@@ -301,13 +346,29 @@ class CodexStream(JsonLines):
             case "error":  # one on the way is an error only if nothing better follows
                 summary.error_message = words(record, "message") or None
 
+    def _denied(self, kind: str, item: Any) -> None:
+        if words(item, "status") == "declined":
+            self.deny(kind)
+        elif words(item, "status") == "failed" and "Read-only file system" in words(item, "aggregated_output"):
+            self.note("its sandbox refused a command: Read-only file system")
+
 
 class GeminiStream(JsonLines):
     """`gemini -o stream-json`. Errors may come on stderr after a stack trace.
 
     An answer is told in pieces, and nothing says where it ends but the call of a tool or the result. A record `error`
-    may come before a result that has none of its own.
+    may come before a result that has none of its own. It may also come before a result that says `success`, where
+    gemini ended a loop, or itself had enough turns: without an answer after it, that is how the run ended.
     """
+
+    _OWN_STOP = re.compile(r"\b(loop|stopp|maximum|exceed|limit|blocked|abort|cancel)", re.IGNORECASE)
+    _TURNS = re.compile(r"\bturns\b", re.IGNORECASE)
+    _LOOP = re.compile(r"\bloop\b", re.IGNORECASE)
+    _DENIALS = frozenset(("tool_not_registered", "policy_violation", "tool_denied", "permission_denied"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tools: dict[str, str] = {}  # names of the tools that are in use, by the id of the call
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
         summary, is_answer = self.summary, kind == "message" and words(record, "role") == "assistant"
@@ -318,17 +379,25 @@ class GeminiStream(JsonLines):
         match kind:
             case "message" if is_answer:
                 said = words(record, "content")
+                if summary.error_message is not None and said.strip():
+                    self.done(None)  # something better follows
                 summary.final_text = (summary.final_text + said)[-FINAL_TEXT_CHARS:]
                 self.say(said)
             case "tool_use":
                 self.answer("")
+                self._tools[words(record, "tool_id")] = words(record, "tool_name")
             case "tool_result":
                 self._turn = None
+                tool = self._tools.pop(words(record, "tool_id"), "")
+                if words(record, "error", "type") in self._DENIALS:
+                    self.deny(tool)
             case "error":
-                self._failed(record.get("error", record))
+                self._complained(record)
             case "result":
+                summary.cached_in_input = True
                 if words(record, "status") == "success":
-                    self.done()
+                    if summary.error_message is None:
+                        self.done()
                 elif summary.error_message is None or member(record, "error") is not None:
                     self._failed(member(record, "error"))
                 summary.settled = True
@@ -336,6 +405,18 @@ class GeminiStream(JsonLines):
                 used = tokens(member(record, "stats"), *names, total="total_tokens")  # thoughts are in the total alone
                 summary.usage = structs.replace(used, turns=summary.usage.turns)
                 self.answer("")
+
+    def _complained(self, record: dict[str, Any]) -> None:
+        error = record.get("error", record)
+        message = words(error, "message")
+        if words(record, "severity") == "warning" and not self._OWN_STOP.search(message):
+            self.note(message)
+        elif self._TURNS.search(message):
+            self.fail(message, error_type=ErrorType.BUDGET_EXCEEDED)
+        elif self._LOOP.search(message):
+            self.fail(message, error_type=ErrorType.MISSING_OUTPUT)
+        else:
+            self._failed(error)
 
     def _failed(self, error: Any) -> None:
         self.fail(words(error, "message") or "error", amount(error, "code"))
@@ -353,6 +434,8 @@ class OpencodeStream(JsonLines):
         match kind:
             case "text":
                 self.answer(words(part, "text"))
+            case "tool_use" if "rejected permission" in words(part, "state", "error"):
+                self.deny(words(part, "tool"))
             case "step_start":
                 self.turn()
             case "step_finish":

@@ -190,6 +190,20 @@ def test_tokens_are_told_apart(program: str) -> None:
     assert usage.output_tokens == (80 if program == "gemini" else 100)
 
 
+DENIED = {
+    "claude": ("was not allowed to use Bash",),
+    "codex": ("its sandbox refused a command: Read-only file system",),
+    "gemini": ("was not allowed to use run_shell_command",),
+    "qwen": ("was not allowed to use run_shell_command",),
+}
+
+
+@pytest.mark.parametrize("program", DENIED)
+def test_what_an_agent_was_not_allowed_is_a_warning(program: str) -> None:
+    assert read(ALL[f"{program}/denied"])[1].warnings == DENIED[program]
+    assert read(ALL[f"{program}/ok"])[1].warnings == ()
+
+
 @pytest.mark.parametrize("program", [program for program in EXPECTED if program.startswith("pi")])
 def test_no_update_and_no_copy_of_a_stream_of_pi_is_kept(program: str) -> None:
     """Before 0.84 each update carries the whole message, and `agent_end` the whole conversation always did."""
@@ -263,6 +277,91 @@ def test_the_last_answer_of_pi_counts() -> None:
     assert parsed("pi-jsonl", lines(failed, message("fine")))[2].error_message is None
     silent = parsed("pi-jsonl", lines(message("first words", "toolUse"), message("", "stop")))[2]
     assert (silent.final_text, silent.has_text, silent.stop_reason) == ("", True, "stop")
+
+
+GEMINI_LOOKS = (
+    {"type": "message", "role": "assistant", "content": "I will look."},
+    {"type": "tool_use", "tool_name": "bash", "tool_id": "1"},
+    {"type": "tool_result", "tool_id": "1", "status": "error"},
+)
+GEMINI_DONE = {"type": "result", "status": "success", "stats": {}}
+OWN_STOPS: dict[str, tuple[str, tuple[dict[str, Any], ...], ErrorType | None]] = {
+    "gemini in a loop": (
+        "gemini-json",
+        (
+            *GEMINI_LOOKS,
+            {"type": "error", "severity": "warning", "message": "Loop detected, stopping execution"},
+            GEMINI_DONE,
+        ),
+        E.MISSING_OUTPUT,
+    ),
+    "gemini had enough turns": (
+        "gemini-json",
+        (
+            *GEMINI_LOOKS,
+            {"type": "error", "severity": "error", "message": "Maximum session turns exceeded"},
+            GEMINI_DONE,
+        ),
+        E.BUDGET_EXCEEDED,
+    ),
+    "gemini went on after all": (
+        "gemini-json",
+        (
+            {"type": "error", "severity": "warning", "message": "Loop detected, stopping execution"},
+            {"type": "message", "role": "assistant", "content": "Here it is."},
+            GEMINI_DONE,
+        ),
+        None,
+    ),
+    "gemini warned of something": (
+        "gemini-json",
+        (
+            {"type": "message", "role": "assistant", "content": "Here it is."},
+            {"type": "error", "severity": "warning", "message": "A hook was slow"},
+            GEMINI_DONE,
+        ),
+        None,
+    ),
+    "claude had enough turns": (
+        "claude-json",
+        (
+            {"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "I look."}]}},
+            {"type": "result", "subtype": "error_max_turns", "is_error": False, "num_turns": 3},
+        ),
+        E.BUDGET_EXCEEDED,
+    ),
+    "opencode was filtered": (
+        "opencode-jsonl",
+        (
+            {"type": "text", "part": {"text": "I"}},
+            {"type": "step_finish", "part": {"reason": "content-filter"}},
+        ),
+        E.SAFETY_REFUSAL,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_STOPS)
+def test_an_agent_that_stopped_itself_has_not_succeeded(name: str) -> None:
+    parser, records, error_type = OWN_STOPS[name]
+    summary = parsed(parser, lines(*records))[2]
+    rule = AgentSpec().success
+    assert judge(ExitInfo(Cause.NOBODY, 0), summary, rule, allow_empty=False).error_type is error_type
+    assert summary.warnings == (("A hook was slow",) if "warned" in name else ())
+
+
+def test_tools_that_are_denied_again_and_again_are_counted() -> None:
+    denial = {"tool_name": "Write"}
+    result = {"type": "result", "subtype": "success", "result": "x", "permission_denials": [denial, denial, {}, "odd"]}
+    summary = parsed("claude-json", lines(result, result))[2]
+    assert summary.warnings == ("was not allowed to use Write (2 times), a tool (2 times)",)
+    declined = {"type": "item.completed", "item": {"type": "file_change", "status": "declined"}}
+    assert parsed("codex-jsonl", lines(declined))[2].warnings == ("was not allowed to use file_change",)
+    rejected = {"tool": "bash", "state": {"error": "The user rejected permission to use this tool call."}}
+    tool = {"type": "tool_use", "part": rejected}
+    assert parsed("opencode-jsonl", lines(tool))[2].warnings == ("was not allowed to use bash",)
+    missing = {"role": "toolResult", "isError": True, "toolName": "bash", "content": "Tool bash not found"}
+    assert parsed("pi-jsonl", lines({"type": "message_end", "message": missing}))[2].denied == {"bash": 1}
 
 
 ERRORS: list[tuple[str, dict[str, Any], str | None]] = [

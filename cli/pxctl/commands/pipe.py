@@ -205,6 +205,16 @@ def next_of_pipe(invocation: Invocation, name: str) -> None:
 # -- executions -------------------------------------------------------------------------------------------------------
 
 _execution = click.argument("execution", metavar="ID|PIPE", shell_complete=app.execution_names)
+
+
+def _error(execution: Document) -> Cell:
+    """Say why an execution failed, or what went wrong in one that did not."""
+    message = execution.get("error_message") or execution.get("error_type")
+    if message:
+        return str(message), None
+    return "; ".join(execution.get("warnings") or []), "yellow"
+
+
 _RUN_COLUMNS = [
     Column("ID", "id"),
     Column("PIPE", "pipe_name", minimum=10),
@@ -216,7 +226,7 @@ _RUN_COLUMNS = [
     Column("COST", executions.cost_of, 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", "retry_of", 10, right=True),
-    Column("ERROR", lambda one: one.get("error_message") or one.get("error_type"), 3, minimum=14),
+    Column("ERROR", _error, 3, minimum=14),
 ]
 
 
@@ -242,6 +252,8 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
         invocation.notice(f"pxctl: {executions.sentence(execution)}; {follows}")
         execution = successor
     code = executions.exit_code_of(execution) if executions.is_final(execution) else Exit.OK
+    if not invocation.json:
+        invocation.print_warnings(execution)
     if invocation.json:
         invocation.print_json(execution)
         return code
