@@ -102,7 +102,7 @@ FRONTS: dict[str, Foreign] = {
         {
             "if": "no condition",
             "needs": "pipe_completed:NAME",
-            "runs-on": "agents.toml",
+            "runs-on": "on this machine",
         },
     ),
     "gh-aw-report": Foreign(
@@ -517,6 +517,27 @@ FRONTS: dict[str, Foreign] = {
             "Schedule": "write schedule: every 1h",
             "timeZone": "write timezone: Europe/Berlin",
             "TIMEOUT": "write timeout: 10m",
+        },
+    ),
+    # -- keys of ours that have no effect where they stand ------------------------------------------------------------
+    "idle-effort": Foreign(
+        "agent: gemini\neffort: high\nrun_on_enable: true\nschedule: daily at 9:00",
+        {
+            "effort": "gemini is not told it",
+            "run_on_enable": "the schedule is no interval",
+        },
+    ),
+    "model-as-title": Foreign(
+        "agent: claude\nmodel: Claude Sonnet 4.5",
+        {
+            "model": "reads like a title",
+        },
+    ),
+    "agent-shell": Foreign(
+        "agent: shell\nprompt: ./run.sh",
+        {
+            "agent": "write agent: command",
+            "prompt": "below the closing",
         },
     ),
     "never-seen": Foreign(

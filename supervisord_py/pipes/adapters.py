@@ -219,6 +219,14 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.key_reference[-1].text if self.key_reference else None
 
 
+def takes(spec: AgentSpec, placeholder: str) -> bool:
+    """Say whether the agent is told a value at all: in its argv, its environment or its files."""
+    environment = {name: variable.value for name, variable in spec.variables().items()}
+    files = [(path, file.json, file.text) for path, file in spec.files.items()]
+    arguments = (spec.argv, spec.fresh_argv, spec.session_argv, spec.extra_argv, spec.prompt_argv)
+    return placeholder in placeholders_of([arguments, environment, files])
+
+
 def is_allowed(spec: AgentSpec, rule: PermissionRule) -> bool:
     """Say whether the agent's argv has an option that allows what it would ask for."""
     for piece in (*spec.argv, *spec.extra_argv):
@@ -253,6 +261,7 @@ def needs(spec: AgentSpec, name: str) -> CannotRunError:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _SEE = "see agents.toml(5)"
+_SHELLS = frozenset(("shell", "bash", "sh", "script", "exec", "none", "python", "node"))  # other programs' words
 
 
 def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
@@ -310,6 +319,8 @@ class Adapters(UserTables, frozen=True):
             also = f"; and {finding(self.file_problem)}" if self.file_problem else ""
             why = f"there is no agent {name!r}{did_you_mean(name, self.agents)}{also}"
             hint = f"known are {', '.join(sorted(self.agents))}; {_SEE}"
+            if name.lower() in _SHELLS:
+                hint = "write agent: command, and command: ./program --flag"
         raise CannotRunError(ErrorType.CONFIG_ERROR, why, hint=hint, agent=name)
 
 

@@ -24,7 +24,16 @@ from supervisord_py.pipes import foreign_keys, models, shell_syntax
 from supervisord_py.pipes.foreign_keys import ForeignKey, Reading, Weight
 from supervisord_py.pipes.front_matter import FrontMatter, inline, parse
 from supervisord_py.pipes.models import Remark
-from supervisord_py.pipes.schedule import Calendar, Schedule, calendar, checked_zone, parse_schedule, shown, span_of
+from supervisord_py.pipes.schedule import (
+    Calendar,
+    Every,
+    Schedule,
+    calendar,
+    checked_zone,
+    parse_schedule,
+    shown,
+    span_of,
+)
 
 DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
@@ -245,7 +254,7 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     if agent == models.COMMAND and isinstance(value["command"], str):
         remarks.extend(_without_a_shell(header, value["command"]))
     events = tuple(dict.fromkeys(_events(header, lines, remarks)))
-    remarks += _idle_keys(value, fields, lines)
+    remarks += _idle_keys(value, fields, schedule, lines)
     remarks += _foreign_keys(value, fields, lines)
     name = fields.pop("name", None)
     fields.setdefault("title", name if name != own_name else None)
@@ -259,10 +268,18 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
 # -- what has no effect ------------------------------------------------------------------------------------------------
 
 
-def _idle_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[Remark]:
+def _idle_keys(
+    value: Mapping[str, Any], fields: Mapping[str, Any], schedule: Schedule, lines: Mapping[str, int]
+) -> Iterator[Remark]:
     """Yield the keys of ours that have no effect beside another one."""
     if "command" in fields and fields["agent"] != models.COMMAND:
         yield Remark("command", f"command has no effect with agent: {fields['agent']}", None, lines.get("command"))
+    if fields.get("run_on_enable") and not isinstance(schedule, Every):
+        said = "run_on_enable has no effect: the schedule is no interval"
+        yield Remark("run_on_enable", said, None, lines.get("run_on_enable"), is_minor=True)
+    if re.fullmatch(r"[A-Z][A-Za-z]* [A-Za-z0-9. ]+", fields.get("model") or ""):
+        said = f"model: {fields['model']} reads like a title; it is passed on as it stands"
+        yield Remark("model", said, "write it as the provider calls it: model: claude-sonnet-4-5", lines.get("model"))
     idle: dict[str, str] = {}
     retries = fields.get("retries", {})
     if fields["agent"] == models.COMMAND and retries.get("max_retries") and not retries.get("on_timeout"):
@@ -341,15 +358,17 @@ def _instead(row: ForeignKey, key: str, meant: Any, value: Mapping[str, Any]) ->
         if not _reads_well(keys):
             continue
         if is_map:
-            return f"add {inner}: {inline(_as_numbers(keys[own][inner]))} to {own}"
-        return "write " + ", and ".join(f"{name}: {inline(_as_numbers(what))}" for name, what in keys.items())
+            return f"add {inner}: {inline(_unquoted(keys[own][inner]))} to {own}"
+        return "write " + ", and ".join(f"{name}: {inline(_unquoted(what))}" for name, what in keys.items())
     return row.hint
 
 
-def _as_numbers(value: Any) -> Any:
-    """Return a value whose texts that are numbers need no quotes: our reader takes both."""
+def _unquoted(value: Any) -> Any:
+    """Return a value in which numbers, true and false are written without quotes: our reader takes both."""
     if isinstance(value, dict):
-        return {name: _as_numbers(each) for name, each in value.items()}
+        return {name: _unquoted(each) for name, each in value.items()}
+    if value in ("true", "false"):
+        return value == "true"
     if isinstance(value, str) and re.fullmatch(r"(0|[1-9][0-9]*)(\.[0-9]+)?", value):
         return float(value) if "." in value else int(value)
     return value

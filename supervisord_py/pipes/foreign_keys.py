@@ -91,13 +91,13 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.EVERY_SECONDS,
     ),
     ForeignKey(
-        "interval_minutes interval_mins every_minutes period_minutes poll_interval_minutes minutes",
+        "interval_minutes interval_mins every_minutes period_minutes poll_interval_minutes",
         "write schedule: every 30m",
         "schedule",
         Reading.EVERY_MINUTES,
     ),
     ForeignKey(
-        "interval_hours every_hours hours",
+        "interval_hours every_hours",
         "write schedule: every 2h",
         "schedule",
         Reading.EVERY_HOURS,
@@ -250,7 +250,7 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.TEXT,
     ),
     ForeignKey(
-        "monthly_cost monthly_budget weekly_budget max_monthly_cost",
+        "monthly_cost weekly_budget max_monthly_cost",
         "write budget: {daily_cost: 2.50}",
     ),
     ForeignKey(
@@ -279,7 +279,8 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     # What starts it.
     ForeignKey(
-        "events event triggers on_event trigger_on listen listens_to subscribe subscriptions",
+        "events event triggers trigger_events trigger_event on_event trigger_on listen listens_to"
+        " subscribe subscriptions",
         "write trigger: [pipe_completed:NAME]",
         "trigger",
         Reading.WHOLE,
@@ -310,15 +311,14 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     # Who runs it.
     ForeignKey(
-        "engine runner executor harness cli agent_type agent_name assistant runtime backend"
-        " client provider_cli runs_on image container",
+        "engine runner harness cli agent_type agent_name assistant runtime backend client provider_cli",
         "write agent: claude, or another one of agents.toml(5)",
         "agent",
         Reading.AGENT,
     ),
     ForeignKey(
         "run script scripts cmd exec execute exec_start entrypoint shell bash bash_command args"
-        " argv steps jobs program executable main no_agent python node uses",
+        " argv jobs program executable main no_agent python node uses",
         "write agent: command, and command: ./program --flag (no shell: sh -c 'a | b')",
     ),
     ForeignKey(
@@ -363,9 +363,7 @@ TABLE: tuple[ForeignKey, ...] = (
         _IN_PRESETS,
     ),
     ForeignKey(
-        "resume continue session session_id session_mode session_target conversation"
-        " conversation_id keep_session persist_session new_session thread fork history_length"
-        " memory",
+        "session session_id session_mode session_target conversation conversation_id thread fork history_length",
         "write history: true to go on with the last session",
     ),
     # With what it runs.
@@ -439,8 +437,8 @@ TABLE: tuple[ForeignKey, ...] = (
     ForeignKey(
         "output outputs output_dir output_directory output_path output_file output_format"
         " output_schema save_to save_output result result_file report report_path destination"
-        " format log logs log_file log_path log_level log_dir stdout stderr standard_output"
-        " standard_error max_log_size upload",
+        " format log logs log_file log_path log_dir stdout stderr standard_output standard_error"
+        " max_log_size upload",
         _OUTPUT,
     ),
     ForeignKey(
@@ -448,6 +446,70 @@ TABLE: tuple[ForeignKey, ...] = (
         " successful_jobs_history_limit failed_jobs_history_limit cleanup delete_after_run ttl"
         " ttl_seconds_after_finished",
         "pipes.keep_days of pxd.toml(5) says how long executions are kept",
+    ),
+    ForeignKey(
+        "hours minutes seconds",
+        "write schedule: every 2h, or daily at 9:00",
+    ),
+    ForeignKey(
+        "steps",
+        "write limits: {turns: 50}; or agent: command, and command: ./program --flag",
+        "limits.turns",
+        Reading.TEXT,
+    ),
+    ForeignKey(
+        "memory",
+        "write limits: {memory: 512MB}; or history: true to go on with the last session",
+        "limits.memory",
+        Reading.TEXT,
+    ),
+    ForeignKey(
+        "resources resource_limits",
+        "write limits: {memory: 512MB, cpu_percent: 50}",
+    ),
+    ForeignKey(
+        "tool_timeout step_timeout command_timeout idle_timeout silence_timeout stall_timeout request_timeout",
+        "timeout: bounds the whole run, and nothing else does",
+    ),
+    ForeignKey(
+        "delay",
+        "write retries: {max: 3, delay: 30s}",
+        "retries.delay",
+        Reading.TEXT,
+    ),
+    ForeignKey(
+        "max",
+        "write retries: {max: 3}",
+        "retries.max",
+        Reading.TEXT,
+    ),
+    ForeignKey(
+        "weekly_cost monthly_budget",
+        "write budget: {daily_cost: 2.50}",
+    ),
+    ForeignKey(
+        "runs_on image container executor platform os arch host hostname node_selector",
+        "it runs on this machine, as the daemon's user",
+    ),
+    ForeignKey(
+        "resume continue continue_session keep_session persist_session reuse_session",
+        "write history: true to go on with the last session",
+        "history",
+        Reading.ON,
+    ),
+    ForeignKey(
+        "no_session new_session fresh_session ephemeral stateless",
+        "leave history out: each run has a session of its own",
+        "history",
+        Reading.OFF,
+    ),
+    ForeignKey(
+        "mode log_level debug verbose quiet trace",
+        _OF_THE_AGENT,
+    ),
+    ForeignKey(
+        "dry_run",
+        "`pxctl pipe show NAME --rendered` prints the prompt, `pxctl pipe validate NAME` checks all else",
     ),
     # Of the family that this format comes from.
     ForeignKey(
@@ -475,7 +537,7 @@ TABLE: tuple[ForeignKey, ...] = (
         " language locale weight order sort toc math comments series css_class css_classes parent"
         " parents up related featured hidden template metadata meta annotations compatibility"
         " requirements min_version argument_hint arguments_hint hint usage example examples"
-        " when_to_use when_not_to_use mode target infer user_invocable user_invokable"
+        " when_to_use when_not_to_use target infer user_invocable user_invokable"
         " disable_model_invocation hide_from_slash_command_tool apply_to always_apply glob globs"
         " paths exclude_agent artifacts notes note comment todo changelog tracker_id stability"
         " difficulty audience rating estimated_time",
@@ -505,9 +567,11 @@ def find_near(key: str, own_keys: Iterable[str]) -> str | ForeignKey | None:
     """Return the key of ours, or the row, that a key was most likely meant for; None where none is near."""
     own_words = {plain(own): own for own in own_keys}
     near = nearest(plain(key), [*own_words, *_BY_WORD], 0.8)
-    if near is None:
-        return None
-    return own_words.get(near) or _BY_WORD[near]
+    if near in own_words:
+        return own_words[near]
+    # A word of theirs is guessed only from one that is almost the same: there are many of them.
+    near = nearest(plain(key), _BY_WORD, 0.88)
+    return None if near is None else _BY_WORD[near]
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -584,8 +648,12 @@ def _schedules(value: Any) -> Iterator[str]:
         return
     for word in _words(value):
         text = re.sub(r"^@every\s+", "every ", word)
-        yield f"every {text}"
+        if text.isdecimal():
+            continue  # of which unit, it does not say
+        if text[0].isdecimal():
+            yield f"every {text}"
         yield text
+        yield f"every {text}"
         yield f"at {text}"
         yield f"daily at {text}"
 

@@ -16,8 +16,8 @@ from supervisord_py.config.documents import Problem
 from supervisord_py.ledger.pipes import Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
-from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, is_allowed, placeholders_of, sentence
-from supervisord_py.pipes.cost import Doubt, ceiling_doubts
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, is_allowed, placeholders_of, sentence, takes
+from supervisord_py.pipes.cost import ceiling_doubts
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import DOTENV, check, find_executable
@@ -95,7 +95,7 @@ class PipeViews(Executions):
         fault = next((each for each in found if isinstance(each, Problem)), None)
         warnings = [f"{missing.message}; {missing.hint}"] if missing else []
         warnings += declared.warnings
-        warnings += [f"{each.ceiling} {each.message}; {each.hint}" for each in self._ceilings(declared, spec)]
+        warnings += [each.sentence for each in self._idle(declared, spec)]
         warnings += [each for each in found if isinstance(each, str)]
         quiet = 0.0 if running is None or not running.heard_at else self.clocks.boot() - running.heard_at
         if it is not None and quiet >= QUIET_SECONDS:
@@ -140,18 +140,26 @@ class PipeViews(Executions):
         if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
 
-    def _ceilings(self, definition: models.PipeDefinition, spec: AgentSpec | None) -> tuple[Doubt, ...]:
-        """Return the ceilings of a pipe that cannot work; none where its agent or presets cannot be had."""
+    def _idle(self, definition: models.PipeDefinition, spec: AgentSpec | None) -> Iterator[models.Remark]:
+        """Yield the keys of a pipe that have no effect with its agent and presets; none where those cannot be had."""
         if spec is None:
-            return ()
+            return
         try:
             chain, _warnings = resolve(definition, self.shelf.presets_now())
         except CannotRunError:
-            return ()
+            return
+        told = {"effort": definition.effort, "model": None if definition.presets else definition.model}
+        for key, value in told.items():
+            if value is not None and spec.argv and not takes(spec, key):
+                said = f"{key} has no effect: {spec.name} is not told it"
+                hint = f"extra_argv of [agents.{spec.name}] in agents.toml says how it is told"
+                yield models.Remark(key, said, hint, definition.lines.get(key))
         daily_cost = definition.daily_cost
         if daily_cost is None and spec.argv:  # the setting is not meant for a program that asks no model
             daily_cost = self.config.daily_cost
-        return tuple(ceiling_doubts(definition.plan, definition.daily_tokens, daily_cost, spec, chain))
+        for doubt in ceiling_doubts(definition.plan, definition.daily_tokens, daily_cost, spec, chain):
+            line = definition.lines.get(doubt.ceiling.partition(".")[0])
+            yield models.Remark(doubt.ceiling, f"{doubt.ceiling} {doubt.message}", doubt.hint, line)
 
     def _program(self, definition: models.PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started."""
@@ -192,7 +200,9 @@ class PipeViews(Executions):
             return [_failed(declared.problem)]
         chosen, odd_presets = await self.choose(declared)
         checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
-        checks += [models.Check(it.key, "warn", it.message, it.line, it.hint) for it in declared.remarks]
+        spec = self.shelf.adapters_now().agents.get(declared.plan.agent)
+        remarks = (*declared.remarks, *self._idle(declared, spec))
+        checks += [models.Check(it.key, "warn", it.message, it.line, it.hint) for it in remarks]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
             checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
         if not declared.body and declared.plan.agent != models.COMMAND:
@@ -207,10 +217,6 @@ class PipeViews(Executions):
         if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             said = f"{file} holds secrets, and others may read it"
             checks.append(models.Check(DOTENV, "warn", said, None, f"chmod 600 {file}"))
-        spec = self.shelf.adapters_now().agents.get(declared.plan.agent)
-        for doubt in self._ceilings(declared, spec):
-            line = declared.lines.get(doubt.ceiling.partition(".")[0])
-            checks.append(models.Check(doubt.ceiling, "warn", doubt.message, line, doubt.hint))
         if spec is not None and (rule := spec.asks) is not None and not is_allowed(spec, rule):
             said = f"{spec.name} may not {rule.denied}, unless your own settings of it allow that"
             checks.append(

@@ -84,7 +84,10 @@ def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(h
     checks = {each["name"]: each for each in home.json("pipe", "validate", "bare")["checks"]}
     for ceiling in ("limits.cost", "budget.daily_cost"):
         assert checks[ceiling]["verdict"] == "warn"
-        assert checks[ceiling]["detail"] == 'has no effect: counts tells no cost, and the preset "bare" has no prices'
+        assert (
+            checks[ceiling]["detail"]
+            == f'{ceiling} has no effect: counts tells no cost, and the preset "bare" has no prices'
+        )
         assert "[presets.bare]" in checks[ceiling]["hint"]
     assert (checks["limits.tokens"]["line"], checks["budget.daily_cost"]["line"]) == (5, 4)
     assert any("budget.daily_cost has no effect" in each for each in home.pipe("bare")["warnings"])

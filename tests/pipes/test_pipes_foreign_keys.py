@@ -44,9 +44,10 @@ def test_the_manual_page_has_every_word_and_every_cure() -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_what_a_cure_says_to_write_reads_well(value: str) -> None:
-    """Each word, with each value: the line that is written in its place is read without another remark."""
+    """A word of each row, with each value: the line that is written in its place is read without another remark."""
     general = {row.hint for row in TABLE}
-    for word in WORDS:
+    for row in TABLE:
+        word = row.words.split()[0]
         [remark] = usable(f"{word}: {value}").remarks
         if remark.hint is None or remark.hint in general or not remark.hint.startswith("write "):
             continue
