@@ -433,7 +433,7 @@ def _map(header: Document, key: str, value: Any, table: _Table) -> dict[str, Any
         raise ConfigError("must be a map", hint=hint)
     for each in value:
         if each not in table:
-            raise _mistake(header, (key, each), f"is not known{did_you_mean(each, table)}", hint)
+            raise _mistake(header, (key, each), f"{shown(each)} is not known{did_you_mean(each, table)}", hint)
     return _read(header, value, table, key)
 
 

@@ -22,6 +22,7 @@ from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.model import Reason
 
 MESSAGE_CHARS = 2000
+_REASON_CHARS = 500  # of an error that is not the reason of the end
 _FLAGS = re.MULTILINE | re.IGNORECASE
 
 
@@ -213,7 +214,11 @@ def judge(
 ) -> Outcome:
     if ended.cause in _ENDED_BY_US:
         _, status, error_type, words = _ENDED_BY_US[ended.cause]
-        return Outcome(status, error_type, ended.detail or words)
+        ending = ended.detail or words
+        last_error = _last_error(ended, summary, rule, errors) if ended.cause is Cause.TIMEOUT else None
+        if last_error:
+            ending = f"{ending}; the last error it told: {last_error}"
+        return Outcome(status, error_type, ending)
     if summary.stop_reason in _REFUSED:
         return _failed(ErrorType.SAFETY_REFUSAL, summary.error_message or "the model refused to answer")
     if (message := summary.error_message) is not None:
@@ -230,6 +235,16 @@ def judge(
         return hidden
     missing = _missing_output(summary, rule, allow_empty=allow_empty)
     return Outcome(Status.COMPLETED) if missing is None else _failed(ErrorType.MISSING_OUTPUT, missing)
+
+
+def _last_error(ended: ExitInfo, summary: Summary, rule: SuccessRule, errors: Sequence[ErrorPattern]) -> str | None:
+    """Return the last error of an agent that tries again by itself until its time is over, None where it told none."""
+    if summary.error_message is not None:
+        return summary.error_message.strip()[:_REASON_CHARS]
+    for line in reversed(ended.stderr_tail.splitlines()):
+        if classify(line, errors, provider_errors=rule.provider_errors) is not None:
+            return line.strip()[:_REASON_CHARS]
+    return None
 
 
 def _hidden_failure(ended: ExitInfo, errors: Sequence[ErrorPattern]) -> Outcome | None:

@@ -166,6 +166,30 @@ def test_a_plain_command_is_judged_by_its_exit_code_alone(text: str) -> None:
     assert judge(asked, NONE, PLAIN_RULE, own, allow_empty=False).error_type is E.NETWORK, "a row of agents.toml"
 
 
+RETRIES = "ERROR 429 Rate limit reached\nstill trying\n"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "summary", "rule", "errors", "told"),
+    [
+        (RETRIES, NONE, JSON_RULE, (), "ERROR 429 Rate limit reached"),
+        ("own words\n", NONE, PLAIN_RULE, (outcomes.ErrorPattern(E.NETWORK, "own words"),), "own words"),
+        ("", Summary(records=2, error_message="terminated"), JSON_RULE, (), "terminated"),
+        ("all is well\n", Summary(records=1), JSON_RULE, (), None),
+        # A plain program prints what it likes.
+        (RETRIES, NONE, PLAIN_RULE, (), None),
+    ],
+)
+def test_a_timeout_names_what_the_agent_tried_again(
+    stderr: str, summary: Summary, rule: SuccessRule, errors: tuple[outcomes.ErrorPattern, ...], told: str | None
+) -> None:
+    ended = ExitInfo(Cause.TIMEOUT, None, 15, stderr_tail=stderr, detail="did not end within 60 s (timeout)")
+    outcome = judge(ended, summary, rule, errors, allow_empty=False)
+    assert (outcome.status, outcome.error_type) == (Status.TIMED_OUT, E.TIMEOUT)
+    after = f"; the last error it told: {told}" if told else ""
+    assert outcome.error_message == f"did not end within 60 s (timeout){after}"
+
+
 def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout() -> None:
     """A tool's result may quote any error; what the program itself printed beside its records may not."""
 
