@@ -21,7 +21,7 @@ from supervisord_py.api import streams
 from supervisord_py.api.context import ApiCall, Document
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import InvalidInputError, UnknownUnitError
-from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, Execution, ExecutionFilter, Status, Usage
+from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, ErrorType, Execution, ExecutionFilter, Status, Usage
 from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
@@ -45,8 +45,7 @@ async def list_pipes(call: ApiCall) -> Document:
 async def show_pipe(call: ApiCall, *, rendered: bool = False) -> Document:
     """Answer with one pipe, and with `rendered` the prompt that it would be run with now."""
     pipes, name = call.context.pipes, pipe_name(call)
-    document = pipe_document(pipes.get(name))
-    document["body"] = getattr(pipes.definition(name), "body", None)
+    document = {**pipe_document(pipes.get(name)), "body": None, **pipes.details(name)}
     if rendered:
         document["rendered"] = await pipes.rendered(name)
     return document
@@ -172,6 +171,9 @@ async def list_executions(
     *,
     pipe: str | None = None,
     status: tuple[Status, ...] = (),
+    error_type: tuple[ErrorType, ...] = (),
+    agent: str | None = None,
+    preset: str | None = None,
     since: s.Moment | None = None,
     until: s.Moment | None = None,
     limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE,
@@ -179,9 +181,15 @@ async def list_executions(
 ) -> Document:
     """Answer with executions of all pipes or of one, newest first; also of one that is gone, whose rows stay."""
     now, named = time.time(), pipe_name(call) if "p" in call.request.match_info else None
+    asked = named or (pipe and pipe.removeprefix("pipe:"))
+    is_pattern = asked is not None and named is None and is_glob(asked)
     wanted = ExecutionFilter(
-        pipe=named or (pipe and pipe.removeprefix("pipe:")),
+        pipe=None if is_pattern else asked,
+        pipe_pattern=asked if is_pattern else None,
         statuses=status,
+        error_types=error_type,
+        agent=agent,
+        preset=preset,
         since=s.moment_of("since", since, now),
         until=s.moment_of("until", until, now),
         before_id=cursor,

@@ -348,7 +348,10 @@ MOST_PAGE = 500
 
 
 class ExecutionFilter(NamedTuple):
-    """Which executions: queued at or after `since` and before `until`; `before_id` is a `next_cursor`. None for all."""
+    """Which executions: queued at or after `since` and before `until`; `before_id` is a `next_cursor`. None for all.
+
+    `pipe_pattern` has `*`, `?` and `[…]` for the names of pipes.
+    """
 
     pipe: str | None = None
     statuses: tuple[Status, ...] = ()
@@ -356,6 +359,10 @@ class ExecutionFilter(NamedTuple):
     until: float | None = None
     before_id: int | None = None
     limit: int = DEFAULT_PAGE
+    pipe_pattern: str | None = None
+    error_types: tuple[ErrorType, ...] = ()
+    agent: str | None = None
+    preset: str | None = None
 
 
 async def page(ledger: Ledger, wanted: ExecutionFilter) -> tuple[tuple[Execution, ...], int | None]:
@@ -363,16 +370,25 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> tuple[tuple[Execution
     limit = wanted.limit
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
+        "pipe_name GLOB ?": wanted.pipe_pattern,
+        "agent = ?": wanted.agent,
+        "preset_id = ?": wanted.preset,
         "queued_at >= ?": None if wanted.since is None else to_text(wanted.since),
         "queued_at < ?": None if wanted.until is None else to_text(wanted.until),
         "id < ?": wanted.before_id,
     }
     asked = {part: value for part, value in asked.items() if value is not None}
-    statuses = [each.value for each in wanted.statuses]
-    parts = [f"status IN ({', '.join('?' * len(statuses))})"] if statuses else []
-    where, values = " AND ".join([*parts, *asked]) or "1", [*statuses, *asked.values(), limit + 1]
-    # The index holds all that is asked for, so what does not fit is left out without a look at the rows.
-    index = "INDEXED BY pipe_executions_of_pipe" if statuses or asked.keys() - {"id < ?"} else "NOT INDEXED"
+    parts: list[str] = []
+    words: list[str] = []
+    for column, among in (("status", wanted.statuses), ("error_type", wanted.error_types)):
+        if among:
+            parts.append(f"{column} IN ({', '.join('?' * len(among))})")
+            words += [each.value for each in among]
+    where = " AND ".join([*parts, *asked]) or "1"
+    values = [*words, *asked.values(), limit + 1]
+    # The index holds nearly all that is asked for: what does not fit is left out without a look at the rows. Those that
+    # are looked at for the agent, the preset or the error have these columns before their large texts.
+    index = "INDEXED BY pipe_executions_of_pipe" if words or asked.keys() - {"id < ?"} else "NOT INDEXED"
     inner = f"SELECT id FROM pipe_executions {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
     rows = tuple(found[:limit])

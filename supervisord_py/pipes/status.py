@@ -17,6 +17,7 @@ from supervisord_py.ledger.pipes import Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, is_allowed, placeholders_of, sentence, takes
+from supervisord_py.pipes.context import MAX_TURNS, TIMEOUT_SECONDS
 from supervisord_py.pipes.cost import ceiling_doubts
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
@@ -123,6 +124,43 @@ class PipeViews(Executions):
         first = next(iter(self.queued(name)), None)
         obstacle = None if first is None else self.waits_for(first)
         return None if first is None or obstacle is None else f"execution {first.id} waits for {obstacle}"
+
+    def details(self, name: str) -> dict[str, Any]:
+        """Return what the file of a pipe says beyond its view, defaults filled in; nothing of one that is broken."""
+        declared = self.definition(name)
+        if isinstance(declared, models.BrokenPipe):
+            return {}
+        plan, retries = declared.plan, declared.retries
+        daily_cost = self.config.daily_cost if declared.daily_cost is None else declared.daily_cost
+        last_end = self.states.get(name).last_context_end
+        return {
+            "body": declared.body,
+            "command": plan.command,
+            "model": declared.model,
+            "provider": declared.provider,
+            "effort": declared.effort,
+            "history": plan.history,
+            "allow_empty": plan.allow_empty,
+            "timezone": self.zone_name(declared),
+            "run_on_enable": declared.run_on_enable,
+            "timeout_seconds": min(declared.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds),
+            "limits": {
+                "turns": plan.max_turns or MAX_TURNS,
+                "tokens": plan.max_tokens,
+                "cost": plan.max_cost,
+                "memory_bytes": plan.memory_bytes,
+                "processes": plan.processes,
+                "cpu_percent": plan.cpu_percent,
+            },
+            "budget": {"daily_tokens": declared.daily_tokens, "daily_cost": daily_cost},
+            "retries": {
+                "max": self.config.retries if retries.max_retries is None else retries.max_retries,
+                "on_timeout": retries.on_timeout,
+                "delay_seconds": retries.delay_seconds or self.config.retry_initial_seconds,
+            },
+            "redact": (*self.config.redact, *declared.redact),
+            "range_starts_at": None if last_end is None else to_text(last_end),  # where the next time range begins
+        }
 
     # -- what is wrong, and what is odd --------------------------------------------------------------------------------
 

@@ -115,6 +115,35 @@ def test_what_an_agent_was_not_allowed_is_in_the_row_and_in_every_view(home: Pip
     assert event["warnings"] == [warning]
 
 
+def test_a_pipe_is_shown_with_all_that_it_would_be_run_with(home: PipeHouse) -> None:
+    home.write("whole", "agent: counts\npreset: priced\ntimeout: 10m\nlimits: {turns: 7}\nretries: 3\ntimezone: UTC")
+    home.execute("whole")
+    shown = home.json("pipe", "show", "whole")
+    assert (shown["timeout_seconds"], shown["timezone"], shown["presets"]) == (600.0, "UTC", ["priced"])
+    assert (shown["limits"]["turns"], shown["limits"]["cost"], shown["retries"]["max"]) == (7, None, 3)
+    assert shown["range_starts_at"] == home.of("whole", 1)[0].context_end
+    text = home.pxctl("pipe", "show", "whole").stdout
+    assert "range_starts_at" in text
+
+
+def test_executions_are_found_by_pipes_agent_preset_error_and_time(home: PipeHouse) -> None:
+    for name, agent in (("find-a", "counts"), ("find-b", "loops")):
+        home.write(name, f"agent: {agent}\npreset: bare")
+        home.execute(name)
+
+    def found(*asked: str) -> list[str]:
+        return sorted(each["pipe_name"] for each in home.json("pipe", "runs", "find-*", *asked)["executions"])
+
+    assert found() == ["find-a", "find-b"]
+    assert found("--agent", "counts") == ["find-a"]
+    assert found("--preset", "bare", "--error-type", "missing_output") == ["find-b"]
+    assert found("--preset", "priced") == []
+    assert found("--until", "1h") == []
+    assert found("--since", "1h", "--status", "completed") == ["find-a"]
+    refused = home.pxctl("pipe", "runs", "--until", "soon")
+    assert (refused.returncode, "--until 'soon' is no time" in refused.stderr) == (2, True)
+
+
 def test_an_agent_that_may_only_read_is_told_before_a_run(home: PipeHouse) -> None:
     home.write("reads", "agent: claude")
     until(lambda: "reads" in home.names(), "it is seen")

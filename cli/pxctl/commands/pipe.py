@@ -367,13 +367,25 @@ def show_queue(invocation: Invocation) -> None:
 @click.argument("name", metavar="[PIPE]", required=False, shell_complete=app.pipe_names)
 @click.option("--pipe", metavar="P", shell_complete=app.pipe_names, help="The same as PIPE.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Repeatable.")
+@click.option("--error-type", "error_types", multiple=True, metavar="E", help="Such as rate_limited. Repeatable.")
+@click.option("--agent", metavar="A", help="Of an agent.")
+@click.option("--preset", metavar="P", help="With a preset.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
+@click.option("--until", metavar="T", help="Queued before a time or an age.")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N.")
 @click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
 def list_runs(
-    invocation: Invocation, name: str | None, statuses: tuple[str, ...], since: str | None, **asked: Any
+    invocation: Invocation,
+    name: str | None,
+    statuses: tuple[str, ...],
+    error_types: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    **asked: Any,
 ) -> None:
     """List executions, newest first, without their output.
+
+    A glob lists those of several pipes, also of pipes that are gone.
 
     $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
     """
@@ -382,8 +394,13 @@ def list_runs(
         raise usage(f"two pipes are named, {name!r} and {named!r}", f"pxctl pipe runs {name}")
     named = name or named
     target = route("pipe", named, "executions") if named else "/api/executions"
-    filters = [("status", status) for status in statuses]
-    answer = invocation.client().get(query(target, [*filters, ("since", since_when(since)), *asked.items()]))
+    filters: list[tuple[str, str | None]] = [("status", status) for status in statuses]
+    filters += [("error_type", error) for error in error_types]
+    if named and any(each in named for each in "*?["):
+        target = "/api/executions"
+        filters.append(("pipe", named))
+    filters += [("since", since_when(since)), ("until", since_when(until, "--until"))]
+    answer = invocation.client().get(query(target, [*filters, *asked.items()]))
     rows, following = answer.get("executions", []), answer.get("next_cursor")
     invocation.print_rows(answer, rows, "id", _RUN_COLUMNS, "no such executions")
     if following is not None and not invocation.json:
