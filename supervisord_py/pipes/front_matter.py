@@ -67,7 +67,6 @@ def _line_at(text: str, index: int) -> int:
 
 
 _KEY_VALUE = re.compile(r"^\s*(?:- +)?([^\s:#'\"][^:]*):[ \t]+([^\s#].*?)(?:\s+#.*)?$")
-_SPECIAL = "*&!@`%"  # what no plain value begins with: references, anchors, tags, and what YAML reserves
 
 
 def _cured(problem: Problem, header: str, first_line: int) -> Problem:
@@ -75,14 +74,59 @@ def _cured(problem: Problem, header: str, first_line: int) -> Problem:
     if problem.line is None or "stands twice" in problem.message or "more than" in problem.message:
         return problem
     lines = _LINE_END.split(header)
-    line = lines[min(problem.line - first_line, len(lines) - 1)]
-    pair = _KEY_VALUE.match(line)
+    index = min(problem.line - first_line, len(lines) - 1)
+    line = lines[index]
     hint = 'write key: value in the same column, close what is opened, quote what is odd: "*"'
+    # Quotes around a list would make it a text: only what goes on after its end was meant as one.
+    goes_on = "expected <block end>" in problem.message
     if "\t" in line[: len(line) - len(line.lstrip())]:
         hint = "use spaces instead of the tab"
-    elif pair and (pair[2][0] in _SPECIAL or (": " in pair[2] and pair[2][0] not in "'\"[{")):
-        hint = f"quote it: {pair[1]}: {_single(pair[2])}"
+    else:
+        hint = _quoted(lines, index, goes_on=goes_on) or _as_block(lines, index) or hint
     return structs.replace(problem, message=f"this is no valid YAML: {problem.message}", hint=hint)
+
+
+def _quoted(lines: list[str], index: int, *, goes_on: bool) -> str | None:
+    """Return the cure of a line whose value needs quotes, None where quotes would not make it valid."""
+    pair = _KEY_VALUE.match(lines[index])
+    if pair is None:
+        return None
+    value = pair[2]
+    is_list_or_map = value[0] in "[{" and not value.startswith("{{")
+    is_continued = "".join(lines[index + 1 : index + 2]).startswith(lines[index][: pair.start(1)] + " ")
+    if is_continued or (is_list_or_map and not goes_on):
+        return None
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]  # quotes that end too early
+    written = f"{pair[1]}: {_single(value)}"
+    start = lines[index][: pair.start(1)]
+    return f"quote it: {written}" if _is_cure(lines, index, index + 1, [start + written]) else None
+
+
+def _as_block(lines: list[str], index: int) -> str | None:
+    """Return the cure of a text of several lines with a colon in it, None where that would not make it valid."""
+    first = index
+    while first > 0 and lines[first][:1] in {" ", ""}:
+        first -= 1
+    end = first + 1
+    while end < len(lines) and lines[end][:1] in {" ", ""}:
+        end += 1
+    pair = _KEY_VALUE.match(lines[first])
+    has_more_lines = end > first + 1
+    if pair is None or not has_more_lines or pair[2][0] in "[{'\"|>":
+        return None
+    block = [f"{pair[1]}: |", *(f"  {text.strip()}" for text in (pair[2], *lines[first + 1 : end]))]
+    said = f"write it as a block: {pair[1]}: |, and its lines below, indented by two spaces"
+    return said if _is_cure(lines, first, end, block) else None
+
+
+def _is_cure(lines: list[str], start: int, end: int, instead: list[str]) -> bool:
+    """Say whether other lines in the place of some would be read, whatever is wrong below them."""
+    try:
+        parse_yaml("\n".join([*lines[:start], *instead, *lines[end:]]))
+    except DocumentError as error:
+        return error.problem.line is not None and error.problem.line > start + len(instead)
+    return True
 
 
 def _single(value: str) -> str:
