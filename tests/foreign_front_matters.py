@@ -462,7 +462,7 @@ FRONTS: dict[str, Foreign] = {
         "preset: auto\nmodel: haiku\nschedule: every 1h\nlookback: 1h\nsubagent: false\nsource_slug: a/b",
         {
             "model": "model has no effect beside preset",
-            "lookback": "prompt",
+            "lookback": "TIME RANGE",
         },
     ),
     # -- costs, ceilings, keys -----------------------------------------------------------------------

@@ -21,6 +21,7 @@ _AGAIN, _CHECK = "pxctl pipe retry {id}", "pxctl pipe validate {name}"
 _HINTS = {
     "timeout": f"raise timeout: in pipe.md, then: {_AGAIN}",
     "disk_full": "pxctl doctor",
+    "budget_exceeded": f"raise limits: or budget: in pipe.md, then: {_AGAIN}",
     **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _AGAIN),
     "auth_failed": f"check {{credentials}}, then: {_AGAIN}",
     "model_not_found": f"mend the model in {{place}}, then: {_AGAIN}",

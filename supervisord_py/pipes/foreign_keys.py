@@ -511,13 +511,17 @@ TABLE: tuple[ForeignKey, ...] = (
         "dry_run",
         "`pxctl pipe show NAME --rendered` prints the prompt, `pxctl pipe validate NAME` checks all else",
     ),
+    ForeignKey(
+        "lookback lookback_hours window window_hours time_window window_minutes since period_start",
+        "the time range begins where the last one ended; TIME RANGE in pipe.md(5) says how",
+    ),
     # Of the family that this format comes from.
     ForeignKey(
         "connections",
         "the agent reaches what its own configuration, .env and tools give it",
     ),
     ForeignKey(
-        "run_in subagent lookback config",
+        "run_in subagent config",
         "write what it needs into the prompt",
     ),
     ForeignKey(
