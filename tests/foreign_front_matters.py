@@ -332,7 +332,7 @@ FRONTS: dict[str, Foreign] = {
     "trigger-map": Foreign(
         "trigger:\n  cron: 0 9 * * *",
         {
-            FAILS: "write schedule: daily at 9:00",
+            FAILS: "write schedule: 0 9 * * *",
         },
     ),
     "gate": Foreign(

@@ -106,8 +106,10 @@ def ceiling_doubts(
             yield _tokens_doubt(ceiling, spec, tells.tokens)
     costs = (("limits.cost", plan.max_cost, When.LIVE), ("budget.daily_cost", daily_cost, When.AT_END))
     for ceiling, dollars, needed in costs:
+        if dollars is None:
+            continue
         blind = [preset for preset in presets if _cost_is_told(spec, tells, preset) < needed]
-        if dollars is not None and blind:
+        if blind:
             yield _cost_doubt(ceiling, spec, tells, blind[0])
 
 

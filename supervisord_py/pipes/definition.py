@@ -101,9 +101,20 @@ _SIZES = {"": 1, "b": 1, **{f"{letter}{rest}": 1024**at
     for at, letter in enumerate("kmg", 1) for rest in ("", "b", "ib")}}  # fmt: skip
 
 
+_SOME_TEXT = "write some text"
+_EXAMPLES = {
+    "timeout": "timeout: 10m",
+    "preset": "preset: fast, or preset: [fast, other]",
+    "command": "command: ./program --flag, or a list of words",
+    "agent": "agent: claude",
+    "model": "model: NAME, as the provider calls it",
+    "timezone": "timezone: Europe/Berlin",
+}
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint="write some text")
+        raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=_SOME_TEXT)
     return value.strip()
 
 
@@ -306,7 +317,8 @@ def _foreign_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Ma
             continue
         row = _row_of(key)
         if isinstance(row, str):
-            yield Remark(key, f"{key} has no effect here", f"did you mean {row!r}?", lines.get(key))
+            hint = f"{row} says it already; remove {key}" if row in value else f"did you mean {row!r}?"
+            yield Remark(key, f"{key} has no effect here", hint, lines.get(key))
             continue
         if row is None:
             hint = "pipe.md(5) lists the keys"
@@ -420,7 +432,8 @@ def _read(header: Document, value: Mapping[str, Any], table: _Table, *path: str)
             try:
                 fields[field] = read(value[key]) if callable(read) else _map(header, key, value[key], read)
             except ConfigError as error:
-                raise _mistake(header, (*path, key), error.detail, error.hint) from None
+                hint = f"write {_EXAMPLES[key]}" if error.hint == _SOME_TEXT and key in _EXAMPLES else error.hint
+                raise _mistake(header, (*path, key), error.detail, hint) from None
     return fields
 
 
@@ -433,8 +446,22 @@ def _map(header: Document, key: str, value: Any, table: _Table) -> dict[str, Any
         raise ConfigError("must be a map", hint=hint)
     for each in value:
         if each not in table:
-            raise _mistake(header, (key, each), f"{shown(each)} is not known{did_you_mean(each, table)}", hint)
+            elsewhere = _place_of(key, each, value[each])
+            near = "" if elsewhere else did_you_mean(each, table)
+            raise _mistake(header, (key, each), f"{shown(each)} is not known{near}", elsewhere or hint)
     return _read(header, value, table, key)
+
+
+def _place_of(outer: str, key: str, meant: Any) -> str | None:
+    """Return where a key belongs that stands in a map of ours and is none of it; None where that is not known."""
+    row = _row_of(key)
+    if not isinstance(row, ForeignKey) or not row.key:
+        return None
+    # A `cost` in `budget` is one of a day, badly spelled.
+    belongs = row.key.partition(".")[0]
+    if belongs == outer or (outer, belongs) == ("budget", "limits"):
+        return None
+    return f"{_instead(row, key, meant, {})}, beside {outer} and not in it"
 
 
 def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, str, str | None]:
@@ -449,10 +476,32 @@ def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, st
             return schedule, text, said
         plan, problems = documents.convert(header, Calendar, (path,), value=config, strict=False)
         if plan is None:
-            raise DocumentError(structs.replace(problems[0], hint=_CONFIG_HINT))
+            inner = problems[0].pointer.rpartition("/")[2]
+            elsewhere = _calendar_cure(inner, config.get(inner)) if isinstance(config, dict) else None
+            raise DocumentError(structs.replace(problems[0], hint=elsewhere or _CONFIG_HINT))
         return calendar(plan, zone), ", ".join(f"{key}: {value}" for key, value in config.items()), None
     except ConfigError as error:
         raise _mistake(header, (path,), error.detail, error.hint) from None
+
+
+def _trigger_cure(key: str, meant: Any) -> str | None:
+    """Return what to write instead of a key of `trigger` that is none; None where that is not known."""
+    row = _row_of(key)
+    if isinstance(row, ForeignKey) and row.key == "schedule" and key != "on":
+        return _instead(row, key, meant, {})
+    if foreign_keys.plain(key) in {"paths", "path", "files", "glob", "globs", "watch"}:
+        return foreign_keys.FOREIGN_EVENTS["file"]
+    return foreign_keys.FOREIGN_EVENTS.get(key.lower())
+
+
+def _calendar_cure(key: str, meant: Any) -> str | None:
+    """Return what to write instead of a key of `schedule_config` that is none; None where that is not known."""
+    row = foreign_keys.find(key)
+    if row is not None and row.key == "timezone":
+        return f"write timezone: {inline(meant)}"
+    if row is not None and row.key == "schedule" and key != "frequency":
+        return f"{_instead(row, key, meant, {})}, in the place of schedule_config"
+    return None
 
 
 def _events(header: Document, lines: Mapping[str, int], remarks: list[Remark]) -> Iterator[str]:
@@ -460,11 +509,12 @@ def _events(header: Document, lines: Mapping[str, int], remarks: list[Remark]) -
     path: Pointer = ("trigger",)
     value, hint = header.value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
     if isinstance(value, dict):
-        for key in value.keys() - {"events"}:
+        for key, meant in value.items():
+            if key == "events":
+                continue
             if key not in {"custom", "sources"}:
-                key_hint = foreign_keys.FOREIGN_EVENTS.get(key.lower(), hint)
-                raise _mistake(header, ("trigger", key), "is not known", key_hint)
-            if not foreign_keys.asks_nothing(key, value[key]):
+                raise _mistake(header, ("trigger", key), "is not known", _trigger_cure(key, meant) or hint)
+            if not foreign_keys.asks_nothing(key, meant):
                 remarks.append(Remark("trigger", f"trigger.{key} has no effect here", "events start this pipe", line))
         value, path = value.get("events"), ("trigger", "events")
     for word in value if isinstance(value, list) else [value]:

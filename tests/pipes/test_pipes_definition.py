@@ -85,7 +85,7 @@ def test_varieties(header: str, field: str, value: object) -> None:
     ("header", "line", "key", "detail", "hint"),
     [
         ("a: b\ntimeout: 10:00", 3, "timeout", "no time above 0", "10m"),
-        ("timeout: [1]", 2, "timeout", "must be text, not a list", "some text"),
+        ("timeout: [1]", 2, "timeout", "must be text, not a list", "write timeout: 10m"),
         ("effort: hihg", 2, "effort", "'hihg' is not known", "low, medium, high"),
         ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "pipe.md(5)"),
         ("schedule_config: daily", 2, "schedule_config", "must be an object, not a string", "frequency:"),
@@ -104,6 +104,13 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("limits: {memory: 5 apples}", 2, "limits.memory", "no whole number from", "512MB"),
         ("redact: '('", 2, "redact", "no regular expression", "escape"),
         ("budget: 5", 2, "budget", "must be a map", "daily_tokens, daily_cost"),
+        ("limits: {timeout: 5m}", 2, "limits.timeout", "is not known", "write timeout: 5m, beside limits"),
+        ("budget: {cost: 5}", 2, "budget.cost", "is not known", "keys are daily_tokens, daily_cost"),
+        ("trigger: {schedule: hourly}", 2, "trigger.schedule", "is not known", "write schedule: hourly"),
+        ("trigger: {paths: [x]}", 2, "trigger.paths", "is not known", "file_changed:"),
+        ("schedule_config: {frequency: days, tz: UTC}", 2, "schedule_config.tz", "unknown key", "write timezone: UTC"),
+        ("schedule_config: {cron: 0 9 * * *}", 2, "schedule_config.cron", "unknown key", "write schedule: 0 9 * * *"),
+        ("timeout: {minutes: 5}", 2, "timeout", "must be text", "write timeout: 10m"),
     ],
 )  # fmt: skip
 def test_mistakes(header: str, line: int, key: str, detail: str, hint: str) -> None:
