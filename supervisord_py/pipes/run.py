@@ -42,7 +42,7 @@ from supervisord_py.ledger.table import Operation, together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import PipesContext, whole_ms
-from supervisord_py.pipes.cost import cost_of
+from supervisord_py.pipes.cost import BY_FORMAT, When, cost_of
 from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
@@ -353,7 +353,12 @@ class Run(Instance):
             used, source = self._paid(copier.summary)
             facts |= {**structs.asdict(used), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
             facts["cost_source"] = source
-            facts["warnings"] = tuple(map(copier.redact, copier.summary.warnings))
+            warnings = list(map(copier.redact, copier.summary.warnings))
+            tells = BY_FORMAT.get(self.terms.parser)
+            is_told_at_end = tells is not None and tells.tokens is When.AT_END
+            if outcome.error_type in CUT_OFF and is_told_at_end and not used.total_tokens:
+                warnings.append("what it used is not known: the agent tells that at its end")
+            facts["warnings"] = tuple(warnings)
             message = None if message is None else copier.redact(message)
         # Where it says that it succeeded, its writes may have failed unnoticed: they did if there is no output at all,
         # and they may have if the disk is full to the end.

@@ -53,6 +53,8 @@ SAYS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
 def home(shared: PipeHouse) -> Iterator[PipeHouse]:
     """A house with agents that print what real ones do."""
     tables = [(shared.home / "agents.toml").read_text()]
+    tables.append(f'[agents.slow]\nargv = ["/bin/sh", "{shared.home}/slow"]\nparser = "codex-jsonl"\n')
+    (shared.home / "slow").write_text('cat >/dev/null\necho \'{"type": "turn.started"}\'\nexec sleep 1000\n')
     for name, (parser, records) in SAYS.items():
         (shared.home / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
         program = shared.home / name
@@ -91,6 +93,14 @@ def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(h
         assert "[presets.bare]" in checks[ceiling]["hint"]
     assert (checks["limits.tokens"]["line"], checks["budget.daily_cost"]["line"]) == (5, 4)
     assert any("budget.daily_cost has no effect" in each for each in home.pipe("bare")["warnings"])
+
+
+def test_what_a_run_used_that_was_cut_off_before_its_agent_told_is_not_known(home: PipeHouse) -> None:
+    home.write("slow", "agent: slow\npreset: priced")
+    begun = home.started(home.begin("slow").id)
+    done = home.cancel(begun)
+    assert (done.status, done.tokens, done.cost) == ("cancelled", None, None)
+    assert done.warnings == ["what it used is not known: the agent tells that at its end"]
 
 
 def test_a_run_that_the_agent_itself_broke_off_is_a_failure_with_its_words(home: PipeHouse) -> None:
