@@ -133,6 +133,7 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
 
 _UP = frozenset({"starting", "ready", "idle", "busy", "unresponsive", "running", "queued"})
 _LOOK_BACK = 200
+_REMOVALS = frozenset({"removed", "pipe_removed"})
 _TAIL_BYTES = 16 * 1024
 
 _LOGS = "pxctl logs {unit} --stderr"
@@ -189,9 +190,15 @@ async def why(call: ApiCall) -> dict[str, Any]:
     # A pipe's runs are its life; a tool's are so many that they would hide its life.
     journals = () if view.kind == "pipe" else NOT_RUNS
     wanted = EventFilter(journals=journals)
-    pivot = _pivot(view, await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted))
+    rows = await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted)
+    removal = _last_removal(rows)
+    pivot = _pivot(view, [row for row in rows if removal is None or row.id > removal.id])
     failed_run = await _last_run_if_failed(call, view)
+    if failed_run is not None and removal is not None and failed_run.id < removal.id:
+        failed_run = None  # of another unit of that name
     death = await last_death(ledger, view.unit)
+    if death is not None and removal is not None and death.id < removal.id:
+        death = None  # of another unit of that name
     instance = next(iter(await instances.latest(ledger, view.unit)), None)
     if pivot is not None and instance is not None and pivot.instance is not None:
         # The newest event that is kept may be the death of an earlier life, which led to nothing that is so now.
@@ -233,6 +240,11 @@ def _how_run_failed(run: Event) -> str:
     """Return the end of a sentence: when a run failed, and how."""
     detail = str(run.facts["detail"]).removeprefix(f"{run.unit} ").rstrip(".")
     return f"last run failed at {rfc3339(run.time)}: {detail}"
+
+
+def _last_removal(rows: Sequence[Event]) -> Event | None:
+    """Return the event by which a unit of this name was removed: what is older belongs to another one."""
+    return next((row for row in reversed(rows) if row.event in _REMOVALS), None)
 
 
 def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:

@@ -153,7 +153,7 @@ async def launcher_state(call: ApiCall) -> dict[str, Any]:
 async def new(call: ApiCall, body: s.New) -> dict[str, Any]:
     """Write a working tool to start from."""
     await asyncio.to_thread(add_tool, TEMPLATE, call.context.config.tools_dir, name=body.name)
-    call.context.launcher.catalog.refresh()
+    await _begin_anew(call, body.name)
     return _whole_document(call, body.name)
 
 
@@ -166,8 +166,16 @@ async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
     spec = await asyncio.to_thread(add_tool, body.source, tools_dir, name=body.name, settings=settings)
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
         await _builder(call).compile_bytecode(spec)
-    call.context.launcher.catalog.refresh()
+    await _begin_anew(call, spec.name)
     return {**_whole_document(call, spec.name), "needs_sync": needs_sync(spec)}
+
+
+async def _begin_anew(call: ApiCall, name: str) -> None:
+    """Take in a tool that was added. What is left of an earlier one, whose folder was deleted by hand, is dropped."""
+    launcher = call.context.launcher
+    launcher.catalog.refresh()
+    if launcher.instance_of(name) is None and launcher.is_remembered(name):
+        await launcher.forget(name)
 
 
 async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:

@@ -66,8 +66,16 @@ PINS = Table("pins", PinRow, key="unit")
 
 
 def forget_unit(unit: str) -> Operation:
-    """Drop what is remembered of a unit that was removed, its pin included; its instances stay."""
-    return together(UNIT_STATES.delete(unit), PINS.delete(unit))
+    """Drop what is remembered of a unit that was removed: its state, its pin, and the instances that have ended.
+
+    Its events stay. One that is still open keeps its row, because its end is yet to be recorded there.
+    """
+    lives = "DELETE FROM instances WHERE unit = ? AND ended_at IS NOT NULL"
+    return together(
+        UNIT_STATES.delete(unit),
+        PINS.delete(unit),
+        lambda connection: connection.execute(lives, (unit,)),
+    )
 
 
 def became_ready(key: str, at: float) -> Operation:

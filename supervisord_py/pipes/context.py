@@ -127,7 +127,15 @@ class PipeStates:
             # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
             self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
         for execution in (await ledger_pipes.last_of_each(self._ledger)).values():
-            self.ended(execution)
+            if not self._is_of_removed(execution):
+                self.ended(execution)
+
+    def _is_of_removed(self, execution: Execution) -> bool:
+        """Say whether an execution is of an earlier pipe of that name, which was removed: this one never ran."""
+        row = self.get(execution.pipe_name)
+        if row.last_run_at is not None or row.last_success_at is not None:
+            return False
+        return row.anchor_at is None or execution.queued_at < row.anchor_at
 
     def get(self, pipe: str) -> PipeStateRow:
         return self.rows.get(pipe) or PipeStateRow(pipe)
@@ -153,6 +161,8 @@ class PipeStates:
 
     async def forget(self, pipe: str) -> None:
         self.rows.pop(pipe, None)
+        self.last_status.pop(pipe, None)
+        self.average_seconds.pop(pipe, None)
         for name in _INSTANTS:
             self._boots.pop((pipe, name), None)
         await self._ledger.write(ledger_pipes.forget(pipe))

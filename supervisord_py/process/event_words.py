@@ -53,6 +53,7 @@ WORDS: Mapping[str, Journal] = {
     "plain_port": Journal.LIFE,
     "pinned": Journal.LIFE,
     "unpinned": Journal.LIFE,
+    "removed": Journal.LIFE,
     # Kernels.
     "recycled": Journal.LIFE,
     "interrupted_cell": Journal.LIFE,

@@ -156,7 +156,12 @@ class Tools:
         self._specs.pop(name, None)
         self.failed_at.pop(f"tool:{name}", None)
         self._tell(self.pool.pin, name, Pin.NONE)
+        # `why` and `debug` look no further back than this event.
+        self.events.publish("removed", f"tool:{name}")
         await self._ledger.write(forget_unit(f"tool:{name}"))
+
+    def is_remembered(self, name: str) -> bool:
+        return name in self.states.by_tool or self.pool.pin_of(name) is not Pin.NONE
 
     async def expect(self) -> None:
         """Prepare for the first starts after a boot or a resume; what an earlier control plane prepared is ended.

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any
 
-from cli.fake_daemon import FakeDaemon, chunked, document, ndjson, pausing, problem_of, reply
+from cli.fake_daemon import FakeDaemon, chunked, document, ndjson, pausing, problem, problem_of, reply
 from cli.px import Px
 
 RUN, STREAM, TOOL = "POST /api/tools/lorenz/run", "POST /api/tools/lorenz/stream", "GET /api/tools/lorenz"
@@ -172,3 +172,18 @@ def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/daemon", document({"version": "0.0.1"}))
     ended = px("version", "--socket", px.socket, PX_SOCKET="/nowhere")
     assert (ended.lines[1], "differ" in ended.err) == ("pxd 0.0.1", True)
+
+
+def test_remove_looks_first_and_repeats_what_was_asked_for(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/tools/gre*", document({"name": "greet"}))
+    daemon.on("GET /api/tools/nosuch", problem(404, "unknown_unit", 4))
+    daemon.on("DELETE /api/tools/greet", document({"unit": "tool:greet", "name": "greet"}))
+    ended = px("tools", "remove", "gre*", "--force")
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, "hint: pxctl tools remove greet --yes --force")
+    assert px("tools", "remove", "gre*", "--yes").text == "tool:greet removed\n"
+    for options in ((), ("--yes",), ("--force",)):
+        assert px("tools", "remove", "nosuch", *options).code == 4
+    with px.terminal("tools", "remove", "nosuch") as screen:
+        assert screen.end() == 4
+        assert "[y/N]" not in screen.text
+    assert len(daemon.asked("DELETE /api/tools/greet")) == 1

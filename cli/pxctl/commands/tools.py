@@ -271,7 +271,14 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:
     """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is needed.
 
+    Its pin and all that is remembered of it go as well.
+
     $ pxctl tools remove my-tool --force
     """
-    target = query(route("tool", tool), [("force", force or None)])
-    invocation.remove(tool, f"pxctl tools remove {bare_name('tool', tool)} --yes", target, yes)
+    # Look first: nobody is asked about a tool that does not exist, and of a glob the one tool is named.
+    name = str(invocation.client().get(route("tool", tool))["name"])
+    command = f"pxctl tools remove {name} --yes"
+    if force:
+        command += " --force"
+    target = query(route("tool", f"tool:{name}"), [("force", force or None)])
+    invocation.remove(f"tool:{name}", command, target, yes)
