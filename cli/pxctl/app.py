@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pxctl import output, paths
 from pxctl.client import Client, Document, Exchange, Exit, Failure, route, usage
+
+if TYPE_CHECKING:  # four milliseconds, which only completion needs
+    from click.shell_completion import CompletionItem
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 _BAD_ANSWER = (KeyError, json.JSONDecodeError)  # of a daemon of another version, perhaps
@@ -304,11 +307,10 @@ def _failure_of(error: BaseException) -> Failure:
     match error:
         case Failure():
             return error
-        case click.NoSuchOption() if error.ctx is not None and error.ctx.info_name == "run":
-            name = error.option_name.lstrip("-")
-            return usage(
-                f"there is no option {error.option_name}; an input is KEY=VALUE", f"pxctl run TOOL {name}=VALUE"
-            )
+        case click.NoSuchOption() if error.ctx is not None and error.ctx.command_path == "pxctl run":
+            key = error.option_name.lstrip("-").replace("-", "_")
+            detail = f"there is no option {error.option_name}; inputs of a tool are KEY=VALUE"
+            return usage(detail, f"pxctl run TOOL {key}=VALUE")
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "pxctl"
             return usage(error.format_message(), f"{path} --help")
@@ -397,7 +399,25 @@ def _globals(*, hidden: bool) -> list[click.Parameter]:
 
 
 _GLOBAL_OPTIONS = _globals(hidden=True)
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
+
+
+def _hidden_options(command: click.Command, incomplete: str) -> list[CompletionItem]:
+    """Return the options that begin so and that the help leaves out: they are taken all the same."""
+    if not incomplete.startswith("-"):
+        return []
+    from click.shell_completion import CompletionItem
+
+    hidden = [one for one in command.params if isinstance(one, click.Option) and one.hidden]
+    return [CompletionItem(name, help=one.help) for one in hidden for name in one.opts if name.startswith(incomplete)]
+
+
+class PxCommand(click.Command):
+    """A command, which completes the global options, too."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return super().shell_complete(ctx, incomplete) + _hidden_options(self, incomplete)
 
 
 class PxGroup(click.Group):
@@ -407,10 +427,13 @@ class PxGroup(click.Group):
         self, name: str, about: str, sample: str = _SAMPLE, modules: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
-        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=options)
+        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=options, context_settings=_SETTINGS)
         self._modules, self.sample = modules, sample
         if not modules:
             root.add_command(self)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return super().shell_complete(ctx, incomplete) + _hidden_options(self, incomplete)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules or self.commands)
@@ -426,41 +449,22 @@ class PxGroup(click.Group):
         name, known = args[0], self.list_commands(ctx)
         if ctx.resilient_parsing or name.startswith("-") or name in known:
             return super().resolve_command(ctx, args)
-        from difflib import get_close_matches
+        from pxctl.habits import nearest_commands
 
-        near = [*(each for each in known if each.startswith(name)), *get_close_matches(name, known, 1)]
-        if self._modules and name in _ELSEWHERE:
-            raise usage(f"there is no command {name!r}", f"pxctl {_ELSEWHERE[name]}")
-        word = next(filter(known.__contains__, _OTHER_WORDS.get(name, near)), "--help")
-        raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
+        group = "" if self is root else str(self.name)
+        near = nearest_commands(group, name, args[1:], known)
+        raise usage(f"there is no command {name!r}", ", or ".join(near) or f"{ctx.command_path} --help")
 
 
-_OTHER_WORDS = {
-    "ps": ["status"], "top": ["status"], "ls": ["list", "status"], "kill": ["stop"], "rm": ["remove"],
-    "stats": ["status"], "is-active": ["status"], "monit": ["status"], "log": ["logs", "output"], "tail": ["logs"],
-    "follow": ["logs"], "logs": ["output"], "history": ["events", "runs"], "describe": ["show", "why"],
-    "inspect": ["show", "why"],
-}  # fmt: skip
-"""Words of other programs, and the commands of the same group that do it."""
-_ELSEWHERE = {
-    "add": "tools add", "new": "tools new", "init": "tools new", "show": "tools show", "list": "status",
-    "remove": "tools remove", "rm": "tools remove", "sync": "tools sync", "validate": "tools validate",
-    "debug": "tools debug", "enable": "pipe enable", "disable": "pipe disable", "queue": "pipe queue",
-    "runs": "pipe runs", "output": "pipe output", "retry": "pipe retry", "cancel": "pipe cancel", "next": "pipe next",
-    "attach": "kernel attach", "interrupt": "kernel interrupt", "export": "kernel export", "reset": "kernel restart",
-    "shell": "exec", "reload": "daemon reload", "install": "daemon install", "uninstall": "daemon uninstall",
-    "startup": "daemon install", "shutdown": "daemon stop",
-}  # fmt: skip
-"""Commands that stand one level down, as somebody may write them without their group."""
 _MODULES = {
-    "run": "tools", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
-    "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe",
-    "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
+    "run": "tools", "status": "units", "is-active": "units", "start": "units", "stop": "units", "restart": "units",
+    "pin": "units", "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel",
+    "pipe": "pipe", "logs": "logs", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
 _ABOUT = "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes."
 root = PxGroup("pxctl", _ABOUT, modules=_MODULES)
-click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
+click.version_option(None, "-V", "--version", package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 
 def declare(
@@ -494,7 +498,9 @@ def declare(
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
         epilog = f"{_GLOBAL_WORDS}\n\n\b\nExamples:\n  " + examples.replace("\n$ ", "\n  ")
-        made = click.Command(name, callback=call, params=given, help=about, short_help=short, epilog=epilog)
+        made = PxCommand(
+            name, callback=call, params=given, help=about, short_help=short, epilog=epilog, context_settings=_SETTINGS
+        )
         group.add_command(made)
         return made
 
@@ -504,7 +510,7 @@ def declare(
 # -- live names for the shell's completion -----------------------------------------------------------------------------
 
 
-Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+Completer = Callable[[click.Context, click.Parameter, str], "list[str] | list[CompletionItem]"]
 
 _NAMES_SECONDS = 0.1
 
@@ -525,6 +531,29 @@ def _choices(*words: str) -> Completer:
     return lambda _, __, incomplete: _offer(words, incomplete)
 
 
+def _file(begun: str, kind: str = "file") -> list[CompletionItem]:
+    """Have the shell complete a path that is begun, which may be the end of a word only; `kind`: "file" or "dir"."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type=kind)]
+
+
+def _or_files(*words: str) -> Completer:
+    """Offer words and, beside them, files."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [*map(CompletionItem, _offer(words, incomplete)), *_file(incomplete)]
+
+    return complete
+
+
+def file_after_at(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer files for the value of an option that takes JSON or @FILE."""
+    return _file(incomplete[1:]) if incomplete.startswith("@") else []
+
+
 def _names(target: str, key: str, *members: str) -> Completer:
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         units = _ask(context, target).get(key, [])
@@ -538,8 +567,9 @@ unit_names = _names("/api/units?name=*", "units", "name")
 tool_names = _names("/api/units?name=tool:*", "units", "name")
 pipe_names = _names("/api/units?name=pipe:*", "units", "name")
 kernel_names = _names("/api/kernels", "kernels", "name", "id")
-example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
-example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
+interpreters = _or_files("managed")
+example_tools = _or_files("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+example_pipes = _or_files("example:daily-digest", "example:disk-digest", "example:tell-failure")
 pipe_keys = _choices(
     "agent=", "allow_empty=", "budget=", "command=", "description=", "effort=", "enabled=", "history=", "limits=",
     "model=", "name=", "preset=", "provider=", "redact=", "retries=", "run_on_enable=", "schedule=", "schedule_config=",
@@ -548,12 +578,17 @@ pipe_keys = _choices(
 """Every key of pipe.md(5); a test compares it with what the daemon reads."""
 
 
-def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def execution_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     ids = (one["id"] for one in _ask(context, "/api/executions").get("executions", []))
-    return _offer(ids, incomplete) + pipe_names(context, parameter, incomplete)
+    pipes = (one["name"] for one in _ask(context, "/api/units?name=pipe:*").get("units", []))
+    return _offer([*ids, *pipes], incomplete)
 
 
-def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
+    """Offer a tool's inputs as KEY=, and files behind KEY=@."""
+    key, is_file, begun = incomplete.partition("=@")
+    if key and is_file:
+        return _file(begun)
     with contextlib.suppress(Failure):
         schema = _ask(context, route("tool", context.params.get("tool") or "")).get("input_schema") or {}
         return _offer((f"{key}=" for key in schema.get("properties", ()) if "=" not in incomplete), incomplete)

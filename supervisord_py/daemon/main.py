@@ -61,7 +61,7 @@ or a ledger that cannot be used.
     help="Print a service file and exit; -socket: what starts pxd when somebody connects.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With a --check-… or --show-config: one JSON document.")
-@click.version_option(__version__, prog_name="pxd", message="%(prog)s %(version)s")
+@click.version_option(__version__, "-V", "--version", prog_name="pxd", message="%(prog)s %(version)s")
 def main(
     *,
     config_file: str | None,

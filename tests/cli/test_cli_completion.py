@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, House, Px
 from pxctl.app import root, run
+from pxctl.habits import OTHER_WORDS
 from supervisord_py.pipes.definition import USED
 
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
@@ -22,11 +24,16 @@ PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 
 
 def complete(px: Px, *words: str, **env: str) -> list[str]:
-    """Ask as bash does; the last word is the one being typed."""
+    """Ask as bash does; the last word is the one being typed. Without what the shell itself completes."""
+    return [value for kind, value in offered(px, *words, **env) if kind == "plain"]
+
+
+def offered(px: Px, *words: str, **env: str) -> list[tuple[str, str]]:
     asked = {"COMP_WORDS": " ".join(["pxctl", *words]), "COMP_CWORD": str(len(words))}
     ended = px(_PXCTL_COMPLETE="bash_complete", **asked, **env)
     assert ended.err == ""
-    return [line.partition(",")[2] for line in ended.lines if line]
+    answers = [line.partition(",") for line in ended.lines if line]
+    return [(kind, value) for kind, _, value in answers]
 
 
 def offers(px: Px, wanted: list[str], *words: str) -> bool:
@@ -50,6 +57,33 @@ def test_what_is_known_without_a_daemon_is_completed_and_none_is_started(px: Px)
 
 def test_keys_of_a_pipe_are_those_that_the_daemon_reads(px: Px) -> None:
     assert sorted(complete(px, "pipe", "config", "p", "")) == sorted(f"{key}=" for key in USED)
+
+
+PATHS = {
+    "tools add fo": ("file", "fo"),
+    "pipe add fo": ("file", "fo"),
+    "exec -f fo": ("file", "fo"),
+    "exec -o fo": ("file", "fo"),
+    "exec --cwd fo": ("dir", "fo"),
+    "exec --interpreter fo": ("file", "fo"),
+    "kernel start --interpreter fo": ("file", "fo"),
+    "kernel start --cwd fo": ("dir", "fo"),
+    "kernel export k -o fo": ("file", "fo"),
+    "run t -o fo": ("file", "fo"),
+    "run t --input @fo": ("file", "fo"),
+    "run t doc=@fo": ("file", "fo"),
+    "pipe run p --context @fo": ("file", "fo"),
+}
+
+
+def test_paths_are_left_to_the_shell(px: Px) -> None:
+    assert {line: offered(px, *line.split()) for line in PATHS} == {line: [path] for line, path in PATHS.items()}
+
+
+def test_options_that_every_command_takes_are_completed(px: Px) -> None:
+    for command in ("status", "pipe run", "pipe", "kernel list"):
+        assert complete(px, *command.split(), "--js") == ["--json"]
+        assert complete(px, *command.split(), "--sy") == ["--system"]
 
 
 def test_live_names(px: Px, daemon: FakeDaemon) -> None:
@@ -105,19 +139,62 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
 
 
 NEAREST = {
-    "statu": "status", "ps": "status", "top": "status", "ls": "status", "rm x": "tools remove",
-    "startup": "daemon install", "enable": "pipe enable", "tail x": "logs", "shell": "exec",
-    "pipe logs": "pipe output", "pipe history": "pipe runs", "tools inspect": "tools show", "qqqq": "--help",
-    "run x --text y": "run TOOL text=VALUE", "pipe help": "pipe --help",
-    "pipe ls": "pipe list", "tools rm x": "tools remove", "kernel qqqq": "kernel --help",
-}  # fmt: skip
+    "statu": "status",
+    "statu web": "status web",
+    "ps": "status",
+    "ls": "status",
+    "top": "status --watch",
+    "log a": "logs a",
+    "tail -f a": "logs -f a",
+    "rm x": "tools remove x, or pxctl pipe remove x",
+    "inspect a": "tools show a, or pxctl pipe show a, or pxctl kernel show a",
+    "enable nightly": "pipe enable nightly",
+    "startup": "daemon install",
+    "reset": "kernel restart",
+    "qqqq": "--help",
+    "shell": "kernel attach",
+    "run x --text y": "run TOOL text=VALUE",
+    "tools rm x": "tools remove x",
+    "tools run a n=1": "run a n=1",
+    "kernel exec 'x y'": "exec --kernel 'x y'",
+    "kernel history k": "kernel export k",
+    "kernel qqqq": "kernel --help",
+    "pipe ls": "pipe list",
+    "pipe logs p": "pipe output p",
+    "pipe help": "pipe --help",
+}
 
 
-def test_a_misspelled_command_is_answered_with_the_nearest_one(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_is_called_otherwise_is_answered_with_the_nearest_one(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     for line, near in NEAREST.items():
-        assert run(line.split()) == 2
+        assert run(shlex.split(line)) == 2
         out, err = capfd.readouterr()
         assert (out, err.splitlines()[-1]) == ("", f"hint: pxctl {near}")
+
+
+def test_words_of_other_programs_lead_to_commands_that_exist_and_hide_none() -> None:
+    for group, words in OTHER_WORDS.items():
+        path = tuple(group.split())
+        assert path in COMMANDS
+        for word, commands in words.items():
+            assert (*path, word) not in COMMANDS, "it would never be told"
+            for command in commands:
+                name = tuple(part for part in command.split() if part[0] != "-")
+                assert name in COMMANDS or name[0] == "help", command
+
+
+def test_help_and_version_have_short_names(px: Px) -> None:
+    for line in ("-h", "status -h", "pipe -h", "pipe run -h"):
+        ended = px(*line.split())
+        assert (ended.code, ended.text.startswith("Usage: pxctl")) == (0, True)
+    assert px("-V").text == px("--version").text != ""
+
+
+def test_an_option_that_should_be_an_input_is_told_as_one(px: Px) -> None:
+    ended = px("run", "greet", "--text", "hello")
+    assert (ended.code, "text=VALUE" in ended.err.splitlines()[-1]) == (2, True)
 
 
 def test_a_page_is_opened_by_man_from_where_it_lies_and_a_command_shows_its_help(house: House) -> None:

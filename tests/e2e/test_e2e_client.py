@@ -88,7 +88,7 @@ BROKEN: list[tuple[str, int, str]] = [
     ("status nothing", 4, "nothing"),
     ("status 3", 4, "pxctl pipe show 3"),
     ("logs 3", 4, "pxctl pipe show 3"),
-    ("logs twin-*", 2, "twin-a"),
+    ("why twin-*", 2, "twin-a"),
     ("why nothing", 4, "nothing"),
     ("nothing", 2, "nothing"),
     ("status --nothing", 2, "--nothing"),

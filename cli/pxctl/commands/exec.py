@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, kernel_names, no_autostart_option, root, timeout_option
+from pxctl.app import Invocation, declare, interpreters, kernel_names, no_autostart_option, root, timeout_option
 from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route, usage
 from pxctl.coerce import read_argument
 from pxctl.streams import STREAMS, Patience, Screen, bytes_of, harmless, pages, stream, waking_client
@@ -46,7 +46,12 @@ def choice_options(function: Any) -> Any:
     for option in (
         click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
         click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
-        click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'."),
+        click.option(
+            "--interpreter",
+            metavar="PATH",
+            shell_complete=interpreters,
+            help="Python, environment folder, or 'managed'.",
+        ),
         click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
     ):
         function = option(function)

@@ -1,4 +1,4 @@
-"""`pxctl logs`, `events`, `why`, `wait`: what a unit printed, what happened to it, and what comes of it.
+"""`pxctl events`, `why`, `wait`: what happened to a unit, and what comes of it.
 
 Ctrl-C ends the looking and the waiting, never what is looked at.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,48 +15,12 @@ import click
 from pxctl import executions, output
 from pxctl.app import Invocation, declare, root, timeout_option, unit_names
 from pxctl.client import SLACK_SECONDS, Client, Document, Exit, Failure, query, quote, usage
-from pxctl.streams import ask_until, bytes_of, events_of, since_when
-
-
-@declare(root, "logs", "read the logs of {unit}")
-@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
-@click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
-@click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
-@click.option("--stdout", "stream", flag_value="stdout", help="Only what came on stdout.")
-@click.option("--stderr", "stream", flag_value="stderr", help="Only what came on stderr.")
-@click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
-def show_logs(invocation: Invocation, unit: str, timestamps: bool, **asked: Any) -> None:
-    """Show a unit's output as it came; with --json a line of NDJSON for each piece.
-
-    Where output was lost, a note on stderr says how much.
-
-    $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
-    $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
-    """
-    begins_line, has_any, asked["since"] = True, False, since_when(asked["since"])
-    with contextlib.suppress(KeyboardInterrupt):
-        for line, piece in events_of(invocation.client(), f"/api/units/{quote(unit)}/logs", asked):
-            has_any = True
-            if invocation.json:
-                output.write(line + b"\n")
-            elif "gap_bytes" in piece:
-                invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
-            elif timestamps:  # only a newline ends a line, so that a progress bar stays in its own
-                content, stamp = bytes_of(piece), f"{piece.get('time') or ''} ".encode()
-                output.write((stamp if begins_line else b"") + re.sub(rb"\n(?!\Z)", b"\n" + stamp, content))
-                begins_line = content.endswith(b"\n")
-            else:
-                output.write(bytes_of(piece))
-    if not has_any and unit.startswith("kernel:"):
-        name = unit.removeprefix("kernel:")
-        invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
-
+from pxctl.streams import ask_until, events_of, since_when
 
 EVENT_WORDS = (
     "starting", "spawned", "ready", "adopted", "stopping", "stopped", "start_failed", "died", "interrupted",
     "survivors", "unassigned", "log_degraded", "log_recovered", "run", "run_failed", "runtime_limit",
-    "unresponsive", "responsive", "schema_drift", "plain_port", "pinned", "unpinned", "recycled",
+    "unresponsive", "responsive", "schema_drift", "plain_port", "pinned", "unpinned", "removed", "recycled",
     "interrupted_cell", "pipe_added",
     "pipe_changed", "pipe_broken", "pipe_mended", "pipe_removed", "pipe_installed", "pipe_enabled",
     "pipe_disabled", "execution_queued", "execution_started", "execution_adopted", "execution_settled",

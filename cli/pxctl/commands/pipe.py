@@ -274,7 +274,12 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 @app.no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
 @app.timeout_option("Of this execution; else the pipe's own (exit 7).")
-@click.option("--context", metavar="JSON|@FILE|-", help="An object for the prompt; of an array one execution for each.")
+@click.option(
+    "--context",
+    metavar="JSON|@FILE|-",
+    shell_complete=app.file_after_at,
+    help="An object for the prompt; of an array one execution for each.",
+)
 @click.option("--advance", is_flag=True, help="Move the time range on, as a scheduled run does.")
 @app.no_autostart_option
 def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | None, **asked: Any) -> int:

@@ -32,7 +32,13 @@ _MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")  # how PNG, JPEG, GIF and 
 @declare(root, "run")
 @click.argument("tool", metavar="TOOL", shell_complete=tool_names)
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=app.assignments)
-@click.option("--input", "given", metavar="JSON|@FILE|-", help="The input; KEY=VALUE is put over it.")
+@click.option(
+    "--input",
+    "given",
+    metavar="JSON|@FILE|-",
+    shell_complete=app.file_after_at,
+    help="The input; KEY=VALUE is put over it.",
+)
 @click.option("--stream", "streams", is_flag=True, help="Print the items as they come, one a line.")
 @app.timeout_option()
 @click.option("--keep-alive", type=float, metavar="S", help="Keep it warm so long; 0 not at all, -1 for ever.")

@@ -1,4 +1,4 @@
-"""`pxctl status`, `start`, `stop`, `restart`, `pin`, `unpin`: units of every kind.
+"""`pxctl status`, `is-active`, `start`, `stop`, `restart`, `pin`, `unpin`: units of every kind.
 
 Several units in one call: what one of them answers never hides what another answered. The exit code is that of the
 first failure in the order in which they were named. Ctrl-C ends the waiting, never what was asked for.
@@ -74,6 +74,23 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
         invocation.print_degraded(found.get("daemon") or {})
     is_up = all(unit.get("state") in _UP for unit in held)
     return Exit.OK if is_up or not units else Exit.INACTIVE
+
+
+@declare(root, "is-active", "look at {units}")
+@click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
+def show_whether_active(invocation: Invocation, units: tuple[str, ...]) -> int:
+    """Print the state of units, one a line; exits 0 if all are up, else 3.
+
+    Nothing is started. With -q only the names of those that are up are printed.
+
+    $ pxctl is-active compound-interest || pxctl start compound-interest
+    """
+    target = query("/api/status", [("unit", unit) for unit in units])
+    found = invocation.client().get(target).get("units", [])
+    rows = [{"unit": unit["unit"], "state": unit["state"], "active": unit["state"] in _UP} for unit in found]
+    active = [row["unit"] for row in rows if row["active"]]
+    invocation.show({"schema": "px.active/1", "units": rows}, active, *(row["state"] for row in rows))
+    return Exit.OK if len(active) == len(rows) else Exit.INACTIVE
 
 
 def _watch(invocation: Invocation, target: str) -> int:
