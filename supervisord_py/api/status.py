@@ -157,7 +157,7 @@ MEANINGS = {
     Reason.SPAWN_FAILED: ("it could not be started at all", _DEBUG),
     Reason.SHUTDOWN: ("the daemon stopped", _START),
     Reason.INTERRUPTED: ("the keeper or the machine went down under it", _START),
-    Reason.CANCELLED: ("who had asked for it went away", _START),
+    Reason.CANCELLED: ("its caller went away", _START),
     Reason.TIMEOUT: ("the caller's own deadline passed", "give it longer: --timeout"),
     Reason.REPLACED: ("its files changed or it was restarted: a new instance took its place", "nothing to do"),
     Reason.SCHEMA_DRIFT: ("its /schema differs from tool.json (a warning only)", "pxctl tools validate {name}"),

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import signal
+import textwrap
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,8 +17,15 @@ from pxctl.app import Invocation, declare, root
 from pxctl.client import Document, Failure, usage
 from pxctl.output import Column
 from pxctl.paths import own_version, shipped_files
+from pxctl.reasons import TABLES
 
 _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT", "about", 1, minimum=20)]
+_REASONS = "reasons"
+_WIDTH = 80
+_HEADINGS = {
+    "reason": "Why a process of a tool, kernel or pipe ended (reason)",
+    "error_type": "Why an execution of a pipe failed (error_type)",
+}
 _SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
@@ -26,8 +35,34 @@ def _pages() -> list[Path]:
 
 
 def _topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    names = [*(path.stem for path in _pages()), *root.list_commands(context)]
+    names = [*(path.stem for path in _pages()), *root.list_commands(context), _REASONS]
     return [name for name in names if name.startswith(incomplete)]
+
+
+def _meanings_of(topic: tuple[str, ...]) -> list[Document]:
+    """Return all reasons and error types, or those of one word; none where the topic is another one."""
+    rows = [{"kind": kind, **one._asdict()} for kind, table in TABLES.items() for one in table]
+    if topic == (_REASONS,):
+        return rows
+    return [row for row in rows if topic == (row["word"],)]
+
+
+def _show_meanings(invocation: Invocation, rows: list[Document]) -> None:
+    if invocation.print_result({"schema": "px.reasons/1", "reasons": rows}, (row["word"] for row in rows)):
+        return
+    width = max(len(row["word"]) for row in rows)
+    kind = None
+    for row in rows:
+        if row["kind"] != kind:
+            kind = row["kind"]
+            invocation.print(*([""] if row is not rows[0] else []), invocation.paint(_HEADINGS[kind], "bold"))
+        margin = " " * (width + 4)
+        wrap = partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False)
+        head = f"  {row['word']:<{width}}  "
+        invocation.print(
+            wrap(row["meaning"], initial_indent=head, subsequent_indent=margin),
+            wrap(row["step"], initial_indent=f"{margin}-> ", subsequent_indent=f"{margin}   "),
+        )
 
 
 @declare(root, "help", "open the manual")
@@ -35,11 +70,17 @@ def _topics(context: click.Context, _: click.Parameter, incomplete: str) -> list
 def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
     """Open a page of the manual, or show the help of a command; without a topic, list the pages.
 
-    With --json or -q a page is named, not opened.
+    `reasons`, or one of them, shows what the words in the column REASON mean and what to do about each. With --json or
+    -q a page is named, not opened.
 
     $ pxctl help pxd.toml
     $ pxctl help pipe run
+    $ pxctl help reasons
     """
+    meanings = _meanings_of(topic)
+    if meanings:
+        _show_meanings(invocation, meanings)
+        return
     pages: list[Document] = []
     for path in _pages():
         about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
