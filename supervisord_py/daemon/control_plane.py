@@ -29,6 +29,7 @@ from supervisord_py.api.auth import TcpAccess, open_tcp
 from supervisord_py.api.context import ApiConfig, ApiContext
 from supervisord_py.api.streams import first_of
 from supervisord_py.config.settings import KEYS, value_of
+from supervisord_py.daemon.event_log import log_event
 from supervisord_py.daemon.kept_version import keep_version
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.paths import Paths
@@ -125,6 +126,7 @@ class ControlPlane:
     async def open(self, placement: KeeperClient, ledger: Ledger) -> None:
         """Look at what was interrupted, adopt, listen; the keeper hears `ready`."""
         self.placement, self.ledger, self.events = placement, ledger, await EventStream.open(ledger)
+        self.events.listeners.add(log_event)
         own, events = {"PX_SOCKET": self._socket}, self.events
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)

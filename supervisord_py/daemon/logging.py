@@ -13,10 +13,8 @@ import os
 import re
 import socket
 import stat
-import struct
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -25,15 +23,14 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from supervisord_py.config.settings import HIDDEN
+from supervisord_py.keeper import journald
 from supervisord_py.keeper.repeats import SUPPRESSED, RepeatLimiter
 
 MAX_TEXT = 16 * 1024
-JOURNAL_SOCKET = "/run/systemd/journal/socket"
-PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+JOURNAL_SOCKET = journald.SOCKET_PATH
 
 _SECRET = re.compile(r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE)
 _ABOUT_A_SECRET = re.compile(r"(_file|_path|_bytes|_seconds)$", re.IGNORECASE)
-_NOT_A_FIELD = re.compile(r"[^A-Z0-9_]")
 
 
 def configure_log(level: str, stream: TextIO | None = None) -> None:
@@ -42,10 +39,9 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     logging.raiseExceptions = False  # a stream that is gone or full loses lines, nothing else
     handler: logging.Handler = logging.StreamHandler(stream)
     with suppress(OSError, ValueError):  # a stream that has no descriptor
-        seen = os.fstat(stream.fileno())
-        if os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}":  # the connection (systemd.exec(5))
+        if journald.is_journal(stream.fileno()):
             handler = _JournalHandler(stream)
-        elif stat.S_ISREG(seen.st_mode):
+        elif stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             handler = _FileHandler(stream)
     renderer: Processor = _json
     if stream.isatty():
@@ -109,36 +105,13 @@ class _JournalHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._socket.sendto(journal_entry(json.loads(self.format(record))), JOURNAL_SOCKET)
+            self._socket.sendto(journald.entry(json.loads(self.format(record))), JOURNAL_SOCKET)
         except OSError:
             super().emit(record)
 
     def close(self) -> None:
         self._socket.close()
         super().close()
-
-
-def journal_entry(facts: Mapping[str, Any]) -> bytes:
-    """Serialise an event: for each field name, newline, the length as 64 bits little-endian, value, newline."""
-    event, told = str(facts.get("event", "")), {"event", "level", "time", "exception"}
-    rest = {
-        name: fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False, default=str)
-        for name, fact in facts.items()
-        if name not in told
-    }
-    message = " ".join([event, *(f"{name}={text}" for name, text in rest.items())])
-    fields = {
-        "MESSAGE": f"{message}\n{facts['exception']}" if "exception" in facts else message,
-        "PRIORITY": str(PRIORITIES.get(str(facts.get("level")), 6)),
-        "SYSLOG_IDENTIFIER": "pxd",
-        "PX_EVENT": event,
-        **{f"PX_{_NOT_A_FIELD.sub('_', name.upper())}"[:64]: text for name, text in rest.items()},
-    }
-    parts = []
-    for name, text in fields.items():
-        value = text.encode("utf-8", "replace")
-        parts += [name.encode("ascii"), b"\n", struct.pack("<Q", len(value)), value, b"\n"]
-    return b"".join(parts)
 
 
 def _json(_logger: Any, _name: str, event: EventDict) -> str:

@@ -245,7 +245,8 @@ class ControlProcess:
                 self._loop.unwatch(frames.fileno())
                 frames.close()
             facts = {"pid": pid, "code": code, "planned": is_planned, "lived_seconds": lived_seconds}
-            self._journal.warning("control_exited", **facts)
+            say = self._journal.info if is_planned else self._journal.warning
+            say("control_exited", **facts)
         finally:
             self.ended(code)
 

@@ -1,5 +1,7 @@
 """What the keeper says about itself: one line a fact on stderr, bounded in length, in number, and in the file.
 
+Where stderr is journald's stream, a fact is sent as native fields, as the control plane does it.
+
 Lines never block: if stderr is a full pipe, a line is dropped, because the keeper's loop is worth more than its log.
 Where stderr is the daemon's own file (`pxctl daemon start` makes it so), lines of one kind are limited, and the file is
 rotated while the daemon runs. On a terminal, a pipe or journald's stream nothing is limited: others look after those.
@@ -19,6 +21,7 @@ import stat
 import time
 from functools import partial
 
+from supervisord_py.keeper import journald
 from supervisord_py.keeper.repeats import SUPPRESSED, RepeatLimiter
 
 TYPE_CHECKING = False
@@ -61,11 +64,12 @@ def json_line(facts: dict[str, Any]) -> bytes:
 
 
 class Journal:
-    """One line a fact on stderr: JSON unless a person reads it on a terminal."""
+    """One fact at a time: a line for people on a terminal, fields for journald, else a line of JSON on stderr."""
 
     def __init__(self, fd: int = STDERR_FD) -> None:
         self._fd = fd
         self._human = os.isatty(fd)
+        self._is_journald = journald.is_journal(fd)
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
         self._path = ""  # of the file that stderr is, once it is known to be the daemon's own
@@ -107,7 +111,10 @@ class Journal:
             line = text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n"
         else:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-            line = json_line({"time": stamp, "level": level, "event": event, "source": "keeper", **facts})
+            members = {"time": stamp, "level": level, "event": event, "source": "keeper", **facts}
+            if self._is_journald and journald.send(members):
+                return
+            line = json_line(members)
         with contextlib.suppress(OSError):
             if any(state & select.POLLOUT for _, state in self._poll.poll(0)):
                 os.write(self._fd, line)

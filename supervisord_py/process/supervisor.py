@@ -190,7 +190,6 @@ class Supervisor:
         instance.error = error
         reason, code = reason_of(error), error.problem().get("code")
         self.say("start_failed", instance, reason, detail=error.detail, hint=error.hint, code=code)
-        _log.warning("start_failed", unit=instance.unit, reason=reason.value, detail=error.detail)
         return error
 
     # -- adoption ----------------------------------------------------------------------------------------------
@@ -317,8 +316,6 @@ class Supervisor:
         end = instance.decide_end("")
         event = "died" if instance.died else "stopped"
         self.say(event, instance, end.reason, pid=instance.pid, code=end.code, signal=end.signal)
-        if instance.died:
-            _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
         instance.phase = Phase.COLD
         driver.gone(instance)  # no await since the event: who hears it reads the state after this
 

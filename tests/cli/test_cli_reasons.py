@@ -37,7 +37,7 @@ def test_help_shows_all_or_one_without_a_daemon(px: Px) -> None:
     shown = px("help", "reasons").text
     assert all(f"  {one.word} " in shown for table in TABLES.values() for one in table)
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert px("help", "evicted_ttl").lines[-1].strip().startswith("-> pxctl pin --forever")
+    assert "-> pxctl pin --forever TOOL" in px("help", "evicted_ttl").text
     document = px("help", "timeout", "--json").json()
     assert (document["schema"], [one["kind"] for one in document["reasons"]]) == (
         "px.reasons/1", ["reason", "error_type"]

@@ -19,9 +19,11 @@ import structlog
 
 from supervisord_py.config.settings import HIDDEN
 from supervisord_py.daemon import logging as subject
+from supervisord_py.daemon.event_log import level_of, log_event
 from supervisord_py.daemon.logging import MAX_TEXT, configure_log, set_level
 from supervisord_py.errors import ConflictError
 from supervisord_py.keeper.repeats import BURST, SUPPRESSED, WINDOW_SECONDS
+from supervisord_py.process.events import Event
 
 
 @pytest.fixture
@@ -156,3 +158,37 @@ def test_journald_gets_fields_and_what_it_does_not_take_goes_to_stderr_until_it_
                 log.info("flood")
         assert {it["event"] for it in lines(stderr.read_text())} == {"lonely", "flood"}
         logging.getLogger().handlers[0].close()
+
+
+# -- events in the log ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "event", "reason", "level"),
+    [
+        ("tool:x", "died", "signal", "warning"),
+        ("tool:x", "start_failed", "early_exit", "warning"),
+        ("tool:x", "run_failed", None, "warning"),
+        ("tool:x", "stopped", "runtime_limit", "warning"),
+        ("tool:x", "stopped", "memory_limit", "warning"),
+        ("kernel:x", "stopped", "evicted_ttl", "info"),
+        ("tool:x", "stopped", "stopped", "info"),
+        ("pipe:x", "execution_failed", "exit", "warning"),
+        ("pipe:x", "execution_timed_out", "timeout", "warning"),
+        ("pipe:x", "execution_completed", "exit", "info"),
+        ("pipe:x", "stopped", "exit", None),
+        ("tool:x", "run", None, None),
+        ("tool:x", "ready", None, None),
+        (None, "stopped", None, None),
+    ],
+)
+def test_which_events_are_logged(unit: str | None, event: str, reason: str | None, level: str | None) -> None:
+    assert level_of(Event(1, 0.0, unit, event, reason)) == level
+
+
+def test_an_end_is_logged_with_its_unit_and_reason(stream: io.StringIO) -> None:
+    log_event(Event(1, 0.0, "tool:x", "stopped", "runtime_limit", facts={"pid": 5, "signal": None, "hint": "h"}))
+    log_event(Event(2, 0.0, "tool:x", "run", None))
+    (line,) = lines(stream.getvalue())
+    known = {"level": "warning", "event": "stopped", "unit": "tool:x", "reason": "runtime_limit", "pid": 5}
+    assert {name: value for name, value in line.items() if name != "time"} == known

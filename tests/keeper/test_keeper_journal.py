@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.keeper import journal as subject
+from supervisord_py.keeper import journald
 from supervisord_py.keeper.journal import LINE_LIMIT, OVERFULL, Journal, json_line
 from supervisord_py.keeper.repeats import BURST, MOST_KINDS, SUPPRESSED, WINDOW_SECONDS, RepeatLimiter
 
@@ -148,3 +151,34 @@ def test_a_file_that_cannot_be_copied_is_still_bounded(log: Log, monkeypatch: py
         log.journal.info(f"kind-{number}", filler="x" * 100)
         assert log.path.stat().st_size < (OVERFULL + 1) * LIMIT
     assert tries < 10
+
+
+# -- journald ---------------------------------------------------------------------------------------------------------
+
+
+def test_journald_gets_fields_in_the_form_of_the_control_plane_and_stderr_what_it_does_not_take(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = short_tmp / "j"
+    monkeypatch.setattr(journald, "SOCKET_PATH", str(path))
+    with (short_tmp / "stderr").open("ab") as stderr:
+        seen = os.fstat(stderr.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{seen.st_dev}:{seen.st_ino}")
+        log = Journal(stderr.fileno())
+        log.warning("control_exited", pid=12, planned=False)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+            server.bind(str(path))
+            server.settimeout(20)
+            log.info("keeper_started", pid=7, **{"kill-rung": "cgroup"})
+            content = server.recv(1 << 16)
+    (line,) = (short_tmp / "stderr").read_text().splitlines()
+    assert json.loads(line)["event"] == "control_exited", "nobody listened"
+
+    def field(name: str, value: str) -> bytes:
+        return name.encode() + b"\n" + struct.pack("<Q", len(value)) + value.encode() + b"\n"
+
+    assert field("MESSAGE", "keeper_started pid=7 kill-rung=cgroup") in content
+    assert field("PRIORITY", "6") in content
+    assert field("SYSLOG_IDENTIFIER", "pxd") in content
+    assert field("PX_SOURCE", "keeper") in content
+    assert field("PX_KILL_RUNG", "cgroup") in content
