@@ -136,10 +136,16 @@ def source(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_formatted_without_a_warning(page: str, require: Callable[[object, str], None]) -> None:
+def test_a_page_is_formatted_without_a_warning_and_fits_into_80_columns(
+    page: str, require: Callable[[object, str], None]
+) -> None:
     require(shutil.which("groff"), "needs groff")
     formatted = subprocess.run(["groff", "-t", "-man", "-ww", "-Tutf8", MAN / page], capture_output=True, check=True)
     assert (formatted.stderr, len(formatted.stdout) > 500) == (b"", True)
+    plain = subprocess.run(
+        ["groff", "-t", "-man", "-rLL=78n", "-Tutf8", "-P-cbou", MAN / page], capture_output=True, text=True, check=True
+    )
+    assert [line for line in plain.stdout.splitlines() if len(line) > 80] == []
     headings = re.findall(r"^\.SH \"?(.+?)\"?$", source(page), re.MULTILINE)
     assert (headings[0], headings[-1]) == ("NAME", "SEE ALSO")
 

@@ -133,7 +133,9 @@ def show_daemon(invocation: Invocation) -> None:
 
 
 _kinds = click.Choice([service.SYSTEMD, service.LAUNCHD])
-_platform = click.option("--platform", type=_kinds, default=service.HERE, help="Service manager; else this system's.")
+_platform = click.option(
+    "--platform", type=_kinds, default=service.HERE, help="Service manager (default: this system's)."
+)
 
 
 @declare(daemon, "install", "install pxd")

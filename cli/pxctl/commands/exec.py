@@ -44,7 +44,11 @@ _KEEP_SECONDS, _OURS = 7 * 86400.0, re.compile(r"[0-9a-f]{16}-\d+\.\w+")
 
 def choice_options(function: Any) -> Any:
     for option in (
-        click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
+        click.option(
+            "--backend",
+            type=click.Choice(["direct", "gateway-local", "gateway-external"]),
+            help="Default: from the settings.",
+        ),
         click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
         click.option(
             "--interpreter",
@@ -52,7 +56,7 @@ def choice_options(function: Any) -> Any:
             shell_complete=interpreters,
             help="Python, environment folder, or 'managed'.",
         ),
-        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
+        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Folder (default: this one)."),
     ):
         function = option(function)
     return function
@@ -169,7 +173,7 @@ class CellCall:
 @click.argument("code", metavar="[CODE|-]", required=False)
 @click.option("-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py, x.ipynb or x.sh.")
 @click.option("--kernel", default="default", metavar="NAME", shell_complete=kernel_names, help="The session (default).")
-@timeout_option("Limit of the whole call, 1 to 600 (exit 7); else 30.")
+@timeout_option("Limit of the whole call, 1 to 600 (exit 7; default 30).")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")

@@ -117,13 +117,15 @@ def explain(invocation: Invocation, unit: str) -> None:
 
 @declare(root, "wait", "wait for {unit}")
 @click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
-@click.option("--for", "wanted", type=click.Choice(["ready", "stopped", "done"]), help="Else ready, of a pipe done.")
+@click.option(
+    "--for", "wanted", type=click.Choice(["ready", "stopped", "done"]), help="Default: ready; for a pipe: done."
+)
 @timeout_option()
 def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
 
-    An execution, and what runs and waits of a pipe, is waited for until it is over; a restart of the control plane
-    meanwhile does not end the waiting.
+    With an execution id or a pipe, waits until it has finished, also over a restart of the control plane. It never
+    starts a unit.
 
     $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
     """

@@ -208,7 +208,7 @@ def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
 
 @declare(kernel, "export", "export {name}")
 @_name
-@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Else stdout.")
+@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Default: stdout.")
 def export_kernel(invocation: Invocation, name: str, target: str | None) -> None:
     """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 

@@ -273,7 +273,7 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 @click.argument("name", metavar="NAME", shell_complete=app.pipe_names)
 @app.no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
-@app.timeout_option("Of this execution; else the pipe's own (exit 7).")
+@app.timeout_option("Limit of this execution (exit 7; default: the pipe's own).")
 @click.option(
     "--context",
     metavar="JSON|@FILE|-",
@@ -416,7 +416,7 @@ def list_runs(
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes (default: all there are).")
 def print_output(invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None) -> None:
     """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
 

@@ -41,7 +41,9 @@ _MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")  # how PNG, JPEG, GIF and 
 )
 @click.option("--stream", "streams", is_flag=True, help="Print the items as they come, one a line.")
 @app.timeout_option()
-@click.option("--keep-alive", type=float, metavar="S", help="Keep it warm so long; 0 not at all, -1 for ever.")
+@click.option(
+    "--keep-alive", type=float, metavar="S", help="Seconds to keep it warm (0: stop at once, -1: never stop)."
+)
 @app.no_autostart_option
 @click.option("-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer.")
 def run_tool(
