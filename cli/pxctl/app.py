@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # four milliseconds, which only completion needs
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 _BAD_ANSWER = (KeyError, json.JSONDecodeError)  # of a daemon of another version, perhaps
 _LONGEST_SECONDS = 1e9  # a socket takes no longer timeout
-_SAMPLE = "lorenz-ode-solver"
+_SAMPLE = "compound-interest"
 _MEMBER_LINES = 40  # of a text of several lines
 _DOCTOR = "pxctl doctor"
 Decorator = Callable[[Any], Any]
@@ -421,13 +421,23 @@ class PxCommand(click.Command):
 
 
 class PxGroup(click.Group):
-    """A group of commands; the module of one in `modules` is imported when it is called. `sample`: a unit of its."""
+    """A group of commands; the module of one in `modules` is imported when it is called.
+
+    `sample`: a unit of its; `examples`: commands that its help ends with.
+    """
 
     def __init__(
-        self, name: str, about: str, sample: str = _SAMPLE, modules: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: str,
+        about: str,
+        sample: str = _SAMPLE,
+        modules: Mapping[str, str] = MappingProxyType({}),
+        examples: Sequence[str] = (),
     ) -> None:
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
-        super().__init__(name, help=about, epilog=_GLOBAL_WORDS, params=options, context_settings=_SETTINGS)
+        words = "" if modules else _GLOBAL_WORDS  # pxctl's own help lists those options
+        epilog = f"{words}\n\n\b\nExamples:\n  " + "\n  ".join(examples)
+        super().__init__(name, help=about, epilog=epilog.strip("\n"), params=options, context_settings=_SETTINGS)
         self._modules, self.sample = modules, sample
         if not modules:
             root.add_command(self)
@@ -463,7 +473,14 @@ _MODULES = {
     "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
 _ABOUT = "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes."
-root = PxGroup("pxctl", _ABOUT, modules=_MODULES)
+_FIRST_STEPS = (
+    "pxctl daemon start",
+    "pxctl tools add example:compound-interest",
+    "pxctl run compound-interest principal=1000 annual_rate=0.05 years=2",
+    "pxctl status",
+    "pxctl help pxctl                 # the manual; pxctl help lists its pages",
+)
+root = PxGroup("pxctl", _ABOUT, modules=_MODULES, examples=_FIRST_STEPS)
 click.version_option(None, "-V", "--version", package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 

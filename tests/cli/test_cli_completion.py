@@ -197,6 +197,22 @@ def test_an_option_that_should_be_an_input_is_told_as_one(px: Px) -> None:
     assert (ended.code, "text=VALUE" in ended.err.splitlines()[-1]) == (2, True)
 
 
+def test_the_list_of_commands_has_one_line_for_each() -> None:
+    shown = {path: command.get_short_help_str(200) for path, command in COMMANDS.items() if path}
+    assert {path: text for path, text in shown.items() if len(text) > 60} == {}
+
+
+def test_help_begins_with_first_steps_and_ends_with_the_manual() -> None:
+    shown = CliRunner().invoke(root, ["-h"], prog_name="pxctl").stdout
+    assert "pxctl tools add example:compound-interest" in shown
+    assert "explained by pxctl --help" not in shown, "it is that help"
+    for name in ("tools", "kernel", "pipe", "daemon", "config"):
+        assert (
+            f"Examples:\n    pxctl {'exec' if name == 'kernel' else name} "
+            in CliRunner().invoke(root, [name, "-h"]).stdout
+        )
+
+
 def test_a_page_is_opened_by_man_from_where_it_lies_and_a_command_shows_its_help(house: House) -> None:
     house.fake("man", 'echo "man $*"')
     (page,) = house("help", "pxd.toml", "--json").json()["pages"]

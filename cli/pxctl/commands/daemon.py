@@ -14,8 +14,12 @@ from pxctl.app import Invocation, PxGroup, declare, root, timeout_option
 from pxctl.client import AWAY, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.service import Service, finding
 
-daemon = PxGroup("daemon", "Start, stop, restart, reload, install the daemon.")
-config = PxGroup("config", "Show and check the settings.")
+daemon = PxGroup(
+    "daemon",
+    "Start, stop, restart, reload, install the daemon.",
+    examples=("pxctl daemon start", "pxctl daemon install", "pxctl daemon restart    # after an upgrade"),
+)
+config = PxGroup("config", "Show and check the settings.", examples=("pxctl config show", "pxctl config check"))
 
 _END_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
@@ -105,7 +109,7 @@ def reload_daemon(invocation: Invocation) -> None:
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     invocation.print_warnings(answer)
     lines = [f"changed: {line}" for line in answer.get("changed") or []]
-    lines += [f"not in force yet: {line}" for line in answer.get("needs_restart") or []]
+    lines += [str(line) for line in answer.get("needs_restart") or []]  # each is a sentence that names the command
     lines = lines or ["reloaded; nothing changed"]
     invocation.show(answer, (), *map(invocation.complete, lines))
 
@@ -195,7 +199,7 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
 
 @declare(root, "doctor", "check the daemon")
 def check_all(invocation: Invocation) -> int:
-    """Check everything, and name the one command that repairs each fault. Works without a daemon, too.
+    """Check everything, and name what repairs each fault. Works without a daemon, too.
 
     Exits 1 when a check fails; warnings do not count.
     """

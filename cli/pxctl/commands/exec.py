@@ -183,7 +183,7 @@ class CellCall:
 def run_cells(
     invocation: Invocation, code: str | None, file: str | None, kernel: str, cwd: str | None, bash: bool, **asked: Any
 ) -> int:
-    """Run code in a kernel that keeps its variables for the next call.
+    """Run code in a kernel that keeps its variables.
 
     The session is named by --kernel and the folder. Without CODE, or with -, the code comes from stdin. On a pipe,
     stdout gets exactly what the cells print, and results as lines. Ctrl-C interrupts the cell; again, harder. Exits 1

@@ -120,7 +120,7 @@ def print_script(_: Invocation, shell: str) -> None:
 
 @declare(root, "version")
 def show_version(invocation: Invocation) -> None:
-    """Show the version of the client, and that of the daemon when it answers."""
+    """Show the versions of client and daemon."""
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):
         theirs = invocation.client().get("/api/daemon", timeout=5.0).get("version")

@@ -50,7 +50,7 @@ def show_events(invocation: Invocation, **asked: Any) -> None:
     Without --since and -n it is the newest 1,000; a note says when there are more. --unit pxd is the daemon.
 
     $ pxctl events --failed --since yesterday
-    $ pxctl events -f --unit lorenz-ode-solver
+    $ pxctl events -f --unit compound-interest
     $ pxctl events --event 'died' --event 'start*' --unit 'tool:*'
     """
     asked["since"] = since_when(asked["since"])
@@ -127,7 +127,7 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     With an execution id or a pipe, waits until it has finished, also over a restart of the control plane. It never
     starts a unit.
 
-    $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
+    $ pxctl wait compound-interest --for stopped --timeout 30
     """
     client, execution = invocation.client(), None
     with (

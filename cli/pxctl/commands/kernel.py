@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,12 @@ from pxctl.commands.units import change_each, steer, steering
 from pxctl.output import BY_STATE, Column, ago, size, state_column
 from pxctl.streams import stream, waking_client
 
-kernel = PxGroup("kernel", "Sessions and their kernels: list, start, attach, export and more.", "default")
+kernel = PxGroup(
+    "kernel",
+    "Sessions and their kernels: list, start, attach and more.",
+    "default",
+    examples=("pxctl exec 'x = 1'", "pxctl kernel list", "pxctl kernel attach default", "pxctl kernel stop default"),
+)
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
@@ -90,7 +96,7 @@ def show_kernel(invocation: Invocation, name: str) -> None:
 @timeout_option()
 @no_autostart_option
 def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bool, **asked: Any) -> None:
-    """Start a session's kernel, or explain the choice of its Python; returns when it is ready.
+    """Start a session's kernel, or explain which Python it gets; returns when it is ready.
 
     A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
 
@@ -203,7 +209,8 @@ def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
         os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
     invocation.print(shlex.join(argv))
     if opens:
-        raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
+        hint = f"{shlex.quote(sys.executable)} -m pip install jupyter-console"  # beside pxctl it is found first
+        raise Failure("jupyter console is not installed", kind="not_installed", hint=hint)
 
 
 @declare(kernel, "export", "export {name}")

@@ -142,7 +142,7 @@ def show_logs(
     Of several units (names, globs, or none named: all) each line begins with the unit's name, in the order of time;
     without UNIT the last 20 lines of each. Where output was lost, a note on stderr says how much.
 
-    $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
+    $ pxctl logs compound-interest -f -n 20 --timestamps
     $ pxctl logs 'tool:*' --since '2 hours ago' --grep 'Error|Traceback'
     """
     if until is not None and asked["follow"]:

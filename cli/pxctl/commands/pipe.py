@@ -15,7 +15,12 @@ from pxctl.commands.units import change_each
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
 from pxctl.streams import STREAMS, Outlet, Screen, harmless, pages, since_when, waking_client
 
-pipe = app.PxGroup("pipe", "Pipes: agents that run on a schedule, on events or by hand.", "disk-digest")
+pipe = app.PxGroup(
+    "pipe",
+    "Pipes: agents that run on a schedule, on events or by hand.",
+    "disk-digest",
+    examples=("pxctl pipe add example:disk-digest", "pxctl pipe run disk-digest", "pxctl pipe enable disk-digest"),
+)
 _pipe = click.argument("name", metavar="NAME", shell_complete=app.pipe_names)
 _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=app.pipe_names)
 
@@ -99,7 +104,10 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 @declare(pipe, "new", "make pipe:{name}")
 @click.argument("name", metavar="NAME")
 def new_pipe(invocation: Invocation, name: str) -> None:
-    """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise."""
+    """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise.
+
+    $ pxctl pipe new my-pipe
+    """
     name = bare_name("pipe", name)
     if made := invocation.add("pipe", "/api/pipes/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {name}")
@@ -184,7 +192,10 @@ def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 @declare(pipe, "disable", "disable {names}")
 @_pipes
 def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
-    """Keep schedule and events from starting pipes, on this machine; what runs goes on, what waits is cancelled."""
+    """Keep schedule and events from starting pipes; what runs goes on, what waits is cancelled.
+
+    It holds on this machine; the file keeps what it says.
+    """
     return _change(invocation, names, "disable")
 
 
@@ -307,7 +318,9 @@ def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | No
 @app.no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where its pipe runs already.")
 def retry_execution(invocation: Invocation, execution: str, no_wait: bool, queue: bool) -> int:
-    """Queue an execution again, as a new one with what its pipe says now, and follow it; exits as `pipe run` does.
+    """Queue an execution again; with what its pipe says now, as a new one.
+
+    It is followed to its end, and the exit code is that of `pipe run`.
 
     $ pxctl pipe retry 12
     $ pxctl pipe runs triage --status failed -q | xargs -n1 pxctl pipe retry --queue --no-wait

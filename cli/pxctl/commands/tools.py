@@ -22,7 +22,11 @@ from pxctl.coerce import build_input, read_argument, read_json
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
 from pxctl.streams import NDJSON, harmless, stream, waking_client
 
-tools = app.PxGroup("tools", "The catalog of tools: list, show, validate, add and more.")
+tools = app.PxGroup(
+    "tools",
+    "The catalog of tools: list, show, validate, add and more.",
+    examples=("pxctl tools add example:compound-interest", "pxctl tools new my-tool", "pxctl tools list"),
+)
 _JSON = "application/json"
 _JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
 _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
@@ -230,7 +234,12 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
 @declare(tools, "new", "make tool:{name}")
 @click.argument("name", metavar="NAME")
 def new_tool(invocation: Invocation, name: str) -> None:
-    """Write a working tool to start from, with its test request, and put it into the catalog."""
+    """Write a working tool to start from.
+
+    Its test request comes along, and it is in the catalog at once.
+
+    $ pxctl tools new my-tool
+    """
     name = bare_name("tool", name)
     if made := invocation.add("tool", "/api/tools/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")

@@ -62,12 +62,18 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
     With UNIT: only those; exits 3 when one of them is not up, 4 when there is none of that name.
 
     $ pxctl status
-    $ pxctl status lorenz-ode-solver    # exits 3 unless it is up
+    $ pxctl status compound-interest    # exits 3 unless it is up
     """
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target)
-    found = invocation.client().get(target)
+    try:
+        found = invocation.client().get(target)
+    except Failure as failure:
+        numbers = [unit for unit in units if unit.isdecimal()]
+        if failure.kind == "unknown_unit" and numbers:
+            failure.hint = f"{numbers[0]} is the id of an execution: pxctl pipe show {numbers[0]}"
+        raise
     held, none = found.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
     invocation.print_rows(found, output.with_broken(held), "unit", _COLUMNS, none)
     if not invocation.json:
@@ -239,7 +245,7 @@ def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> 
 
     A pin lasts until `pxctl unpin`, also over restarts of everything.
 
-    $ pxctl pin --forever lorenz-ode-solver text-stats
+    $ pxctl pin --forever compound-interest text-stats
     """
     return _change_pins(invocation, "pin", tools, "PUT", "pin?forever=1" if forever else "pin")
 
