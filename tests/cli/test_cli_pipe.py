@@ -131,6 +131,17 @@ def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) ->
     assert px("pipe", "tail", "12").err == f"e\n{NOT_KEPT}\n"
 
 
+def test_output_shows_its_last_lines(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ONE, document(execution()))
+    daemon.on(
+        "GET /api/pipes/digest/executions/12/output", paged({"stdout": b"one\ntwo\nthree", "stderr": b"e\n"}, lost=0)
+    )
+    assert px("pipe", "output", "12", "-n", "2").out == b"two\nthree"
+    assert px("pipe", "output", "12", "--lines", "0").out == b""
+    assert px("pipe", "output", "12", "-n", "9", "--stderr").out == b"e\n"
+    assert px("pipe", "output", "12", "-n", "1", "--json").json()["text"] == "three"
+
+
 # -- changed ----------------------------------------------------------------------------------------------------------
 
 

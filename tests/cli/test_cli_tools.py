@@ -174,6 +174,17 @@ def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
     assert (ended.lines[1], "differ" in ended.err) == ("pxd 0.0.1", True)
 
 
+def test_a_build_that_is_silent_is_shown_moving(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    daemon.on("POST /api/tools/a/sync", pausing(go_on, [{"progress": "Installing"}], [{"done": True}]))
+    with px.terminal("tools", "sync", "a") as screen:
+        screen.see("Installing")
+        screen.see("tool:a: building its environment… 0.5s")
+        go_on.set()
+        assert screen.end() == 0
+    assert screen.text.endswith("tool:a synced\r\n")
+
+
 def test_remove_looks_first_and_repeats_what_was_asked_for(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/tools/gre*", document({"name": "greet"}))
     daemon.on("GET /api/tools/nosuch", problem(404, "unknown_unit", 4))

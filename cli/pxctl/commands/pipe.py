@@ -425,25 +425,38 @@ def list_runs(
         invocation.notice(f"… more: --cursor {following}")
 
 
+def _last_lines(text: bytes, count: int) -> bytes:
+    """Return the last lines of a text; one that is not ended counts."""
+    return b"".join(text.splitlines(keepends=True)[-count:]) if count else b""
+
+
 @declare(pipe, "output", "read the output of {execution}")
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes (default: all there are).")
-def print_output(invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None) -> None:
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+def print_output(
+    invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None, lines: int | None
+) -> None:
     """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
 
     $ pxctl pipe output disk-digest > report.txt    # of its newest execution
+    $ pxctl pipe output 12 --stderr -n 20
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
     outlet, text = Outlet(invocation, "stdout"), b""
     for page in pages(client, executions.route_of(found, "output"), stream, offset, limit):
-        if invocation.json:
+        if lines is not None:
+            text = _last_lines(text + page[0], lines)
+        elif invocation.json:
             text += page[0]
         else:
             outlet.put(page[0])
     content, end, known = page
+    if lines is not None and not invocation.json:
+        outlet.put(text)
     if invocation.json:
         of = {"execution": found["id"], "pipe_name": found["pipe_name"], "stream": stream, "offset": offset}
         head = {"schema": "px.execution-output/1", **of, **known}

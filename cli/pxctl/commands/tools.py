@@ -266,14 +266,20 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
     """
     last: Document = {}
+    spinner = invocation.spinner(tool, "building its environment…")
     try:
+        spinner.start()
         for line, last in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
             if invocation.json:
                 output.write(line + b"\n")
             elif "progress" in last:
+                spinner.stop()
                 invocation.notice(clean(str(last["progress"])))
+                spinner.start()  # pip may be silent for minutes
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=tool) from None
+    finally:
+        spinner.stop()
     if not last.get("done"):
         raise Failure("the connection was lost before the build was done", kind="interrupted", hint="run it again")
     if not invocation.json:
