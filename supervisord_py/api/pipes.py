@@ -56,9 +56,9 @@ async def add_pipe(call: ApiCall, body: s.Add) -> Document:
     return pipe_document(await call.context.pipes.files.install(body.source, name=body.name))
 
 
-async def new_pipe(call: ApiCall, body: s.New) -> Document:
+async def new_pipe(call: ApiCall, body: s.NewPipe) -> Document:
     """Write a small pipe to start from."""
-    return pipe_document(await call.context.pipes.files.scaffold(body.name))
+    return pipe_document(await call.context.pipes.files.scaffold(body.name, command=body.command))
 
 
 async def remove_pipe(call: ApiCall) -> Document:

@@ -52,6 +52,12 @@ class New(Body):
     name: Text
 
 
+class NewPipe(New):
+    """A pipe to be written; with a `command` it is one that needs no agent."""
+
+    command: Text | None = None
+
+
 class Add(Body):
     """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or `example:NAME`."""
 

@@ -143,10 +143,14 @@ class PipeFiles:
         self._room.events.publish("pipe_installed", f"pipe:{view.name}", source=source, warnings=list(warnings))
         return structs.replace(view, warnings=warnings)
 
-    async def scaffold(self, name: str) -> models.PipeView:
+    async def scaffold(self, name: str, *, command: str | None = None) -> models.PipeView:
+        """Write a pipe to start from; with a `command`, which gets the prompt on stdin, it needs no agent."""
         self._room.refuse_at_the_end()
         folder = _place_for(self._room.config.pipes_dir, name)
-        await asyncio.to_thread(_place, folder, TEMPLATE.read_bytes(), None)
+        text = TEMPLATE.read_text(encoding="utf-8")
+        if command is not None:
+            text = set_keys(text, {"agent": "command", "command": command})
+        await asyncio.to_thread(_place, folder, text.encode(), None)
         await self.refresh()
         return self._room.get(name)
 

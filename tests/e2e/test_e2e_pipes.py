@@ -293,6 +293,10 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert px("pipe", "show", "mine").returncode == 4
     assert (px("pipe", "new", "fresh").returncode, home.pipe("fresh")["schedule"]) == (0, "manual")
     assert px("pipe", "remove", "fresh", "--yes").returncode == 0
+    assert px("pipe", "new", "plain", "--command", "wc -c").returncode == 0
+    ran = px("pipe", "run", "plain")
+    assert (ran.returncode, ran.stdout.strip().isdigit()) == (0, True), "it needs no agent"
+    assert px("pipe", "remove", "plain", "--yes").returncode == 0
 
 
 def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_that_installs_it(

@@ -103,13 +103,16 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 
 @declare(pipe, "new", "make pipe:{name}")
 @click.argument("name", metavar="NAME")
-def new_pipe(invocation: Invocation, name: str) -> None:
+@click.option("--command", metavar="CMD", help="A program instead of an agent; gets the prompt on stdin.")
+def new_pipe(invocation: Invocation, name: str, command: str | None) -> None:
     """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise.
 
     $ pxctl pipe new my-pipe
+    $ pxctl pipe new nightly --command 'rsync -a src/ backup/'
     """
     name = bare_name("pipe", name)
-    if made := invocation.add("pipe", "/api/pipes/new", {"name": name}, "written to {folder}"):
+    content = {"name": name, "command": command}
+    if made := invocation.add("pipe", "/api/pipes/new", content, "written to {folder}"):
         invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {name}")
 
 
