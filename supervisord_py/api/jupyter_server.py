@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SPEC = "python3"
 _SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
-_LIVING = frozenset({SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
+_LIVING = frozenset({SessionState.PREPARING, SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
 _OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
 _TOUCH_SECONDS = 20.0
 _log = structlog.get_logger(__name__)
@@ -200,7 +200,7 @@ class _Bridge:
                 state = self._kernels.find(self._session_id).state
             if handle is not None and handle.died.done():
                 handle = None
-            if not is_told and (handle is not None or state is SessionState.STARTING):
+            if not is_told and (handle is not None or state in {SessionState.PREPARING, SessionState.STARTING}):
                 await self._tell("restarting")
                 is_told = True
             if handle is not None and handle.connection_file is not None:

@@ -22,7 +22,7 @@ from supervisord_py.process.model import Reason
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
-_UNDER_WAY = frozenset({"starting", "stopping", "unresponsive"}) | _READY
+_UNDER_WAY = frozenset({"preparing", "starting", "stopping", "unresponsive"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
@@ -131,7 +131,7 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
 
 # -- why: from the last thing that mattered back to its cause, in words a person can act on --------------------------
 
-_UP = frozenset({"starting", "ready", "idle", "busy", "unresponsive", "running", "queued"})
+_UP = frozenset({"preparing", "starting", "ready", "idle", "busy", "unresponsive", "running", "queued"})
 _LOOK_BACK = 200
 _REMOVALS = frozenset({"removed", "pipe_removed"})
 _TAIL_BYTES = 16 * 1024
@@ -311,6 +311,9 @@ def _of_process(
         hint = failed_run.facts.get("hint")
     elif failed_run is not None:
         beside = f" Its {_how_run_failed(failed_run)}.{beside}"
+    if view.preparing is not None:
+        told = f"{view.preparing}."
+        hint = f"pxctl wait {view.unit}"
     if view.failure is not None:
         told, hint = view.failure["detail"], view.failure.get("hint")
     return f"{view.unit} is {view.state}: {told}{beside}", hint if isinstance(hint, str) and hint else step

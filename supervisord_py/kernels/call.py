@@ -55,13 +55,19 @@ class KernelCall:
     """One call. `run` runs it, as `task`; `tell` hears of what happens, on the loop, and must not block or raise."""
 
     def __init__(
-        self, pool: KernelPool, session: LiveSession, request: CallRequest, tell: Callable[[CallEvent], None]
+        self,
+        pool: KernelPool,
+        session: LiveSession,
+        request: CallRequest,
+        tell: Callable[[CallEvent], None],
+        installed_for: float = 0.0,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.task = asyncio.create_task(self.run())
         self._pool, self._session, self._request, self._tell = pool, session, request, tell
         self._seconds, clamped = timeout_of(request.timeout_seconds, pool.config)
-        self._deadline = request.arrived_at + self._seconds
+        self._installed_for = installed_for  # seconds in which something was installed for it: they do not count
+        self._deadline = request.arrived_at + self._seconds + installed_for
         self._execution: CellExecution | None = None
         self._has_kernel = False
         self._cancelled = False
@@ -88,6 +94,8 @@ class KernelCall:
                 raise messages.own_session(session.unit)
         waiter = KernelWaiter(session=session, reset=request.reset, tell=self._tell)
         kernel = await pool.acquire(waiter, self._deadline)
+        self._deadline += waiter.installed_for
+        self._installed_for += waiter.installed_for
         self._has_kernel, recycled = True, False
         try:
             kernel.refuse_stopped()
@@ -141,7 +149,8 @@ class KernelCall:
                 ordinal=index,
                 code=cell.code,
                 status=RUNNING,
-                queued_at=time.time() - (loop.time() - request.arrived_at),
+                # The time of an install is left out: an adopted call has as long as the others have.
+                queued_at=time.time() - (loop.time() - request.arrived_at - self._installed_for),
                 started_at=time.time(),
                 instance=kernel.key,
                 title=cell.title,
@@ -164,7 +173,8 @@ class KernelCall:
             if result.status is CellStatus.OK:
                 session.clear_failures()
             if not is_allowed:
-                self._message = messages.sentence(where, end, loop.time() - request.arrived_at)
+                after_seconds = loop.time() - request.arrived_at - self._installed_for
+                self._message = messages.sentence(where, end, after_seconds)
             if self._message is None and (self._cancelled or end.cut is not None):
                 self._message = f"The call was cancelled.{where.left_out}"
             self._tell({"event": "cell_done", "cell": result.document()})

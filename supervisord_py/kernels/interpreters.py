@@ -19,7 +19,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ import msgspec
 from supervisord_py.errors import InvalidInputError, ShuttingDownError, StartFailedError
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source
+from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, BackendName, CandidateVerdict, Source
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient
@@ -225,9 +225,14 @@ class Install(msgspec.Struct, frozen=True):
 
     target: Path
     what: str  # in words for people
+    doing: str  # the same as something that is being done
     steps: tuple[tuple[str, ...], ...]
     proof: str
     by_hand: str  # the command that a person can run instead
+
+    @property
+    def log(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.log")
 
 
 def find_uv(path: str) -> str | None:
@@ -239,14 +244,16 @@ def overlay_for(said: Interpreter, folder: Path, uv: str | None) -> Install | No
     if uv is None and not said.pip:
         return None
     step = (*_pip_install(said.executable, uv), "--target", str(folder), REQUIREMENT)
-    what = f"an overlay with ipykernel for {said.executable}"
-    return Install(folder, what, (step,), "ipykernel", adding_ipykernel(said, uv))
+    what = f"ipykernel for {said.executable}"
+    return Install(folder, what, f"installing {what} (once)", (step,), "ipykernel", adding_ipykernel(said, uv))
 
 
 def managed_in(root: Path, uv: str | None) -> Install:
     program = (sys.executable, "-m", "venv") if uv is None else (uv, "venv", "--seed", "--python", sys.executable)
     steps = ((*program, str(root)), (*_pip_install(f"{root}/bin/python", uv), REQUIREMENT))
-    return Install(root, "the managed environment", steps, "bin/python", " && ".join(map(shlex.join, steps)))
+    what = "the managed environment"
+    by_hand = " && ".join(map(shlex.join, steps))
+    return Install(root, what, f"installing {what} in {root} (once)", steps, "bin/python", by_hand)
 
 
 def adding_ipykernel(said: Interpreter, uv: str | None) -> str:
@@ -271,40 +278,121 @@ def is_complete(target: Path, proof: str) -> bool:
     return (target / proof).exists() and not mark_of(target).exists()
 
 
+_COLLECTED = re.compile(r"Collecting |Requirement already satisfied: ")  # pip, once a package
+_RESOLVED = re.compile(r"Resolved (\d+) package")  # uv, once
+_UNPACKING = re.compile(r"Installing collected packages: |Prepared \d+ package")
+
+
+class Build:
+    """One install under way: how far it is, for whoever waits for it or looks at it."""
+
+    def __init__(self, install: Install) -> None:
+        self.install = install
+        self.began_at = time.time()  # Unix seconds
+        self.has_begun = False  # False until it is clear that something has to be installed
+        self.packages = 0  # that the installer has named so far
+        self.is_unpacking = False
+        self.task: asyncio.Task[None]
+        self.watchers: dict[BuildWatcher, BuildPlace] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self.task.done()
+
+    @property
+    def text(self) -> str:
+        """Say what is done, for people: `installing ipykernel for /usr/bin/python3 (once), 9 packages so far`."""
+        count = f"{self.packages} package{'' if self.packages == 1 else 's'}"
+        if self.is_unpacking and self.packages:
+            return f"{self.install.doing}, unpacking {count}"
+        if self.packages:
+            return f"{self.install.doing}, {count} so far"
+        return self.install.doing
+
+    def hear(self, line: str) -> None:
+        """Take a line that the installer printed."""
+        before = self.text
+        if _COLLECTED.match(line):
+            self.packages += 1
+        elif resolved := _RESOLVED.match(line):
+            self.packages = int(resolved[1])
+        elif _UNPACKING.match(line):
+            self.is_unpacking = True
+        if self.text != before:
+            for watcher in tuple(self.watchers):
+                watcher.moved(self)
+
+
+class BuildWatcher:
+    """Whoever waits for installs. `seconds` is how long it has waited; this one looks at nothing."""
+
+    seconds = 0.0
+
+    def say(self, text: str) -> None:
+        """Take a sentence for people."""
+
+    def begun(self, build: Build, place: BuildPlace) -> None:
+        """Note that a build begins, or is waited for from now on."""
+
+    def moved(self, build: Build) -> None:
+        """Note that `build.text` has changed."""
+
+
+class BuildPlace(msgspec.Struct, frozen=True):
+    """For which session something is built: the members of its key beside the name."""
+
+    cwd: str
+    interpreter: str
+    backend: BackendName
+
+
 class Installs:
     """Installs, each target once at a time; `close` ends them."""
 
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
-        self._running: dict[Path, asyncio.Task[None]] = {}
+        self._running: dict[Path, Build] = {}
 
-    async def ensure(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
+    async def ensure(self, install: Install, env: Mapping[str, str], watcher: BuildWatcher, place: BuildPlace) -> None:
         """See to it that `install.target` is there, whole. Raises StartFailedError (its hint is a command)."""
-        task = self._running.get(install.target)
-        if task is None:
-            task = asyncio.create_task(self._make(install, env, progress), name=f"install {install.target}")
-            self._running[install.target] = task
-            task.add_done_callback(lambda _: self._running.pop(install.target))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
+        build = self._running.get(install.target)
+        if build is None:
+            build = Build(install)
+            self._running[install.target] = build
+            build.watchers[watcher] = place
+            build.task = asyncio.create_task(self._make(build, env), name=f"install {install.target}")
+            build.task.add_done_callback(lambda _: self._running.pop(install.target))
+            # Perhaps nobody waits for it any more.
+            build.task.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
-            progress(f"{install.what} is being built; waiting for it")
-        await asyncio.wait({task})
-        if task.cancelled():
-            raise ShuttingDownError(f"the daemon is stopping; {install.what} was not finished")
-        task.result()
+            build.watchers[watcher] = place
+            if build.has_begun:
+                watcher.say(f"{install.what} is being installed already; waiting for it")
+                watcher.begun(build, place)
+        try:
+            await asyncio.wait({build.task})
+        finally:
+            build.watchers.pop(watcher, None)
+        if build.task.cancelled():
+            raise ShuttingDownError(f"the installation of {install.what} was ended before it was finished")
+        build.task.result()
 
     async def close(self) -> None:
-        tasks = tuple(self._running.values())
+        tasks = tuple(build.task for build in self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _make(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
+    async def _make(self, build: Build, env: Mapping[str, str]) -> None:
+        install = build.install
         target = install.target
         if await asyncio.to_thread(is_complete, target, install.proof):
             return
-        started, log = time.monotonic(), target.with_name(f"{target.name}.log")
-        progress(f"building {install.what} in {target} with {Path(install.steps[0][0]).name} (its output: {log})")
+        started = time.monotonic()
+        build.has_begun = True
+        for watcher, place in tuple(build.watchers.items()):
+            watcher.say(f"{install.doing}; output: {install.log}")
+            watcher.begun(build, place)
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             mark_of(target).touch(mode=0o600)
@@ -312,7 +400,12 @@ class Installs:
                 target.unlink()
             elif target.is_dir():  # what an earlier one left
                 await asyncio.to_thread(shutil.rmtree, target)
-            with log.open("w", encoding="utf-8", errors="replace") as written:
+            with install.log.open("w", encoding="utf-8", errors="replace") as written:
+
+                def hear(line: str) -> None:
+                    print(line, file=written, flush=True)
+                    build.hear(line)
+
                 for argv in install.steps:
                     ended = await program.run(
                         self._client,
@@ -321,16 +414,17 @@ class Installs:
                         cwd=str(target.parent),
                         env=env,
                         timeout=INSTALL_SECONDS,
-                        on_line=lambda line: print(line, file=written, flush=True),
+                        on_line=hear,
                     )
                     if ended.code != 0:
                         raise StartFailedError(f"{Path(argv[0]).name} {how_it_ended(ended)}")
             mark_of(target).unlink()
         except (OSError, StartFailedError) as error:
             why = f"it took longer than {INSTALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
-            detail, about = f"cannot build {install.what}: {why}", {"reason": "spawn_failed", "stage": "build"}
+            detail, about = f"cannot install {install.what}: {why}", {"reason": "spawn_failed", "stage": "build"}
             raise StartFailedError(detail, hint=install.by_hand, **about) from error
-        progress(f"built {install.what} in {time.monotonic() - started:.1f} s")
+        for watcher in tuple(build.watchers):
+            watcher.say(f"installed {install.what} in {time.monotonic() - started:.1f} s")
 
 
 def how_it_ended(ended: program.Completed) -> str:

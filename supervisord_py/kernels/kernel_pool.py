@@ -30,6 +30,7 @@ from supervisord_py.kernels.session_set import Action, KernelStart, KernelStop, 
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock
+from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import End, Note, Phase, outcome, read_note, stopping_tag
 from supervisord_py.process.model import Child, ChildSpec, Reason
 from supervisord_py.process.supervisor import SHORT, Driver, Supervisor
@@ -37,8 +38,10 @@ from supervisord_py.process.supervisor import SHORT, Driver, Supervisor
 if TYPE_CHECKING:
     from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session import CallEvent
 
 PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at
+BUILD_LOOK_SECONDS = 0.5  # how often whoever waits beyond its time looks whether the install is over
 CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
 REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours, before the doors open without it
 GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
@@ -55,6 +58,7 @@ class KernelPool(Driver[KernelInstance]):
         self,
         supervisor: Supervisor,
         ledger: Ledger,
+        events: EventStream,
         backends: Backends,
         config: KernelsConfig,
         resolver: Callable[[], InterpreterResolver],
@@ -66,6 +70,7 @@ class KernelPool(Driver[KernelInstance]):
         self.set = SessionSet(config)
         self.kernels: dict[KernelInstance, None] = {}  # of which something is left, in the order of their starts
         self._resolver = resolver
+        self._events = events
         self._revived: list[KernelInstance] = []  # what the keeper held when we began
         self._in_flight: list[tuple[KernelInstance, KernelCellRow, Waiter]] = []  # what they were at then
         self._unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
@@ -121,13 +126,27 @@ class KernelPool(Driver[KernelInstance]):
         if waiter.granted.done():
             return waiter.granted.result()
         try:
-            async with asyncio.timeout_at(deadline):
-                return await waiter.granted
+            return await self._until_granted(waiter, deadline)
         except BaseException as error:
             self.perform(self.set.end(waiter, clock.now()))
             if isinstance(error, TimeoutError):
                 raise messages.waited_in_vain(waiter.session.unit, waiter.waits_for, self.config) from None
             raise
+
+    async def _until_granted(self, waiter: KernelWaiter, deadline: float) -> KernelInstance:
+        """Wait until that time of the loop; what is installed meanwhile does not count. Raises TimeoutError."""
+        session = waiter.session
+        loop = asyncio.get_running_loop()
+        before = session.installed_for
+        while True:
+            is_over = loop.time() >= deadline + session.installed_for - before
+            if is_over and session.build is None:
+                raise TimeoutError
+            left = deadline + session.installed_for - before - loop.time()
+            await asyncio.wait({waiter.granted}, timeout=max(left, BUILD_LOOK_SECONDS if is_over else 0.0))
+            waiter.installed_for = session.installed_for - before
+            if waiter.granted.done():
+                return waiter.granted.result()
 
     def give_back(self, waiter: Waiter, kernel: KernelInstance, *, over_memory: bool = False) -> None:
         """A call is over: the next one may have its kernel, unless the code has left that, or it is too large."""
@@ -213,8 +232,23 @@ class KernelPool(Driver[KernelInstance]):
 
     async def _choose(self, session: LiveSession) -> None:
         if session.choice is None:
+            from supervisord_py.kernels.preparation import KernelPreparation
+
+            def tell(event: CallEvent) -> None:
+                for waiter in session.line:
+                    if isinstance(waiter, KernelWaiter):
+                        waiter.tell(event)
+
             give_up_at = asyncio.get_running_loop().time() + self.config.start_seconds
-            session.adopt(await self._resolver().resolve(session.request(), self.config, deadline=give_up_at))
+            preparation = KernelPreparation(self._events, tell, session)
+            try:
+                choice = await self._resolver().resolve(
+                    session.request(), self.config, deadline=give_up_at, watcher=preparation
+                )
+            finally:
+                preparation.left()
+                session.installed_for += preparation.seconds
+            session.adopt(choice)
 
     async def ready(self, instance: KernelInstance) -> None:
         launch, child, loop = instance.launch, instance.child, asyncio.get_running_loop()

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -26,6 +26,9 @@ from supervisord_py.process import clock
 from supervisord_py.process.instance import Instance, Note, Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.interpreters import Build
 
 HOLD_SECONDS = 60.0  # after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
@@ -46,6 +49,7 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()  # what its last start or recycling had to say
     start_method: str | None = None  # `spawn` or `zygote`: how its process came about, if there is one
     cold_start_ms: int | None = None  # how long its start took, None while it lasts
+    preparing: str | None = None  # what is being installed for it, and how far that is
 
     @property
     def key(self) -> SessionKey:
@@ -56,14 +60,30 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
         return f"kernel:{self.id}"
 
 
+class InstallCaller(Protocol):
+    """A caller of a session who waits for what is being installed for it."""
+
+    has_left: asyncio.Event  # it does not wait any more
+
+    def stop(self) -> None:
+        """Have it give up: its session was stopped."""
+
+
 class LiveSession(KernelSlot):
     """One session: who it is, what is asked of its next kernel, and the kernel that is there."""
 
-    def __init__(self, key: SessionKey, language: str, created_at: float, owner: Owner = Owner.SESSION) -> None:
+    def __init__(
+        self,
+        key: SessionKey,
+        language: str,
+        created_at: float,
+        owner: Owner = Owner.SESSION,
+        session_id: str | None = None,
+    ) -> None:
         super().__init__(per_call=owner is Owner.PER_CALL)
         self.key = key
-        self.id = key.id
-        self.unit = f"kernel:{key.id}"
+        self.id = session_id or key.id
+        self.unit = f"kernel:{self.id}"
         self.keeps_variables = key.backend is not BackendName.BASH  # shell cells leave no state
         self.language = language
         self.created_at = created_at
@@ -85,14 +105,27 @@ class LiveSession(KernelSlot):
         self.has_cells = False  # a cell of ours was run in it
         self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
         self.written_use: float | None = None  # `last_used` as its row has it
+        self.build: Build | None = None  # what is being installed for it
+        self.installed_for = 0.0  # seconds that installs have taken while a kernel of it was started
+        self.preparations: dict[InstallCaller, None] = {}  # callers that wait for that
+        self.preparation_problem: Mapping[str, object] | None = None  # why the last install failed
 
     @property
     def is_at_rest(self) -> bool:
-        return self.kernel is None and self.phase is Phase.COLD and not self.line
+        return self.kernel is None and self.phase is Phase.COLD and not self.line and self.build is None
+
+    @property
+    def state(self) -> SessionState:
+        if self.build is not None and self.phase in {Phase.COLD, Phase.STARTING}:
+            return SessionState.PREPARING
+        if self.phase is Phase.COLD and self.preparation_problem is not None:
+            return SessionState.FAILED
+        return super().state
 
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
         self.choice = choice
+        self.preparation_problem = None
         if self.kernel is None or self.kernel.handle is None:
             self.language = choice.language
             self.kernelspec = choice.kernelspec
@@ -128,6 +161,10 @@ class LiveSession(KernelSlot):
             known["cold_start_ms"] = kernel.cold_start_ms if kernel.ready_at is not None else None
         if failure is not None:
             known["failure"] = messages.hard_failure(self.deaths, failure, self.unit).problem()
+        elif self.preparation_problem is not None and self.build is None:
+            known["failure"] = dict(self.preparation_problem)
+        if self.build is not None:
+            known["preparing"] = self.build.text
         key = msgspec.structs.asdict(self.key)
         return SessionView(**key, **known, owner=self.owner.value, queued=len(self.line))
 
@@ -247,6 +284,7 @@ class KernelWaiter(Waiter, eq=False, kw_only=True):
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     tell: Callable[[dict[str, Any]], None] = lambda _: None
+    installed_for: float = 0.0  # seconds of its wait in which something was installed: they do not count
 
 
 class SessionRegister:
@@ -255,10 +293,15 @@ class SessionRegister:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.sessions: dict[str, LiveSession] = {}
+        self._ids: dict[SessionKey, str] = {}  # of all sessions, also of those that only the ledger has
+        self._keys: dict[str, SessionKey] = {}
 
     async def open(self) -> None:
         newest = await kernel_rows.newest_of_all(self._ledger)
         rows = await kernel_rows.all_sessions(self._ledger)
+        for row in rows:
+            if row.owner != Owner.PER_CALL:  # one of these has a name that is never used again
+                self._note_id(row)
         for row in reversed(rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
             session = self.restored(row)
             if session is None or session.owner is Owner.PER_CALL:
@@ -279,10 +322,26 @@ class SessionRegister:
             reason = row.reason or Reason.INTERRUPTED.value
             kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
 
+    def _note_id(self, row: KernelSessionRow) -> None:
+        with contextlib.suppress(ValueError):  # a backend that this version does not know
+            key = SessionKey(row.name, row.cwd, row.interpreter, BackendName(row.backend))
+            self._ids[key] = row.id
+            self._keys[row.id] = key
+
+    def id_of(self, key: SessionKey) -> str:
+        """Return the id of a session: the short one, unless the session of another key has that."""
+        if (known := self._ids.get(key)) is not None:
+            return known
+        session_id = key.id if self._keys.get(key.id, key) == key else key.long_id
+        self._ids[key] = session_id
+        self._keys[session_id] = key
+        return session_id
+
     def ensure(self, key: SessionKey, language: str, owner: Owner) -> LiveSession:
-        if key.id in self.sessions:
-            return self.sessions[key.id]
-        made = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
+        session_id = self.id_of(key)
+        if session_id in self.sessions:
+            return self.sessions[session_id]
+        made = self.sessions[session_id] = LiveSession(key, language, time.time(), owner, session_id)
         for session in [it for it in self.sessions.values() if it.is_at_rest and it is not made]:
             # What a front end has ended and nobody has run a cell of ours in is over for good.
             is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
@@ -293,15 +352,22 @@ class SessionRegister:
                 del self.sessions[session.id]
         return made
 
+    def forget_unused(self, session: LiveSession) -> None:
+        """Forget a session that has never had a kernel and that nobody waits for."""
+        is_unused = session.kernel is None and not session.line and not session.preparations
+        if is_unused and not session.has_cells and session.last_used is None and session.reason is None:
+            self.sessions.pop(session.id, None)
+
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
         if row.id in self.sessions:
             return self.sessions[row.id]
         try:
             key = SessionKey(row.name, row.cwd, row.interpreter, BackendName(row.backend))
-            session = LiveSession(key, row.language, row.created_at, Owner(row.owner))
+            session = LiveSession(key, row.language, row.created_at, Owner(row.owner), row.id)
             session.reason = Reason(row.reason) if row.reason else None
         except ValueError:
             return None
+        self._note_id(row)
         session.kernelspec, session.last_used, session.restarts = row.kernelspec, row.last_used, row.restarts
         return session
 

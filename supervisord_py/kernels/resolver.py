@@ -19,7 +19,15 @@ from supervisord_py.errors import ConfigError, InvalidInputError, PxError, Start
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.config import KernelsConfig, Offer, report
 from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, Installs, Interpreter
+from supervisord_py.kernels.interpreters import (
+    MANAGED,
+    BuildPlace,
+    BuildWatcher,
+    Candidate,
+    Install,
+    Installs,
+    Interpreter,
+)
 from supervisord_py.kernels.kernelspecs import NATIVE, Kernelspec, find_kernelspec
 from supervisord_py.kernels.session import (
     BASH,
@@ -58,20 +66,23 @@ class InterpreterResolver:
         config: KernelsConfig,
         *,
         deadline: float | None = None,
-        progress: Callable[[str], None] = lambda _: None,
+        watcher: BuildWatcher | None = None,
     ) -> Choice:
         """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
-        `progress` gets short steps of an install. Raises InvalidInputError, ConfigError: what the request or the
-        settings name does not do; StartFailedError: none runs (`explanation`); TimedOutError: an install goes on.
+        `watcher` sees what is installed for this; the time of that does not count towards `deadline`. Raises
+        InvalidInputError, ConfigError: what the request or the settings name does not do; StartFailedError: none runs
+        (`explanation`); TimedOutError: no interpreter has answered in time.
         """
         try:
-            async with asyncio.timeout_at(deadline):
-                return await Resolution(self, request, config, progress, install=config.managed).choice()
+            async with asyncio.timeout_at(deadline) as limit:
+                resolution = Resolution(self, request, config, watcher, install=config.managed)
+                resolution.limit = limit
+                return await resolution.choice()
         except TimeoutError:
             raise TimedOutError(
                 "the time of the call was over before there was an interpreter for it",
-                hint="ask again: what is being built goes on; or give the call more time with --timeout",
+                hint="give the call more time with --timeout",
             ) from None
 
     async def explain(self, request: StartRequest, config: KernelsConfig) -> Choice:
@@ -115,7 +126,7 @@ class Resolution:
         resolver: InterpreterResolver,
         request: StartRequest,
         config: KernelsConfig,
-        progress: Callable[[str], None] = lambda _: None,
+        watcher: BuildWatcher | None = None,
         *,
         install: bool = False,
     ) -> None:
@@ -123,8 +134,9 @@ class Resolution:
         self._request = request
         self._backend = request.backend or BackendName(config.backend)
         self._config = config
-        self._progress = progress
+        self._watcher = watcher or BuildWatcher()
         self._install = install
+        self.limit: asyncio.Timeout | None = None  # for everything but installs
         self._caller = {**request.environ, **request.env}
         # a PATH of the caller's comes with what was active beside it
         daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in self._caller}
@@ -134,6 +146,7 @@ class Resolution:
         self._secrets = (config.gateway_token,) if config.gateway_token else ()
         self._rules = EnvRules(config.env_allow, config.env_deny)
         self._cwd = ""
+        self._key = ""  # of the session, where that is not the interpreter's path
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
         self._notices: list[str] = []
@@ -169,6 +182,7 @@ class Resolution:
     # -- the kinds of choices ------------------------------------------------------------------------------------------
 
     async def _python(self, order: Sequence[Candidate], spec: Kernelspec | None, key: str = "") -> Choice:
+        self._key = key
         taken = await self._first_that_runs(order)
         if taken is None:
             raise self._none_runs(spec)
@@ -218,7 +232,7 @@ class Resolution:
         managed = self._config.data_dir / "python"
         if (request or setting) == MANAGED and self._install:
             install = interpreters.managed_in(managed, await asyncio.to_thread(interpreters.find_uv, self._path))
-            await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+            await self._ensure(install, f"{managed}/bin/python")
         return interpreters.candidates(
             self._cwd,
             self._caller,
@@ -259,7 +273,7 @@ class Resolution:
         if said.lacking:
             folder = self._config.data_dir / "overlays" / said.tag
             overlay, detail = str(folder), f"runs, with the overlay {folder}"
-            if trouble := await self._overlay_trouble(said, folder):
+            if trouble := await self._overlay_trouble(said, folder, found.path):
                 return replace(unusable, version=version, **trouble)
         self._said = said
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
@@ -276,21 +290,37 @@ class Resolution:
             self._resolver.said[path] = asked
         return asked
 
-    async def _overlay_trouble(self, said: Interpreter, overlay: Path) -> dict[str, str] | None:
+    async def _overlay_trouble(self, said: Interpreter, overlay: Path, path: str) -> dict[str, str] | None:
         """Return `detail` and `remedy` where an interpreter has no overlay; it is installed if it may be."""
         if await asyncio.to_thread(interpreters.is_complete, overlay, "ipykernel"):
             return None
         uv = await asyncio.to_thread(interpreters.find_uv, self._path)
-        why, install = "there is no overlay for it", interpreters.overlay_for(said, overlay, uv)
+        why, install = "it may not be installed for cells", interpreters.overlay_for(said, overlay, uv)
         if install is not None and self._install:
             try:
-                await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+                await self._ensure(install, path)
                 return None
             except StartFailedError as error:
                 why = error.detail
         else:
             self.installable |= install is not None
         return {"detail": f"has no {said.lacking[0]}, and {why}", "remedy": interpreters.adding_ipykernel(said, uv)}
+
+    async def _ensure(self, install: Install, python: str) -> None:
+        """Have something installed for the interpreter `python`; the call's time stands still meanwhile."""
+        place = BuildPlace(self._cwd, self._key or interpreters.session_path(python), self._backend)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        give_up_at = self.limit.when() if self.limit is not None else None
+        if self.limit is not None:
+            self.limit.reschedule(None)
+        try:
+            await self._resolver.installs.ensure(install, self._installer_env(), self._watcher, place)
+        finally:
+            waited = loop.time() - began
+            self._watcher.seconds += waited
+            if self.limit is not None and give_up_at is not None:
+                self.limit.reschedule(give_up_at + waited)
 
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.env}

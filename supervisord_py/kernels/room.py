@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
+from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError, StartFailedError
+from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import HOLD_SECONDS, KernelWaiter, LiveSession, SessionView
 from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
-from supervisord_py.kernels.session_set import Want
+from supervisord_py.kernels.session_set import Want, WhyRefused
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
@@ -50,10 +51,13 @@ class Kernels:
         own: Mapping[str, str] | None = None,
     ) -> None:
         self._placement, self._environ, self._own = placement, environ, own
+        self._events = events
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, lambda: self.config)
-        self.pool = KernelPool(Supervisor(placement, ledger, events), ledger, backends, config, lambda: self.resolver)
+        self.pool = KernelPool(
+            Supervisor(placement, ledger, events), ledger, events, backends, config, lambda: self.resolver
+        )
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: set[asyncio.Task[CallResult]] = set()  # those that run
         self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
@@ -173,7 +177,7 @@ class Kernels:
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         deadline = asyncio.get_running_loop().time() + patience
-        session = await self._session_of(request, deadline, tell)
+        session, _ = await self._session_of(request, deadline, tell)
         session.extra = dict(request.env) or session.extra
         session.arguments = request.arguments or session.arguments
         return await self._acquire(session, Want.START, patience, tell), session.view()
@@ -193,10 +197,26 @@ class Kernels:
         session = self.register.known(session_id)
         kernel = session.kernel
         self.pool.stop(session, reason)
+        await self._end_preparation(session)
         if kernel is None:
             return ()
         await self._placement.unless_silent(kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit)
         return tuple(each.pid for each in kernel.report.survivors)
+
+    async def _end_preparation(self, session: LiveSession) -> None:
+        """Have nobody wait any more for what is installed for a session; an install that nobody wants is ended."""
+        build = session.build
+        if build is None:
+            return
+        session.build = None
+        leaving = tuple(session.preparations)
+        for preparation in leaving:
+            preparation.stop()
+        for preparation in leaving:
+            await preparation.has_left.wait()
+        if not build.watchers:
+            build.task.cancel()
+            await asyncio.wait({build.task})
 
     async def restart(self, session_id: str) -> SessionView:
         """Have a fresh kernel in a session, busy or not. Raises PxError: refused, or the start failed."""
@@ -237,9 +257,9 @@ class Kernels:
 
         Raises PxError: the call never ran a cell.
         """
-        session = await self._session_to_call(request, tell)
+        session, installed_for = await self._session_to_call(request, tell)
         self._refuse_at_the_end()
-        call = KernelCall(self.pool, session, request, tell)
+        call = KernelCall(self.pool, session, request, tell, installed_for)
         self._calls.add(call.task)
         call.task.add_done_callback(self._calls.discard)
         signs: set[asyncio.Future[Any]] = {call.task, self._replaced}
@@ -254,8 +274,13 @@ class Kernels:
             self._refuse_at_the_end()
         return call.task.result()
 
-    async def _session_to_call(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> LiveSession:
-        """Return the session of a call; that of the last one like it, as long as its kernel and the folders stay."""
+    async def _session_to_call(
+        self, request: CallRequest, tell: Callable[[CallEvent], None]
+    ) -> tuple[LiveSession, float]:
+        """Return the session of a call; that of the last one like it, as long as its kernel and the folders stay.
+
+        With it comes how many seconds were spent on an install, which the call's time does not count.
+        """
         place = (request.name, request.cwd, request.interpreter, request.backend, request.language)
         is_own = request.owner is Owner.PER_CALL
         is_usual = not (is_own or request.reset or request.kernelspec or request.cwd is None)
@@ -265,36 +290,77 @@ class Kernels:
         seen = tuple(os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0 for it in places)  # noqa: ASYNC240
         last, decided_by = self._recent.get(place, (None, None))
         if is_usual and last is not None and decided_by == (request.environ, seen) and last.kernel:
-            return last
+            return last, 0.0
         seconds, _ = timeout_of(request.timeout_seconds, self.config)
-        session = await self._session_of(request, request.arrived_at + seconds, tell)
+        session, installed_for = await self._session_of(request, request.arrived_at + seconds, tell)
         if request.reset:
             await asyncio.to_thread(session.check_folder)
         if is_usual:
             self._recent = {key: it for key, it in self._recent.items() if it[0].kernel}
             self._recent[place] = session, (request.environ, seen)
-        return session
+        return session, installed_for
 
     async def _session_of(
         self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
-    ) -> LiveSession:
+    ) -> tuple[LiveSession, float]:
+        """Return the session that a request means, and how many seconds of the call's time an install took."""
         known = self.register.sessions.get(request.name)
         if known is not None and request.owner is not Owner.PER_CALL:
             if known.kernel is None:
                 await asyncio.to_thread(known.check_folder)
-            return known
+            return known, 0.0
         name = session_name(request.name)
         self._refuse_what_is_off(request)
-        choice = await self.resolver.resolve(
-            request, self.config, deadline=deadline, progress=lambda line: tell({"event": "notice", "text": line})
-        )
         if request.owner is Owner.PER_CALL:
             name = f"{name[:50]}.{secrets.token_hex(4)}"
+        choice, seconds = await self._choice_for(request, name, deadline, tell)
         key = SessionKey(name, choice.cwd, choice.key, choice.backend)
         session = self.register.ensure(key, choice.language, request.owner)
         session.adopt(choice)
+        for other in tuple(self.register.sessions.values()):
+            # What an earlier call was told of the same name and folder, when nothing could be installed, is over.
+            is_same = (other.key.name, other.key.cwd) == (key.name, key.cwd) and other is not session
+            if is_same and other.preparation_problem is not None:
+                self.register.forget_unused(other)
         session.environ = dict(request.environ)
-        return session
+        return session, seconds
+
+    async def _choice_for(
+        self, request: StartRequest, name: str, deadline: float, tell: Callable[[CallEvent], None]
+    ) -> tuple[Choice, float]:
+        """Choose what a session's kernel is started from; return also how many seconds an install took.
+
+        A session that only an install made is forgotten where the choice fell on another interpreter, or where the
+        session was this call's own; otherwise it says why there is no choice. Raises CancelledRunError: the session
+        was stopped.
+        """
+        from supervisord_py.kernels.preparation import CallerPreparation
+
+        preparation = CallerPreparation(self._events, tell, self.register, name, request.owner)
+        resolving = asyncio.create_task(
+            self.resolver.resolve(request, self.config, deadline=deadline, watcher=preparation)
+        )
+        chosen: SessionKey | None = None
+        try:
+            signs: set[asyncio.Future[Any]] = {resolving, preparation.stopped}
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+            if not resolving.done():
+                raise messages.refusal(WhyRefused.STOPPED, preparation.sessions[-1].unit, self.config)
+            choice = resolving.result()
+            chosen = SessionKey(name, choice.cwd, choice.key, choice.backend)
+            return choice, preparation.seconds
+        except StartFailedError as error:
+            for session in preparation.sessions:
+                session.preparation_problem = error.problem()
+            raise
+        finally:
+            resolving.cancel()
+            await asyncio.wait({resolving})
+            preparation.left()
+            for session in preparation.sessions:
+                is_chosen = chosen is not None and session.key == chosen
+                if not is_chosen and (chosen is not None or request.owner is Owner.PER_CALL):
+                    self.register.forget_unused(session)
 
     def _refuse_what_is_off(self, request: StartRequest) -> None:
         expose = self.config.expose

@@ -28,6 +28,8 @@ CallEvent = dict[str, Any]
 """What happens in a call, as its followers are told it, in order; `event` is one of:
 
 - `queued`: it waits, and its `position` (1 is next). `starting`: the kernel of session `kernel`, by `interpreter`.
+- `preparing`: what the interpreter lacks is being installed; `text` says how far that is, `packages` how many are named
+  so far, `log` where the installer's output is.
 - `cell_started`: a cell was sent: `index`, `id`, `title`, `kernel` (its session), `code`, and the `count` of all cells.
 - `rung`: a step was taken to end the cell `id`, with the members of Step. `cell_done`: the document of a `cell`.
 - `notice`: `text` for people.
@@ -47,6 +49,7 @@ class BackendName(StrEnum):
 class SessionState(StrEnum):
     """What is observed of a session. `STOPPED` ones are remembered, hold no process, and start with the next call."""
 
+    PREPARING = "preparing"  # what its interpreter lacks is being installed; no kernel runs yet
     STARTING = "starting"
     IDLE = "idle"
     BUSY = "busy"
@@ -87,13 +90,24 @@ class SessionKey(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The `{k}` of the routes and the name of the unit: the name and six hex digits of the whole key."""
-        return f"{self.name}-{hashlib.sha256(self._whole.encode()).hexdigest()[:6]}"
+        """The `{k}` of the routes and the name of the unit: the name and six hex digits of the whole key.
+
+        Two keys may have the same: `SessionRegister` gives the second one its `long_id`.
+        """
+        return f"{self.name}-{self._digest[:6]}"
+
+    @property
+    def long_id(self) -> str:
+        return f"{self.name}-{self._digest[:32]}"
 
     @property
     def jupyter_id(self) -> str:
         """The id by which Jupyter's own clients call it: a UUID, as their routes demand."""
         return str(uuid.uuid5(JUPYTER_NAMESPACE, self._whole))
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(self._whole.encode()).hexdigest()
 
     @property
     def _whole(self) -> str:

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import socket
+import threading
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.fake_daemon import FakeDaemon, Request, ndjson, reply
+from cli.fake_daemon import FakeDaemon, Request, ndjson, pausing, reply
 from cli.px import Px, without_spinner
 from pxctl.app import Invocation
 from pxctl.commands.exec import drawn
@@ -104,6 +105,19 @@ def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], **env: str) -> st
     with px.terminal("exec", "1", **env) as screen:
         screen.end()
         return without_spinner(screen.text)
+
+
+def test_the_spinner_moves_while_ipykernel_is_installed_for_the_first_cell(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    notice = {"event": "notice", "text": "installing ipykernel for /p (once); output: /p.log"}
+    preparing = {"event": "preparing", "text": "installing ipykernel for /p (once), 9 packages so far"}
+    daemon.on(ROUTE, pausing(go_on, [notice, preparing], [started(), out("42\n"), ended(), done()]))
+    with px.terminal("exec", "1", columns=120) as screen:
+        screen.see("9 packages so far… 0.5s")
+        screen.see("9 packages so far… 0.7s")
+        go_on.set()
+        assert screen.end() == 0
+        assert without_spinner(screen.text) == f"pxctl: {notice['text']}\n42\n"
 
 
 def test_a_terminal_is_not_steered_and_sees_updates_at_last(px: Px, daemon: FakeDaemon) -> None:

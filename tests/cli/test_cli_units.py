@@ -81,7 +81,7 @@ def test_living_sessions_come_first(px: Px, daemon: FakeDaemon) -> None:
 def test_the_wait_for_a_kernel_is_told_and_erased_and_a_build_that_fails_is_a_failure(
     px: Px, daemon: FakeDaemon
 ) -> None:
-    building, go_on = {"event": "notice", "text": "building an overlay\x07"}, threading.Event()
+    building, go_on = {"event": "notice", "text": "installing ipykernel\x07"}, threading.Event()
     done = {"event": "done", "result": kernel()}
     daemon.on("POST /api/kernels", pausing(go_on, [building, {"event": "starting", "kernel": ID}], [done]))
     with px.terminal("kernel", "start") as screen:
@@ -89,7 +89,7 @@ def test_the_wait_for_a_kernel_is_told_and_erased_and_a_build_that_fails_is_a_fa
         go_on.set()
         assert screen.end() == 0
         told, kernel_line = without_spinner(screen.text).splitlines()
-    assert (told.startswith("pxctl: building an overlay"), kernel_line) == (True, f"kernel:{ID} idle (pid 17)")
+    assert (told.startswith("pxctl: installing ipykernel"), kernel_line) == (True, f"kernel:{ID} idle (pid 17)")
     failed = problem_of(503, "start_failed", detail="no network")
     daemon.on("POST /api/kernels", ndjson(building, failed, whole=False), ndjson(building))
     for words in ("cannot start kernel:work: no network", "ended before the kernel was ready"):

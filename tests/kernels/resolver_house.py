@@ -48,6 +48,16 @@ def fake_python(path: Path, **said: Any) -> Path:
     return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(usual | said)}'")
 
 
+class Lines(interpreters.BuildWatcher):
+    """Keeps what is said to people."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def say(self, text: str) -> None:
+        self._lines.append(text)
+
+
 class ResolverHouse:
     """`close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
 
@@ -95,4 +105,4 @@ class ResolverHouse:
     async def choose(self, **request: Any) -> Choice:
         deadline = request.pop("deadline", None)
         asked = StartRequest(**{"cwd": str(self.proj), **request})
-        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, deadline=deadline)
+        return await self.resolver.resolve(asked, self.config, watcher=Lines(self.lines), deadline=deadline)

@@ -348,6 +348,9 @@ class CellScreen(Screen):
                 self.say(f"pxctl: ending the cell: {event['action']}", "yellow")
             case "notice":
                 self.say_once(event["text"])
+                self.wait(self.phase)  # goes on below what was said
+            case "preparing":
+                self.wait(f"{event['text']}…")
             case "queued":
                 self.wait(f"waiting in line ({event['position']})…")
             case "starting":
