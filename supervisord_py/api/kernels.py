@@ -47,6 +47,11 @@ def session_of(call: ApiCall, cwd: str | None) -> SessionView:
     return call.context.kernels.find(call.request.match_info["k"].removeprefix("kernel:"), cwd)
 
 
+async def kept_session_of(call: ApiCall, cwd: str | None) -> SessionView:
+    """Return the session whose cells are asked for; they are kept for longer than the session is listed."""
+    return await call.context.kernels.find_kept(call.request.match_info["k"].removeprefix("kernel:"), cwd)
+
+
 def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
     """Return one session; `connection_file` is there while Jupyter's own clients can join its kernel."""
     handle = call.context.kernels.handle(view.id)
@@ -72,7 +77,7 @@ async def list_kernels(call: ApiCall) -> dict[str, Any]:
 
 async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with one session."""
-    return (await _measured(call, (session_of(call, cwd),)))[0]
+    return (await _measured(call, (await kept_session_of(call, cwd),)))[0]
 
 
 async def use(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
@@ -326,7 +331,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 
 async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the session's cells, oldest first."""
-    view = session_of(call, cwd)
+    view = await kept_session_of(call, cwd)
     rows = await call.context.kernels.cell_store.history(view.id)
     return {"kernel": view.id, "cells": [streams.pick(row) for row in rows]}
 
@@ -340,20 +345,21 @@ async def cell_output(
     stream: s.Stream | None = None,
 ) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
-    log = CellLog(call.context.kernels.config.cells_dir / session_of(call, cwd).id, call.request.match_info["id"])
+    session = await kept_session_of(call, cwd)
+    log = CellLog(call.context.kernels.config.cells_dir / session.id, call.request.match_info["id"])
     return streams.raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
 
 
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result."""
-    folder = call.context.kernels.config.cells_dir / session_of(call, cwd).id
+    folder = call.context.kernels.config.cells_dir / (await kept_session_of(call, cwd)).id
     path, mime = await asyncio.to_thread(render.find_artifact, folder, call.request.match_info["id"])
     return web.FileResponse(path, headers={"Content-Type": mime, "X-Content-Type-Options": "nosniff"})
 
 
 async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with the session's history as a notebook."""
-    document = await call.context.kernels.export(session_of(call, cwd).id)
+    document = await call.context.kernels.export((await kept_session_of(call, cwd)).id)
     body = msgspec.json.format(streams.json_bytes(document), indent=1)
     cut = document["metadata"]["px"].get("cut", ())
     headers = {"X-Cut-Cells": str(len(cut))}  # of how many cells something is left out

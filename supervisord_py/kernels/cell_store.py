@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +30,7 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
 
 SWEEP_SECONDS = 300.0
-FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes
+EMPTY_SECONDS = 3600.0  # how long nothing has changed in an empty folder of no session, before it goes
 ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
 DAY_SECONDS = 86_400.0
 SMALL_BYTES = 16 * 1024  # read at once: the way to a thread and back takes longer
@@ -188,7 +187,10 @@ def _outcome(log: CellLog, kernel_end: End | None, *, is_shell: bool) -> CellOut
 
 
 def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tuple[str, str]]) -> None:
-    """Remove old folders of no session, and the oldest cells. Links are removed, not what they lead to."""
+    """Remove the oldest cells, and empty folders of no session. Links are removed, not what they lead to.
+
+    Cells go by age and for space alone: whose they were, and whether that session is remembered, does not matter.
+    """
     cells: list[tuple[float, int, Path, str]] = []  # the last change, bytes, folder, id
     for folder in config.cells_dir.iterdir() if config.cells_dir.is_dir() else ():
         if folder.is_symlink() or not folder.is_dir():
@@ -198,8 +200,10 @@ def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tu
             for path in folder.iterdir():
                 found[path.name.partition(".")[0]].append(path.lstat())
             newest = max(it.st_mtime for it in chain([folder.stat()], *found.values()))
-        if folder.name not in known and time.time() - newest > FORGOTTEN_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
+        if not found:
+            if folder.name not in known and time.time() - newest > EMPTY_SECONDS:
+                with suppress(OSError):  # something was put there meanwhile
+                    folder.rmdir()
             continue
         for cell, files in found.items():
             # A file that cells share (children print on) is as old as the newest of them, and each has a part of it.

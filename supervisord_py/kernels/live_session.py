@@ -371,6 +371,14 @@ class SessionRegister:
         session.kernelspec, session.last_used, session.restarts = row.kernelspec, row.last_used, row.restarts
         return session
 
+    async def remembered(self, session_id: str) -> LiveSession | None:
+        """Return a session by its id, also one that only the ledger has: that one is not entered in `sessions`."""
+        if session_id in self.sessions:
+            return self.sessions[session_id]
+        await self._ledger.flush()  # a call's own session was forgotten in this moment
+        row = await kernel_rows.SESSIONS.get(self._ledger, session_id)
+        return None if row is None else self.restored(row)
+
     def known(self, session_id: str) -> LiveSession:
         if (session := self.sessions.get(session_id)) is not None:
             return session

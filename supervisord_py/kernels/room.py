@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError, StartFailedError
+from supervisord_py.errors import (
+    ConflictError,
+    InterruptedRunError,
+    PxError,
+    ShuttingDownError,
+    StartFailedError,
+    UnknownUnitError,
+)
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
@@ -149,8 +156,22 @@ class Kernels:
         session.used_at, session.is_fresh = clock.now(), False
         session.held_until = session.used_at + HOLD_SECONDS
 
+    async def find_kept(self, name_or_id: str, cwd: str | None = None) -> SessionView:
+        """Return the session that a user means, also by the id of one that only the ledger remembers.
+
+        Raises UnknownUnitError, AmbiguousNameError.
+        """
+        try:
+            return self.find(name_or_id, cwd)
+        except UnknownUnitError:
+            session = await self.register.remembered(name_or_id)
+            if session is None:
+                raise
+            return session.view()
+
     async def export(self, session_id: str) -> dict[str, Any]:
-        return await self.cell_store.export(self.register.known(session_id))
+        session = await self.register.remembered(session_id)
+        return await self.cell_store.export(session or self.register.known(session_id))
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         if BackendName(self.config.backend) is BackendName.GATEWAY_EXTERNAL:

@@ -78,6 +78,15 @@ def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
     assert (call["cells"][0]["text"], call["variables"]) == ("False\n", "lost")
     gone(int(call["cells"][1]["text"]))
     until(lambda: "per_call" not in {it["owner"] for it in calls.known().values() if it["pid"]}, "none of it is left")
+    session, cell = call["kernel"], call["cells"][1]["id"]
+    assert session not in {it["id"] for it in calls.known().values()}
+    kept = f"/api/kernels/{session}"
+    printed = calls.run("percall", "print('kept')", per_call=True)
+    output = calls.house.paged(f"/api/kernels/{printed['kernel']}/cells/{printed.cell['id']}/output")
+    assert output == b"kept\n"
+    assert [row["id"] for row in calls.house.get(f"{kept}/cells")["cells"]][1] == cell
+    exported = calls.house.pxctl("kernel", "export", session)
+    assert "'mine' in globals()" in exported.stdout, exported.stderr
     assert calls.value("percall", "mine") == "1"
 
 

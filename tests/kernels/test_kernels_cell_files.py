@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from kernels.cell_folder import CELL, config_in, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, OutputGoneError, Page, Piece, Reading, Record
-from supervisord_py.kernels.cell_store import DAY_SECONDS, FORGOTTEN_SECONDS, CellStore
+from supervisord_py.kernels.cell_store import DAY_SECONDS, EMPTY_SECONDS, CellStore
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.render import CellOutput, as_on_a_terminal, find_artifact, show
 from supervisord_py.kernels.session import CellStatus
@@ -359,15 +359,20 @@ async def test_old_cells_go_with_all_their_files_and_what_is_too_much_and_runnin
 
     for name in ("old", "runs"):
         cell("s", name, 8 * DAY_SECONDS)
-    cell("s", "large", FORGOTTEN_SECONDS + 2)
-    cell("s", "young", FORGOTTEN_SECONDS + 1)
-    cell("forgotten", "c", FORGOTTEN_SECONDS + 1)
+    cell("s", "large", EMPTY_SECONDS + 2)
+    cell("s", "young", EMPTY_SECONDS + 1)
+    cell("forgotten", "c", EMPTY_SECONDS)  # of a call that had a kernel of its own, say
     cell("fresh", "c", 1)
+    for session, age in (("empty", EMPTY_SECONDS + 1), ("new", 1.0)):
+        (tmp_path / session).mkdir()
+        os.utime(tmp_path / session, (time.time() - age, time.time() - age))
     (tmp_path / "a file").write_text("of somebody else")
-    config = replace(config_in(tmp_path), cells_dir=tmp_path, output=CellLimits(total_bytes=100_000))
+    one = sum(path.lstat().st_blocks * 512 for path in (tmp_path / "fresh").iterdir())
+    config = replace(config_in(tmp_path), cells_dir=tmp_path, output=CellLimits(total_bytes=one * 7 // 2))
     sweeping = asyncio.ensure_future(CellStore(None, lambda: config).keep_small(lambda: [("s", "runs")], {"s"}))  # type: ignore[arg-type]
-    left = {"s/runs", "s/young", "fresh/c"}
+    left = {"s/runs", "s/young", "forgotten/c", "fresh/c"}
     names = lambda: {f"{it.parent.name}/{it.name.partition('.')[0]}" for it in tmp_path.glob("*/*")}  # noqa: E731
-    await eventually(lambda: names() == left, "the sweep")
+    await eventually(lambda: names() == left and not (tmp_path / "empty").exists(), "the sweep")
     sweeping.cancel()
+    assert (tmp_path / "new").exists()
     assert (tmp_path / "a file").exists()
