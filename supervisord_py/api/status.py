@@ -304,6 +304,10 @@ def _of_process(
         step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
         if view.kind == "kernel" and view.state in _UP:
             step = f"pxctl kernel show {view.name}"  # its own process prints nothing
+        if view.state == "starting" and view.kind == "kernel":
+            seconds = "" if view.uptime_seconds is None else f" since {view.uptime_seconds:.0f} s"
+            told = f"its process is loading Python, modules and startup files{seconds}, and does not answer yet"
+            step = f"pxctl restart {view.unit}"
     hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
     beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
     if failed_run is not None and view.state in _UP:

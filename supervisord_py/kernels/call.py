@@ -92,7 +92,11 @@ class KernelCall:
             caller = request.caller()
             if caller is not None and caller in {busy.key, busy.process_key}:
                 raise messages.own_session(session.unit)
-        waiter = KernelWaiter(session=session, reset=request.reset, tell=self._tell)
+        is_renewing = request.reset
+        if session.phase is Phase.STARTING and (starting := session.kernel) is not None and not is_renewing:
+            # It may hang in a module that was repaired since.
+            is_renewing = await asyncio.to_thread(starting.is_outdated)
+        waiter = KernelWaiter(session=session, reset=request.reset, is_renewing=is_renewing, tell=self._tell)
         kernel = await pool.acquire(waiter, self._deadline)
         self._deadline += waiter.installed_for
         self._installed_for += waiter.installed_for

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -26,6 +27,7 @@ from supervisord_py.process import clock
 from supervisord_py.process.instance import Instance, Note, Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor, tree_limits
+from supervisord_py.zygote.main import stamp
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.interpreters import Build
@@ -185,6 +187,20 @@ def own_of(note: Note | None) -> KernelNote | None:
         return None
 
 
+def startup_stamp(launch: Launch) -> int:
+    """Return a number that differs when a file has changed that a kernel loads while it starts. Blocking.
+
+    These are the user's and the project's modules, and IPython's startup files.
+    """
+    home = launch.env.get("HOME", "/")
+    ipython = launch.env.get("IPYTHONDIR") or f"{home}/.ipython"
+    paths: list[str] = []
+    for folder in (*launch.modules, f"{launch.cwd}/.pxd/modules", f"{ipython}/profile_default/startup"):
+        with contextlib.suppress(OSError):
+            paths += sorted(f"{folder}/{name}" for name in os.listdir(folder))
+    return zlib.crc32(b"%d" % stamp(paths), zlib.crc32(os.fsencode("\0".join(paths))))
+
+
 class KernelInstance(Instance):
     def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
         super().__init__(key, unit or session.unit)
@@ -192,6 +208,7 @@ class KernelInstance(Instance):
         self.launch: Launch | None = None  # what was asked of the backend
         self.backend: Any = None
         self.handle: KernelHandle | None = None  # what came of it
+        self.startup_stamp = 0  # of the files that it loads while it starts, as they were when it was planned
         self.cold_start_ms = 0  # from the decision to readiness
         self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
@@ -232,7 +249,7 @@ class KernelInstance(Instance):
         if choice is not None:
             names = ("interpreter", "env", "kernelspec", "kernelspec_argv", "overlay", "modules")
             chosen = {name: getattr(choice, name) for name in names}
-        return Launch(
+        launch = Launch(
             **chosen,
             session_id=session.id,
             instance=self.key,
@@ -245,6 +262,12 @@ class KernelInstance(Instance):
             interrupt_mode=session.interrupt_mode,
             arguments=session.arguments,
         )
+        self.startup_stamp = startup_stamp(launch)
+        return launch
+
+    def is_outdated(self) -> bool:
+        """Say whether files that it loads while it starts have changed since it was planned. Blocking."""
+        return self.launch is not None and startup_stamp(self.launch) != self.startup_stamp
 
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.start_method} if self.is_ours and self.child is not None else {}

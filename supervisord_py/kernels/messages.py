@@ -118,9 +118,15 @@ def own_session(unit: str) -> PxError:
 
 def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) -> PxError:
     why = _WAITED[waits_for or Phase.READY].format(unit=unit, limits=limits)
+    hint = "Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`)."
+    if waits_for is Phase.STARTING:
+        hint = (
+            "Give more time (`--timeout`); where it hangs in a module or a startup file, fix that and run the cell "
+            "again, or replace the kernel: `pxctl exec --reset`."
+        )
     return errors.TimedOutError(
         f"{why} when the call's time was over; nothing was run.",
-        hint="Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`).",
+        hint=hint,
         unit=unit,
         reason="timeout",
         waited_for=waits_for,

@@ -15,6 +15,7 @@ Laws, each checked by the state machine of the tests:
   waits for any more is as good as idle. The victim is the least recently used; if there is none, one waits.
 - A kernel that crashed comes back once by itself, at nobody's cost; a second crash without a cell that succeeded in
   between is a hard failure: calls are refused until somebody asks (start, restart, reset). What is asked for is tried.
+- A kernel that is still starting is replaced at once for a call that resets, or after the files changed that it loads.
 - A call that lost its kernel is never run again. A failed start fails everyone who waits for it, and nobody else.
 - A start that failed for want of descriptors costs one idle session, for the next one's sake.
 """
@@ -57,6 +58,7 @@ class Waiter(Struct, eq=False):
     session: KernelSlot
     want: Want = Want.CALL
     reset: bool = False  # replace the kernel before the call; counts as asking for it
+    is_renewing: bool = False  # replace a kernel that is still starting, in what it may hang for ever
     number: int = 0  # order of arrival
     position: int = 0  # 1 is next
     waits_for: Phase | None = None  # what a kernel is in that it waits for: ready for those before, cold for a place
@@ -151,6 +153,10 @@ class SessionSet:
             slot.comes_back = True
             if slot.phase in LIVE:
                 self._stop(slot, Reason.REPLACED)
+        # One of several who want that is enough: the others get the new kernel, or one of their own in their turn.
+        is_first_to_renew = waiter.is_renewing and not any(it.is_renewing for it in slot.line if it is not waiter)
+        if is_first_to_renew and slot.phase is Phase.STARTING:
+            self._stop(slot, Reason.REPLACED)
         return self.settle(now)
 
     def end(self, waiter: Waiter, now: float, *, over_memory: bool = False) -> list[Action]:

@@ -152,6 +152,31 @@ def test_a_broken_module_names_file_and_line_and_stops_nobody(calls: Calls, tmp_
     assert calls.value("broken", "good", cwd=str(tmp_path), reset=True) == "1"
 
 
+def test_a_kernel_that_hangs_in_its_start_is_replaced_by_a_reset_and_by_a_call_after_the_repair(
+    calls: Calls, tmp_path: Path
+) -> None:
+    module = tmp_path / ".pxd" / "modules" / "slow.py"
+    module.parent.mkdir(parents=True)
+    where = {"cwd": str(tmp_path)}
+    hang = f"import time\nopen({str(tmp_path / 'hangs')!r}, 'w').close()\ntime.sleep(1000)\n"
+    for again in ({"reset": True}, {}):
+        module.write_text(hang)
+        (tmp_path / "hangs").unlink(missing_ok=True)
+        name = f"slow{len(again)}"
+        late = calls.ask(name, "1", timeout=1, **where).refused(504)
+        assert "--reset" in late["hint"]
+        until((tmp_path / "hangs").exists, "its start hangs")
+        why = calls.house.json("why", calls.show(name)["unit"])
+        assert ("loading" in why["summary"], why["state"]) == (True, "starting"), why
+        if not again:
+            waiting = calls.later(name, "2", timeout=50, **where)
+            until(lambda name=name: calls.show(name)["queued"] == 1, "somebody waits for the kernel that hangs")
+        module.write_text("mine = 3\n")
+        assert calls.value(name, "mine", timeout=50, **where, **again) == "3"
+        if not again:
+            assert waiting.result().text == "2"
+
+
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 FORKS = """
