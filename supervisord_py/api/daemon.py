@@ -20,6 +20,7 @@ from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.errors import PxError
 from supervisord_py.keeper import procfs
+from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger.place import MOVED, moved_ledgers
@@ -264,6 +265,15 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
             detail = offer[program] or offer["reason"] or "not offered"
             repair = offer.get("hint") or cure
             found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, repair if is_missed else None))
+    if (trouble := await kernels.gateway_trouble()) is not None:
+        found.append(
+            Finding(
+                GATEWAY_UNIT,
+                FAIL,
+                f"the shared gateway cannot start kernels: {trouble}",
+                f"pxctl restart {GATEWAY_UNIT}",
+            )
+        )
     for view in kernels.snapshot():
         if view.state is SessionState.FAILED:
             detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")

@@ -14,6 +14,7 @@ from supervisord_py.api.daemon import show_daemon
 from supervisord_py.api.streams import pick, rfc3339, until_closing
 from supervisord_py.api.units import UnitView, change_unit, measured, unit_named, units_named, view_of, within
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
+from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT
 from supervisord_py.ledger import instances
 from supervisord_py.process.event_words import NOT_RUNS, EventFilter
 from supervisord_py.process.events import Event, chain, last_death
@@ -75,7 +76,8 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
         raise BadRequestError("A pipe is not restarted: each execution is a run of its own.", hint=hint, unit=view.unit)
     if verb != "restart":
         return await change_unit(call, verb, view.unit, timeout, wait is not False)
-    if view.kind == "kernel" and wait is not False:  # calls in line are kept
+    is_session = view.kind == "kernel" and view.unit != GATEWAY_UNIT
+    if is_session and wait is not False:  # calls in line are kept
         again = call.context.kernels.restart(view.name)
         restarted = await within(call, timeout, f"The restart of {view.unit}", again, view.unit)
         return kernels.session_document(call, restarted)

@@ -19,6 +19,7 @@ from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.config.documents import nearest
 from supervisord_py.errors import AmbiguousNameError, PxError, SurvivorsError, TimedOutError, UnknownUnitError
+from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipes import Status
@@ -82,6 +83,8 @@ def all_units(context: ApiContext) -> dict[str, UnitView]:
     for view in context.kernels.snapshot():
         calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
         found.append(_unit(view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls))
+    if (gateway := context.kernels.gateway()) is not None:
+        found.append(_unit(gateway, in_flight=gateway.kernels))
     found += [pipe_unit(view) for view in context.pipes.snapshot()]
     return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
 
@@ -225,6 +228,10 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
             if report.killed:
                 killed.append(unit)
             unassigned.extend(report.unassigned)
+        elif unit == GATEWAY_UNIT and verb == "start":
+            await context.kernels.start_gateway()
+        elif unit == GATEWAY_UNIT:
+            refuse_survivors(unit, await context.kernels.stop_gateway())
         elif verb == "start":
             await context.kernels.start(StartRequest(name=name, timeout_seconds=timeout))
         else:
@@ -247,11 +254,16 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
 
 async def stop_kernel(context: ApiContext, view: SessionView) -> None:
     """End the kernel of a session. Raises SurvivorsError: something is left of it."""
-    if survivors := await context.kernels.stop(view.id):
+    refuse_survivors(view.unit, await context.kernels.stop(view.id))
+
+
+def refuse_survivors(unit: str, survivors: Sequence[int]) -> None:
+    """Raise SurvivorsError where a stop has left processes."""
+    if survivors:
         pids = ",".join(map(str, survivors))
-        detail = f"{view.unit} is not gone: pid {pids} outlived the stop."
+        detail = f"{unit} is not gone: pid {pids} outlived the stop."
         left = [{"pid": pid} for pid in survivors]
-        raise SurvivorsError(detail, hint=f"ps -fp {pids}", unit=view.unit, survivors=left)
+        raise SurvivorsError(detail, hint=f"ps -fp {pids}", unit=unit, survivors=left)
 
 
 async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:

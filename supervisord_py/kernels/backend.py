@@ -96,6 +96,9 @@ class KernelHandle(Protocol):
     def connection_file(self) -> Path | None: ...  # Jupyter's, 0600, for `jupyter console --existing`
     @property
     def foreign_busy(self) -> bool: ...  # it works for a client that is not ours
+
+    is_blameless: bool  # it ends because its server is replaced: that is no crash of its own
+
     @property
     def foreign_used_at(self) -> float | None: ...  # when (Unix seconds) such a client last used it
 

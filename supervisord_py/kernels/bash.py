@@ -101,6 +101,7 @@ class BashHandle:
     connection_file: Path | None = None
     foreign_busy = False  # nobody else can use it
     foreign_used_at: float | None = None
+    is_blameless = False
 
     def __init__(self, backend: BashBackend, launch: Launch, child: Child | None) -> None:
         self.tag = launch.tag

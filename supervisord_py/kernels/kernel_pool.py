@@ -284,8 +284,11 @@ class KernelPool(Driver[KernelInstance]):
         if kernel.ending or kernel.session.kernel is not kernel:
             return
         is_clean = kernel.record is not None and kernel.record.code == 0 and kernel.run is None
+        is_asked_for = bool(kernel.exiting or kernel.wanted)
+        is_blameless = kernel.handle is not None and kernel.handle.is_blameless
         # A front end restarts its kernel itself, and would kill ours in the middle of the next cell.
-        is_crash = not (is_clean or kernel.exiting or kernel.wanted or kernel.session.owner is Owner.JUPYTER)
+        is_front_ends = kernel.session.owner is Owner.JUPYTER
+        is_crash = not (is_clean or is_asked_for or is_blameless or is_front_ends)
         self.perform(self.set.died(kernel.session, clock.now(), kernel.problem if is_crash else None))
 
     def fail_waiters(self, instance: KernelInstance) -> None:
@@ -329,6 +332,9 @@ class KernelPool(Driver[KernelInstance]):
         await asyncio.to_thread(connection_file.sweep, self.config.run_dir, alive)
         for child in sorted(held, key=lambda it: it.started_at, reverse=True):
             await self._adopt_shell(child)
+        if any(child.unit == GATEWAY_UNIT for child in held):
+            gateway: Any = await self.backends.get(BackendName.GATEWAY_LOCAL)
+            await gateway.find()
         notes = self.config.gateway_dir / "held"
         if await asyncio.to_thread(lambda: notes.is_dir() and any(notes.iterdir())):
             gateways = (BackendName.GATEWAY_LOCAL, BackendName.GATEWAY_EXTERNAL)

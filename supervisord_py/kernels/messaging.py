@@ -68,6 +68,7 @@ class MessagingKernel:
     child: Child | None = None
     connection_file: Path | None = None
     notice: str | None = None  # told with the next cell
+    is_blameless = False
 
     def __init__(self, unit: str, session: str, *, writes_files: bool, trace: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -82,6 +83,11 @@ class MessagingKernel:
         self._requests: dict[str, PendingRequest] = {}
         self._cell: PendingRequest | None = None
         self._let_go: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_busy(self) -> bool:
+        """Say whether it runs something for anybody."""
+        return self._cell is not None or self.foreign_busy
 
     @property
     def foreign_busy(self) -> bool:

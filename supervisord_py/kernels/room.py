@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from supervisord_py.errors import (
     ConflictError,
     InterruptedRunError,
@@ -21,13 +23,15 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Backends, KernelHandle
 from supervisord_py.kernels.call import KernelCall, follow, timeout_of
 from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT, KernelPool
 from supervisord_py.kernels.live_session import HOLD_SECONDS, KernelWaiter, LiveSession, SessionView
 from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
 from supervisord_py.kernels.session_set import Want, WhyRefused
+from supervisord_py.ledger import instances
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
+from supervisord_py.process.instance import Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
@@ -39,6 +43,20 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
+
+
+class GatewayView(Struct, frozen=True):
+    """The shared gateway as a unit. Times are Unix seconds."""
+
+    unit: str = GATEWAY_UNIT
+    kind: str = "kernel"
+    name: str = "gateway"
+    state: str = "stopped"
+    reason: Reason | None = None  # why it stops, or why the last one ended
+    pid: int | None = None
+    started_at: float | None = None
+    instance: str | None = None
+    kernels: int = 0  # in it
 
 
 class Kernels:
@@ -58,7 +76,7 @@ class Kernels:
         own: Mapping[str, str] | None = None,
     ) -> None:
         self._placement, self._environ, self._own = placement, environ, own
-        self._events = events
+        self._events, self._ledger = events, ledger
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, lambda: self.config)
@@ -70,6 +88,7 @@ class Kernels:
         self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
         self._recent: dict[tuple[object, ...], tuple[LiveSession, object]] = {}  # where calls went, and what decided it
         self._ending: PxError | None = None
+        self._has_had_gateway = False
 
     @property
     def config(self) -> KernelsConfig:
@@ -92,6 +111,7 @@ class Kernels:
         for in_flight in await self.pool.adopt_all():
             self.pool.supervisor.task(follow(self.pool, *in_flight))
         await self.register.settle_the_rest()
+        self._has_had_gateway = bool(await instances.latest(self._ledger, GATEWAY_UNIT))
         if await self._placement.list(UNITS):
             backend = await self.pool.backends.get(BackendName.DIRECT)
             self.pool.supervisor.task(backend.zygotes.end_left_over())
@@ -137,6 +157,56 @@ class Kernels:
 
     def snapshot(self) -> tuple[SessionView, ...]:
         return tuple(session.view() for _, session in sorted(self.register.sessions.items()))
+
+    def gateway(self) -> GatewayView | None:
+        """Return the shared gateway as it is now; None where there has been none since its last log was removed."""
+        local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
+        if local is None:
+            return GatewayView() if self._has_had_gateway else None
+        instance = local.gateway
+        if instance is None:
+            return GatewayView(reason=local.last_reason)
+        return GatewayView(
+            state=instance.phase.value,
+            reason=instance.wanted,
+            pid=instance.pid,
+            started_at=instance.started_at,
+            instance=instance.key,
+            kernels=sum(1 for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL),
+        )
+
+    async def stop_gateway(self) -> tuple[int, ...]:
+        """Stop the shared gateway, and before it the kernels in it; return the pids that survived."""
+        kernels = [it for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL]
+        for kernel in kernels:
+            self.pool.stop(kernel.session, Reason.STOPPED)
+        for kernel in kernels:
+            await self._placement.unless_silent(kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit)
+        local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
+        if local is None:
+            return ()
+        ending = local.end(Reason.STOPPED)
+        survivors: tuple[int, ...] = await self._placement.unless_silent(ending, "the shared gateway ended")
+        return survivors
+
+    async def start_gateway(self) -> None:
+        """Have the shared gateway run, as it ran last. Raises ConflictError: it never did; PxError: it does not."""
+        local = await self.pool.backends.get(BackendName.GATEWAY_LOCAL)
+        if local.gateway is None:
+            await local.restart()
+
+    async def gateway_trouble(self) -> str | None:
+        """Say why the shared gateway cannot start kernels; None where nothing is known against it."""
+        local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
+        instance = None if local is None else local.gateway
+        if instance is None or instance.phase is not Phase.READY:
+            return None
+        if not await instance.answers():
+            return "it does not answer"
+        known = await asyncio.to_thread(instance.descriptors)
+        if known is not None and await asyncio.to_thread(instance.is_short):
+            return f"it has run out of file descriptors: {known[0]} of {known[1]} are open"
+        return None
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         direct = self.pool.backends.made.get(BackendName.DIRECT)

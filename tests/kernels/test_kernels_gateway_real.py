@@ -261,7 +261,7 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
     code: str, kind: type[StartFailedError], words: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = script(short_tmp / "program", code)  # that is taken for an interpreter
-    monkeypatch.setattr(gateway_local, "gateway_python", lambda _: str(program))
+    monkeypatch.setattr(gateway_local, "plan_for", lambda _: gateway_local.GatewayPlan(str(program), {}))
     async with kernel_house(short_tmp) as rig:
         seconds = 0.3 if "sleep" in code else 30.0
         config = replace(rig.config, gateway_start_seconds=seconds)
