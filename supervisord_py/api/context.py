@@ -20,6 +20,7 @@ from aiohttp import web
 
 from supervisord_py.api.auth import TcpAccess
 from supervisord_py.api.bodies import BodyBudget, HeldBody, receive
+from supervisord_py.api.jupyter_seats import Seats
 from supervisord_py.api.unit_counts import UnitCounts
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels.room import Kernels
@@ -101,6 +102,7 @@ class Live:
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
         self.units = UnitCounts()  # what happened to each unit
+        self.seats = Seats()  # connections of Jupyter's clients that outlive their WebSockets
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -121,6 +123,7 @@ class Live:
 
     async def finish(self, _: web.Application) -> None:
         """Wait for no client any more; give work without one a last chance, then cancel it."""
+        await self.seats.close()
         for held in list(self.held.values()):
             held.let_go()
         if tasks := set(self._tasks):

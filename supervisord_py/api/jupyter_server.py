@@ -4,7 +4,8 @@ Only kernels with ZMQ channels are shown: others cannot be joined. One that is m
 
 `…/channels` belongs to the session, not to one life of its kernel: when the kernel goes, the client is told
 `restarting` or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits.
-A client that does not read holds up neither the kernel nor us: the channels bound what waits for it.
+A client that does not read holds up neither the kernel nor us: the channels bound what waits for it. One whose socket
+is lost, and that comes back by the same `session_id`, gets what it missed (`jupyter_seats.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall
+from supervisord_py.api.jupyter_seats import OpenSocket, Seat, SeatKey
 from supervisord_py.api.schemas import JupyterKernel
 from supervisord_py.api.streams import first_of, rfc3339, until_closing
 from supervisord_py.api.units import stop_kernel
@@ -168,14 +170,27 @@ class _Bridge:
         self._kernels = call.context.kernels
         self._socket = socket
         self._session_id = session_id
-        self._client = call.request.query.get("session_id") or secrets.token_hex(8)
+        named = call.request.query.get("session_id")
+        self._client = named or secrets.token_hex(8)
+        self._key = SeatKey(session_id, self._client) if named else None  # whoever has no name cannot come back
         self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
         self._news = until_closing(call.context.events.subscribe(unit=f"kernel:{session_id}"), call.live.closing)
 
     async def run(self) -> None:
         """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
+        if self._key is None:
+            await self._carry(OpenSocket())
+            return
+        place = await self._live.seats.enter(self._key)
+        try:
+            await self._carry(place)
+        finally:
+            self._live.seats.leave(self._key, place)
+
+    async def _carry(self, place: OpenSocket) -> None:
         async with aclosing(self._news):
-            await first_of(self._upwards(), self._lives(), self._stay_used(), self._live.closing.wait())
+            ends = (self._live.closing.wait(), place.must_leave.wait())
+            await first_of(self._upwards(), self._lives(), self._stay_used(), *ends)
         with suppress(ConnectionError):
             await self._socket.close(code=WSCloseCode.GOING_AWAY if self._live.closing.is_set() else WSCloseCode.OK)
 
@@ -193,7 +208,7 @@ class _Bridge:
 
     async def _lives(self) -> None:
         """Serve one life of the kernel after the other; between them the client is told that it is gone."""
-        is_told = True
+        is_told = not await self._give_last_words()
         while not self._socket.closed:
             handle, state = self._kernels.handle(self._session_id), None
             with suppress(UnknownUnitError):
@@ -219,19 +234,47 @@ class _Bridge:
                 return
 
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
-        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
-        joined: Channels = await module.open_channels(connection_file)
-        self._joined.set_result(joined)
+        seat = None if self._key is None else self._live.seats.take(self._key)
+        if seat is not None and seat.died is not died:  # of an earlier life
+            await asyncio.shield(seat.channels.close())
+            seat = None
+        if seat is None:
+            module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
+            seat = Seat(await module.open_channels(connection_file), died)
+        self._joined.set_result(seat.channels)
+        is_over = False
         try:
-            await first_of(self._downwards(joined), asyncio.shield(died))
+            await first_of(self._downwards(seat.channels), asyncio.shield(died))
+            is_over = True
         finally:
-            await asyncio.shield(joined.close())
+            # Where the kernel lives and the socket is lost, the client may come back.
+            if self._key is None or is_over or self._live.closing.is_set() or died.done():
+                await asyncio.shield(seat.channels.close())
+            else:
+                self._live.seats.keep(self._key, seat)
+
+    async def _give_last_words(self) -> bool:
+        """Send what a kernel said whose end the client has missed; say whether there was one."""
+        seat = None if self._key is None else self._live.seats.take(self._key)
+        if seat is None or self._key is None:
+            return False
+        if not seat.died.done():
+            self._live.seats.keep(self._key, seat)
+            return False
+        for message in seat.channels.rest():
+            await self._send(message)
+        await asyncio.shield(seat.channels.close())
+        return True
 
     async def _downwards(self, joined: Channels) -> None:
         """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
         try:
             async for message in joined:
-                await self._send(message)
+                try:
+                    await self._send(message)
+                except BaseException:
+                    joined.give_back(message)
+                    raise
         except OverloadedError as error:
             _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
             await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")

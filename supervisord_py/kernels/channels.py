@@ -180,6 +180,19 @@ class Channels:
         self.waiting_bytes += message.size
         self._news.set()
 
+    def give_back(self, message: Message) -> None:
+        """Take back the message that came last: it could not be sent on."""
+        self.waiting.appendleft(message)
+        self.waiting_bytes += message.size
+        self._news.set()
+
+    def rest(self) -> list[Message]:
+        """Return what waits, also where it is closed."""
+        messages = list(self.waiting)
+        self.waiting.clear()
+        self.waiting_bytes = 0
+        return messages
+
     async def close(self) -> None:
         self._closed = True
         self._news.set()

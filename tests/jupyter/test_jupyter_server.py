@@ -14,6 +14,7 @@ import pytest_asyncio
 from e2e.house import alive
 from jupyter_house import LAUNCHED, PATIENCE, Front, Page, ask, is_reply, lab, printed
 from supervisord_py.kernels.wire import V1
+from waiting import eventually
 
 
 def url_of(front: Front) -> str:
@@ -112,6 +113,64 @@ async def test_a_cell_runs_through_the_websocket_whatever_else_is_sent(
         assert {it.type for it in ours} == {"status", "execute_input", "stream", "execute_result", "execute_reply"}
         assert (printed(ours), {it.channel for it in ours}) == (f"{front.folder}\n", {"iopub", "shell"})
         assert (await ask(http, "GET", path))["connections"] == 1
+
+
+async def test_a_websocket_that_comes_back_by_its_session_id_gets_what_it_missed(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
+    """Twice in a row: output, end and reply of a cell that runs meanwhile, once each; another client gets its own."""
+    path = await begin(http, front)
+    name = front.only()["id"]
+    for turn in range(2):
+        step, end = (front.folder / f"{word}{turn}" for word in ("step", "end"))
+        wait = "import os, time\ndef until(path):\n    while not os.path.exists(path): time.sleep(0.01)\n"
+        code = f"{wait}print('begun', flush=True)\nuntil({str(step)!r})\nprint('away')\nuntil({str(end)!r})\n40 + 2"
+        async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
+            page = Page(ws)
+            asked = await page.begin(code)
+            await page.hear(lambda it: it.type == "stream")
+        async with http.ws_connect(f"{path}/channels?session_id=other{turn}", protocols=(V1,)) as ws:
+            step.touch()
+            heard = await Page(ws).hear(lambda it: it.type == "stream")
+            assert printed(heard) == "away\n"
+        end.touch()
+        await eventually(lambda: front.house.get(f"/api/kernels/{name}")["state"] == "idle", "the cell is over")
+        async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
+            is_idle = lambda it, asked=asked: it.state == "idle" and it.parent_id == asked.id  # noqa: E731
+            heard = await Page(ws).hear(is_reply(asked), is_idle)
+            ours = [it for it in heard if it.parent_id == asked.id]
+            types = [it.type for it in ours]
+            assert (printed(ours), types.count("execute_result"), types.count("execute_reply")) == ("away\n", 1, 1)
+
+
+async def test_a_websocket_that_comes_back_after_the_end_of_its_kernel_is_told_the_last_words(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
+    path = await begin(http, front)
+    go = front.folder / "go"
+    code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    pid = front.only()["pid"]
+    async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
+        page = Page(ws)
+        await page.begin(f"{code}print('last', flush=True)\ntime.sleep(0.5)\nos._exit(3)")
+        await page.hear(lambda it: it.type == "stream")
+    go.touch()
+    await eventually(lambda: {it["pid"] for it in front.living().values()} - {None, pid}, "it came again")
+    async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
+        heard = await Page(ws).hear(lambda it: it.state == "restarting")
+        assert printed(heard) == "last\n"
+
+
+async def test_two_websockets_of_one_session_id_are_one_client_and_the_newer_one_counts(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
+    path = await begin(http, front)
+    async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as first:
+        await Page(first).run("1")
+        async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as second:
+            _, ours = await Page(second).run("print('here')")
+            assert printed(ours) == "here\n"
+            assert (await first.receive()).type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}
 
 
 async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) -> None:
