@@ -164,6 +164,13 @@ def size(count: float | None) -> str:
     return f"{int(amount)}B" if units[0] == "B" else f"{amount:.1f}{units[0]}"
 
 
+def memory(document: dict[str, Any]) -> str:
+    """Return what a unit uses; "rss" behind it: pages that its processes share are counted for each of them."""
+    text = size(document.get("memory_bytes") or document.get("rss_bytes"))
+    is_sum = document.get("memory_kind") == "rss" and (document.get("processes") or 0) > 1
+    return f"{text} rss" if is_sum else text
+
+
 def epoch(text: object) -> float | None:
     return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
 

@@ -64,8 +64,11 @@ async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[st
     stats = await measure(call.context, views)
     documents = [session_document(call, view) for view in views]
     for document in documents:
-        if (stat := stats.get(document["instance"])) is not None:
-            document["rss_bytes"] = stat.rss_bytes
+        measurement = stats.get(document["instance"])
+        document["memory_bytes"] = None if measurement is None else measurement.memory_bytes
+        document["memory_kind"] = None if measurement is None else measurement.memory_kind
+        if measurement is not None:
+            document["rss_bytes"] = measurement.stat.rss_bytes
     return documents
 
 

@@ -25,6 +25,7 @@ from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipes import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, Survivor, TreeStat
+from supervisord_py.process.shared_memory import shared_once
 
 MEASURE_SECONDS = 5.0  # a status is answered without what its trees use where the keeper takes longer to measure
 T = TypeVar("T")
@@ -41,7 +42,9 @@ class UnitView(msgspec.Struct, kw_only=True):
     pid: int | None = None
     started_at: str | None = None
     uptime_seconds: float | None = None
-    rss_bytes: int | None = None
+    rss_bytes: int | None = None  # of all its processes; pages that they share count once for each
+    memory_bytes: int | None = None  # the same with shared pages counted once, where that is known: `memory_kind`
+    memory_kind: str | None = None  # `pss` (proportional set size) or `rss`
     cpu_percent: float | None = None
     last_used: str | None = None
     in_flight: int = 0
@@ -190,21 +193,41 @@ async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitVie
     """Add what their trees use now: memory, processes, pressure, and CPU on the average of their lives, as ps does."""
     stats = await measure(call.context, views)
     for view in views:
-        if (stat := stats.get(view.instance or "")) is not None:
+        if (measurement := stats.get(view.instance or "")) is not None:
+            stat = measurement.stat
             view.rss_bytes, view.processes, view.pressure = stat.rss_bytes, stat.processes, stat.pressure
+            view.memory_bytes, view.memory_kind = measurement.memory_bytes, measurement.memory_kind
             view.cpu_percent = round(stat.cpu_seconds / max(view.uptime_seconds or 0.0, 0.1) * 100, 1)
     return views
 
 
-async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) -> Mapping[str, TreeStat]:
+class Measurement(msgspec.Struct, frozen=True):
+    """What a tree uses now. `memory_bytes` counts shared pages once where `memory_kind` is `pss`."""
+
+    stat: TreeStat
+    memory_bytes: int
+    memory_kind: str
+
+
+async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) -> Mapping[str, Measurement]:
     """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
     living = [view.instance for view in views if view.instance is not None]
     if not living or context.placement.is_silent:
         return {}
+    forked = {view.instance for view in views if view.instance is not None and view.start_method == "zygote"}
+    stats: Mapping[str, TreeStat] = {}
+    proportional: Mapping[str, int] = {}
     with contextlib.suppress(PxError, TimeoutError):
         async with asyncio.timeout(MEASURE_SECONDS):
-            return await context.placement.stat(living)
-    return {}
+            stats = await context.placement.stat(living)
+            proportional = await asyncio.to_thread(shared_once, stats, forked)
+    found: dict[str, Measurement] = {}
+    for key, stat in stats.items():
+        if key in proportional:
+            found[key] = Measurement(stat, proportional[key], "pss")
+        else:
+            found[key] = Measurement(stat, stat.rss_bytes, "rss")
+    return found
 
 
 async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:

@@ -107,7 +107,8 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     env_allow: tuple[str, ...] = KERNELS_ENV  # variables that reach kernels
     env_deny: tuple[str, ...] = KERNELS_ENV_DENY  # these never do
     output_cell_bytes: PositiveCount = 4096 * MIB  # complete output of one cell on disk
-    soft_memory_mb: Count = 1024  # MiB beyond which a kernel is replaced after the cell
+    # MiB beyond which a kernel is replaced after the cell; 0 is none; half of the machine's memory by default
+    soft_memory_mb: Count | None = None
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none
     processes: PositiveCount | None = None  # of a kernel's tree, or of its user where no cgroup counts them
     cpu_percent: PositiveCount | None = None  # of one processor, for a kernel's tree, by its cgroup

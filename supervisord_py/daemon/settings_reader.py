@@ -275,7 +275,7 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, ...], dict[st
 
     for section, low, high in _ORDERED:
         least, most = value_of(settings, section, low), value_of(settings, section, high)
-        if least > most and (most, high) != (0, "hard_memory_mb"):
+        if least is not None and least > most and (most, high) != (0, "hard_memory_mb"):
             yield blame(section, high, f"must not be below {section}.{low} ({least:.15g})", low)
     for (section, name), check in _CHECKS.items():
         if value := value_of(settings, section, name):

@@ -134,6 +134,24 @@ def resident(pid: int) -> int:
         return 0
 
 
+def machine_memory() -> int:
+    """Return how much memory this machine has for us, in bytes: a container's limit where that is less; 0: unknown."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+    except (OSError, ValueError):
+        return 0
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        # Each group above ours may have a limit; a line `0::PATH` names ours (cgroups(7)).
+        lines = slurp("/proc/self/cgroup", 65536).decode().splitlines()
+        path = next(line for line in lines if line.startswith("0::")).removeprefix("0::").strip("/")
+        parts = path.split("/") if path else []
+        for count in range(len(parts) + 1):
+            with contextlib.suppress(OSError, ValueError):  # `max`, or no such file at the root
+                file = "/".join(["/sys/fs/cgroup", *parts[:count], "memory.max"])
+                total = min(total, int(slurp(file, 64)))
+    return total
+
+
 def open_pipes(pid: int) -> set[int]:
     """Return the inodes of the pipes that a process holds; empty when it is gone or not ours to look at."""
     inodes = set()

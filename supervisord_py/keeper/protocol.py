@@ -28,7 +28,8 @@ that names one is idempotent by it):
              the shortest grace wins. `unassigned`: orphans younger than the leader that came back to the keeper, of
              no known instance; they may be its, and were not signalled (revision 7).
   list       {prefix: str} -> {children: [CHILD]}
-  stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes, pressure}}}
+  stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes, pids,
+             pressure}}}
              (whole trees; unknown keys absent; shared_once: pages shared by several processes count once; `pressure`:
              {cpu, memory, io} of Cgroup.pressure, null without a group, revision 6)
   annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child

@@ -157,6 +157,7 @@ def _stat(request: VerbRequest) -> Members:
             # The group counts also those that have ended.
             "cpu_seconds": counted or sum(row.ticks for row in members) / procfs.TICKS_PER_SECOND,
             "processes": len(members),
+            "pids": [row.pid for row in members],
             "pressure": child.group.pressure() if child.group is not None else None,
         }
     return {"stats": stats}

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from supervisord_py.config.settings import MIB, KernelsSettings
 
+SOFT_SHARE = 0.5  # of the machine's memory: one kernel that holds more leaves too little for all others
+
 
 class CellLimits(Struct, frozen=True):
     """How much of a cell's output is kept, published and shown. Bytes; days."""
@@ -36,6 +38,12 @@ class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
     memory_grace_seconds: float = 2.0  # the same over memory; who grows on by a quarter is killed at once
     zygotes: int = 10  # interpreters whose imports are kept ready to fork kernels from; 0 is none
     output: CellLimits = CellLimits()
+
+    def soft_memory_bytes(self, machine_bytes: int) -> int:
+        """Return beyond how much a kernel is replaced after a cell, 0 for never; of a machine with so much memory."""
+        if self.soft_memory_mb is None:
+            return round(machine_bytes * SOFT_SHARE)
+        return self.soft_memory_mb * MIB
 
     @property
     def ladder_again_seconds(self) -> float:

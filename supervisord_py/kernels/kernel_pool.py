@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.config.settings import MIB
 from supervisord_py.errors import KeeperLostError, KeeperTimeoutError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
@@ -75,6 +74,7 @@ class KernelPool(Driver[KernelInstance]):
         self._in_flight: list[tuple[KernelInstance, KernelCellRow, Waiter]] = []  # what they were at then
         self._unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
         self._has_kernels = asyncio.Event()
+        self._machine_bytes = procfs.machine_memory()
         self.is_let_go = False  # nothing is decided any more: another control plane goes on
 
     # -- beginning and end -------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ class KernelPool(Driver[KernelInstance]):
 
         Forked workers share pages with it: before any verdict these are counted once, which takes longer.
         """
-        limit, pid = self.config.soft_memory_mb * MIB, kernel.pid
+        limit, pid = self.config.soft_memory_bytes(self._machine_bytes), kernel.pid
         if limit and pid is not None and procfs.children(pid) == set():
             kernel.rss_bytes = procfs.resident(pid)
             if kernel.rss_bytes <= limit:

@@ -97,7 +97,10 @@ _WAITED = {
     Phase.COLD: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
     Phase.READY: "Other calls of {unit} came first, and were not over",
 }
-RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
+RECYCLED = (
+    "The kernel was over its soft memory limit (kernels.soft_memory_mb) and was replaced after the call: "
+    "variables are gone."
+)
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:

@@ -148,6 +148,7 @@ class TreeStat(Struct, frozen=True):
     cpu_seconds: float
     processes: int
     pressure: dict[str, float | None] | None = None
+    pids: tuple[int, ...] = ()  # of the tree; empty where the keeper is older
 
 
 class Caps(Struct, frozen=True):

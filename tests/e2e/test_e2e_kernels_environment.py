@@ -201,6 +201,26 @@ def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(ti
     assert tight.events("soft", "recycled")
 
 
+def test_memory_is_shown_with_shared_pages_counted_once_and_says_so(calls: Calls) -> None:
+    """Eight workers forked over 60 MB of data: over 540 MB if each process is counted whole."""
+    calls.run("shown", FORKS.replace("range(2)", "range(8)"))
+    unit = calls.show("shown")["unit"]
+    (shown,) = calls.house.get(f"/api/status?unit={unit}")["units"]
+    listed = calls.show("shown")
+    for document in (shown, listed):
+        assert (document["memory_kind"], document["rss_bytes"] > 500 << 20) == ("pss", True), document
+        assert 60 << 20 < document["memory_bytes"] < 200 << 20, document
+    calls.run("shown", "for pid in workers: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)")
+
+
+@pytest.mark.deep
+def test_by_default_the_soft_limit_is_half_of_the_machine(calls: Calls) -> None:
+    """What was too much once, 1024 MiB, is not."""
+    call = calls.run("large", ["big = bytearray(1100 << 20)", "mine = len(big)"])
+    assert (call["variables"], call["notices"]) == ("kept", [])
+    assert calls.value("large", "del big; mine") == str(1100 << 20)
+
+
 @pytest.mark.deep
 def test_pages_that_forked_workers_share_count_once(tight: Calls) -> None:
     """Two workers forked over 60 MB of data: 300 MB if each process is counted whole, 110 MB of real memory."""

@@ -63,7 +63,7 @@ _COLUMNS = [
     state_column(),
     Column("PID", "pid", 5, right=True),
     Column("QUEUED", "queued", 4, right=True, is_count=True),
-    Column("MEMORY", lambda one: size(one.get("rss_bytes")), 3, right=True),
+    Column("MEMORY", output.memory, 3, right=True),
     Column("LAST USED", lambda one: ago(one.get("last_used")), 2),
     Column("CWD", "cwd", 6, minimum=12),
     Column("INTERPRETER", "interpreter", 7, minimum=16),

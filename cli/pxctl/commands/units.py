@@ -17,7 +17,7 @@ import click
 from pxctl import output
 from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
 from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, problem, query, route, units_of
-from pxctl.output import Column, ago, duration, size, state_column
+from pxctl.output import Column, ago, duration, state_column
 
 _UP = {"ready", "busy", "unresponsive", "starting", "running", "queued", "idle"}
 _GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
@@ -45,7 +45,7 @@ _COLUMNS = [
     state_column(),
     Column("PID", "pid", 6, right=True),
     Column("UPTIME", lambda unit: duration(unit.get("uptime_seconds")), 7, right=True),
-    Column("MEMORY", lambda unit: size(unit.get("rss_bytes")), 4, right=True),
+    Column("MEMORY", output.memory, 4, right=True),
     Column("CPU", lambda unit: f"{unit.get('cpu_percent') or 0:.1f}%" if unit.get("pid") else "", 8, right=True),
     Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
     Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
