@@ -134,6 +134,15 @@ class FakeKernels:
                 return view
         raise UnknownUnitError(f"There is no kernel {name_or_id!r}.")
 
+    async def find_kept(self, name_or_id: str, cwd: str | None = None) -> SessionView:
+        return self.find(name_or_id, cwd)
+
+    def gateway(self) -> None:
+        """There is no shared gateway."""
+
+    async def gateway_trouble(self) -> str | None:
+        return None
+
     async def start(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
         self.asked.append(("start", request))
         return True, self.put(request.name)
