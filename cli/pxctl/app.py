@@ -303,6 +303,14 @@ def _which(program: str, env: Mapping[str, str]) -> str | None:
     return None if "/" in program else shutil.which(program, path=env.get("PATH", os.defpath))
 
 
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
 def _failure_of(error: BaseException) -> Failure:
     match error:
         case Failure():
@@ -316,6 +324,10 @@ def _failure_of(error: BaseException) -> Failure:
             return usage(error.format_message(), f"{path} --help")
         case click.ClickException():
             return Failure(error.format_message())
+        case FileNotFoundError() if not error.filename and not _has_folder():
+            detail = "the present folder does not exist any more: it was deleted, or made anew"
+            way_out = "go to one that exists, or enter it again: cd .. && cd -"
+            return Failure(detail, kind="os_error", hint=way_out, errno=error.errno)
         case OSError():
             where, hint = (f" ({error.filename})", f"ls -ld {error.filename}") if error.filename else ("", None)
             return Failure(f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno)

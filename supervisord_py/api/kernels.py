@@ -75,11 +75,13 @@ async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[st
 async def list_kernels(call: ApiCall) -> dict[str, Any]:
     """Answer with every session, remembered ones included."""
     kernels = call.context.kernels
+    await kernels.look_again()
     return {"kernels": await _measured(call, kernels.snapshot()), "zygotes": kernels.zygotes()}
 
 
 async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with one session."""
+    await call.context.kernels.look_again()
     return (await _measured(call, (await kept_session_of(call, cwd),)))[0]
 
 

@@ -29,6 +29,7 @@ _OFF = frozenset({"cold", "stopped"})
 
 async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
+    await call.context.kernels.look_again()
     units = await measured(call, units_named(call, unit))
     return {"daemon": await show_daemon(call), "units": units}
 
@@ -187,8 +188,10 @@ def meaning_of(reason: str, unit: str) -> tuple[str, str]:
 
 async def why(call: ApiCall) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
-    view, ledger = unit_named(call), call.context.ledger
+    ledger = call.context.ledger
+    await call.context.kernels.look_again()
     await ledger.flush()
+    view = unit_named(call)
     # A pipe's runs are its life; a tool's are so many that they would hide its life.
     journals = () if view.kind == "pipe" else NOT_RUNS
     wanted = EventFilter(journals=journals)
@@ -317,6 +320,9 @@ def _of_process(
         hint = failed_run.facts.get("hint")
     elif failed_run is not None:
         beside = f" Its {_how_run_failed(failed_run)}.{beside}"
+    if view.silent is not None:
+        told = f"{view.silent}."
+        hint = f"pxctl restart {view.unit}"
     if view.preparing is not None:
         told = f"{view.preparing}."
         hint = f"pxctl wait {view.unit}"

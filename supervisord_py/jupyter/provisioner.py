@@ -38,7 +38,8 @@ the cell gives would be published to nobody."""
 _ASK_SECONDS = 60.0
 _START_SECONDS = 600.0  # longer than any bound of the daemon: it is the one who gives up, and says why
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_LIVING = frozenset({"starting", "idle", "busy", "stopping"})
+_OFF = frozenset({"0", "false", "no", "off"})  # of PX_AUTOSTART, as pxctl reads it
+_LIVING = frozenset({"preparing", "starting", "idle", "busy", "stopping"})
 # What a service manager grants belongs to Jupyter's service here, not to the daemon.
 _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
 
@@ -239,7 +240,7 @@ class ControlSocket:
         try:
             await self.ask("GET", "/api/health", seconds=30.0)
         except DaemonError as error:
-            if not error.is_gone or os.environ.get("PX_AUTOSTART") == "0":
+            if not error.is_gone or os.environ.get("PX_AUTOSTART", "1").lower() in _OFF:
                 raise
             await asyncio.to_thread(self._start)
 

@@ -102,6 +102,12 @@ class KernelHandle(Protocol):
     @property
     def foreign_used_at(self) -> float | None: ...  # when (Unix seconds) such a client last used it
 
+    async def answers(self, seconds: float) -> bool: ...  # its process does, where it can be asked
+
+    async def change_folder(self, cwd: str) -> bool: ...  # have its process go there; whether it did
+
+    def has_begun(self) -> bool: ...  # the cell under way is run by now; also where there is none
+
     async def execute(self, request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
 

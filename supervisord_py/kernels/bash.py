@@ -103,6 +103,15 @@ class BashHandle:
     foreign_used_at: float | None = None
     is_blameless = False
 
+    async def answers(self, seconds: float) -> bool:
+        return True
+
+    async def change_folder(self, cwd: str) -> bool:
+        return False  # each cell is started in it
+
+    def has_begun(self) -> bool:
+        return True
+
     def __init__(self, backend: BashBackend, launch: Launch, child: Child | None) -> None:
         self.tag = launch.tag
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()

@@ -9,6 +9,7 @@ interrupt was sent: after SIGTERM the kernel is lost, whatever the cell says.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -103,6 +104,8 @@ class KernelCall:
         self._has_kernel, recycled = True, False
         try:
             kernel.refuse_stopped()
+            if await self._enters_new_folder(kernel):
+                self._notices.append(messages.new_folder(session.key.cwd))
             if waiter.is_cold:
                 self._notices += session.notices
             if not kernel.has_run and session.lost is not None:
@@ -131,6 +134,15 @@ class KernelCall:
             notices=tuple(self._notices),
             message=self._message,
         )
+
+    async def _enters_new_folder(self, kernel: KernelInstance) -> bool:
+        """Have a kernel whose folder was deleted and made again go into the new one; say whether it did."""
+        cwd = self._session.key.cwd
+        if kernel.handle is None or not kernel.is_in_deleted_folder():
+            return False
+        if not await asyncio.to_thread(os.path.isdir, cwd):
+            return False
+        return await kernel.handle.change_folder(cwd)
 
     async def _run_cells(self, kernel: KernelInstance) -> bool:
         """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit."""
@@ -211,6 +223,7 @@ class CellExecution:
         self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
         self._writer: CellWriter | None = None
         self._is_stateless = not kernel.session.keeps_variables
+        self._has_begun = True  # as far as was seen before the kernel was made to end
         self._is_fatal = False  # something was sent that the kernel does not survive
         self._cut_as: CellStatus | None = None  # set once it is to end
         self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
@@ -282,7 +295,7 @@ class CellExecution:
             told: dict[str, Any] = {"cell": self.cell_id, "why": why, "steps": [asdict(it) for it in self.steps]}
             self._pool.supervisor.say("interrupted_cell", self._kernel, variables=state.value, **told)
         kept = Variables.KEPT if self._is_stateless else variables
-        return CellOutcome(reply, gone, self._cut_as, kept, self.steps, self._is_stateless)
+        return CellOutcome(reply, gone, self._cut_as, kept, self.steps, self._is_stateless, self._has_begun)
 
     # -- for others ------------------------------------------------------------------------------------------------
 
@@ -345,6 +358,7 @@ class CellExecution:
 
     async def _take(self, act: Callable[[], Awaitable[str]], after_seconds: float) -> None:
         if act in {self._handle.terminate, self._handle.kill}:
+            self._has_begun = self._handle.has_begun()
             self._is_fatal = True
             if not self._is_stateless:
                 timed_out = self._cut_as is CellStatus.TIMED_OUT

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at
 BUILD_LOOK_SECONDS = 0.5  # how often whoever waits beyond its time looks whether the install is over
+ANSWER_SECONDS = 1.0  # how long an idle kernel may take to say that it is there
 CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
 REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours, before the doors open without it
 GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
@@ -112,6 +113,16 @@ class KernelPool(Driver[KernelInstance]):
                 session.used_at = max(session.used_at, clock.now() - max(0.0, time.time() - used))
             if busy is not session.foreign_busy:
                 session.foreign_busy, session.is_fresh, session.used_at = busy, False, clock.now()
+
+    async def ask_idle_ones(self) -> None:
+        """Find out which kernels that nothing is known to run in do not answer; those are not idle."""
+
+        async def ask(kernel: KernelInstance) -> None:
+            if kernel.handle is not None:
+                kernel.is_silent = not await kernel.handle.answers(ANSWER_SECONDS)
+
+        idle = [it for it in self.kernels if it.session.phase is Phase.READY and it.run is None and not it.ending]
+        await asyncio.gather(*map(ask, idle))
 
     def running(self) -> set[tuple[str, str]]:
         return {(it.session.id, it.run.cell_id) for it in self.kernels if it.run is not None}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HOLD_SECONDS = 60.0  # after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
+SILENT = "its process does not answer (a thread of it may hold the interpreter's lock)"
 CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
 
@@ -52,6 +53,7 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
     start_method: str | None = None  # `spawn` or `zygote`: how its process came about, if there is one
     cold_start_ms: int | None = None  # how long its start took, None while it lasts
     preparing: str | None = None  # what is being installed for it, and how far that is
+    silent: str | None = None  # that its process does not answer, though no cell of ours runs
 
     @property
     def key(self) -> SessionKey:
@@ -122,7 +124,10 @@ class LiveSession(KernelSlot):
             return SessionState.PREPARING
         if self.phase is Phase.COLD and self.preparation_problem is not None:
             return SessionState.FAILED
-        return super().state
+        state = super().state
+        if state is SessionState.IDLE and self.kernel is not None and self.kernel.is_silent:
+            return SessionState.BUSY
+        return state
 
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
@@ -165,6 +170,8 @@ class LiveSession(KernelSlot):
             known["failure"] = messages.hard_failure(self.deaths, failure, self.unit).problem()
         elif self.preparation_problem is not None and self.build is None:
             known["failure"] = dict(self.preparation_problem)
+        if kernel is not None and kernel.is_silent and super().state is SessionState.IDLE:
+            known["silent"] = SILENT
         if self.build is not None:
             known["preparing"] = self.build.text
         key = msgspec.structs.asdict(self.key)
@@ -215,6 +222,7 @@ class KernelInstance(Instance):
         self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
         self.exiting = False  # a cell said exit(): it ends by its own wish
         self.rss_bytes: int | None = None
+        self.is_silent = False  # it did not answer when it was asked last
         self.problem: dict[str, object] = {}  # of its end, filled as more becomes known; kept with a hard failure
 
     @property
@@ -241,6 +249,14 @@ class KernelInstance(Instance):
                 text = f"The process of {self.unit} (pid {self.pid}) was stopped by a signal: it runs nothing."
                 hint = f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
                 raise ConflictError(text, hint=hint, unit=self.unit, pid=self.pid)
+
+    def is_in_deleted_folder(self) -> bool:
+        """Say whether it works in what was its session's folder, which is not there by that name any more."""
+        if self.pid is None or not self.session.keeps_variables:
+            return False
+        with contextlib.suppress(OSError):  # no such directory of processes (macOS), or it has ended
+            return os.readlink(f"/proc/{self.pid}/cwd") == f"{self.session.key.cwd} (deleted)"
+        return False
 
     def plan(self, config: KernelsConfig) -> Launch:
         session, choice, key = self.session, self.session.choice, self.session.key

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal as signals
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -67,14 +67,32 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
 def early_exit(launch: Launch, end: End) -> PxError:
     """Return the error of a start that ended; what our launcher has said of it in its last word comes first."""
     facts = {**end.facts(), "unit": launch.unit, "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
-    _, mark, said = end.stderr_tail.rpartition("px-launch: ")
-    if mark:
-        told: dict[str, str] = json.loads(said.splitlines()[0])
-        text, hint = f"was not started: {told['detail']}", told["hint"]
+    last_word = _last_word_of_launcher(end.stderr_tail)
+    if last_word is not None:
+        text, hint = f"was not started: {last_word.detail}", last_word.hint
     else:
         words = last_lines(end.stderr_tail, 1).strip()[:300] or "it wrote nothing to stderr"
         text, hint = f"{how_it_ended(end)} before it was ready: {words}", f"see `pxctl logs {launch.unit}`"
     return errors.StartFailedError(f"{launch.unit} {text}", hint=hint, **facts)
+
+
+class LauncherWord(Struct, frozen=True):
+    """What our launcher says of a start that it gives up."""
+
+    detail: str
+    hint: str
+
+
+def _last_word_of_launcher(stderr_tail: str) -> LauncherWord | None:
+    """Return the launcher's last word; None where there is none, or not all of it: the tail may be cut off."""
+    _, mark, rest = stderr_tail.rpartition("px-launch: ")
+    if not mark:
+        return None
+    line, _, _ = rest.partition("\n")
+    try:
+        return msgspec.json.decode(line, type=LauncherWord)
+    except msgspec.MsgspecError:
+        return None
 
 
 def not_ready(launch: Launch, seconds: float) -> PxError:
@@ -101,6 +119,10 @@ RECYCLED = (
     "The kernel was over its soft memory limit (kernels.soft_memory_mb) and was replaced after the call: "
     "variables are gone."
 )
+
+
+def new_folder(cwd: str) -> str:
+    return f"{cwd} was deleted and made again since: the kernel went into the new one. Files that it has open are old."
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
@@ -161,6 +183,7 @@ class CellOutcome(Struct, frozen=True):
     variables: Variables = Variables.KEPT  # what became of the session's state
     steps: tuple[Step, ...] = ()  # rungs that were taken
     is_stateless: bool = False  # there are no variables: a shell cell
+    has_begun: bool = True  # False where the kernel was ended before it took the cell up
     status: CellStatus = CellStatus.OK
     error: CellError | None = None
     exited: bool = False  # it ended the session with exit()
@@ -230,6 +253,8 @@ def _cut_error(end: CellOutcome) -> CellError:
     text = "The cell was interrupted; its kernel lives on."
     if end.is_stateless:
         text = "The cell was ended."
+    elif not end.has_begun and end.gone is not None:
+        text = "The cell never began: the kernel did not answer and was killed, all variables are lost."
     elif end.variables is Variables.LOST:
         text = "The cell did not yield to an interrupt: the kernel was killed, all variables are lost."
     return CellError("TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled", text)
@@ -281,6 +306,8 @@ def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | 
             how = f"ended {by}"
         elif end.variables is Variables.LOST:
             how = f"the kernel was killed {by}; all variables are lost"
+        if not end.has_begun and end.gone is not None:
+            return f"{where} never began: the kernel did not answer, and was killed {by}; all variables are lost.{left}"
         problem = end.steps[-1].detail if end.steps else None
         if end.reply is None and problem is not None:
             # The last step failed, and nobody said that the cell is over.

@@ -22,7 +22,7 @@ import structlog
 from msgspec import convert
 from msgspec.structs import replace
 
-from supervisord_py.errors import InterruptedRunError
+from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels import wire
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.cell_files import CellLog
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 5.0  # of silence after a reply: the end of output is lost then; a message may be large, and we busy
 REPLY_SECONDS = 2.0  # how long a reply may come after the end of output: it is sent before it
+FOLDER_SECONDS = 5.0  # how long a kernel may take to change its folder
 LAST_WORDS_SECONDS = 0.25  # for a reply after the news of the death: without it an exit() looks like a crash
 CONCLUDE_SECONDS = 5.0  # how long whoever waits for a cell may take, when the connections are closed
 QUEUE_BYTES = 256 * 1024 * 1024
@@ -81,6 +82,7 @@ class MessagingKernel:
         self._trace = trace
         self._recording = None if writes_files else Recording()
         self._requests: dict[str, PendingRequest] = {}
+        self._probe: PendingRequest | None = None  # the last question whether it answers
         self._cell: PendingRequest | None = None
         self._let_go: asyncio.Future[None] = loop.create_future()
 
@@ -109,6 +111,32 @@ class MessagingKernel:
             self._requests.pop(message.id, None)
             raise
         return request
+
+    async def answers(self, seconds: float) -> bool:
+        """Say whether its process answers now, on the channel that a cell does not hold up.
+
+        One that holds the GIL, or is stopped, does not. Only kernels of our launcher are asked: others may have no such
+        channel.
+        """
+        if self._recording is not None or self.died.done():
+            return True
+        probe = self._probe
+        if probe is None or probe.reply.done():
+            try:
+                probe = self._probe = await self.ask("kernel_info_request", channel="control")
+            except PxError:
+                return False
+            await self.until(probe.reply, seconds=seconds)
+        return probe.reply.done()
+
+    async def change_folder(self, cwd: str) -> bool:
+        """Have a Python kernel go into a folder, without a trace in its history or names; say whether it did."""
+        if self._recording is not None:
+            return False
+        content = {**wire.EXECUTE, "code": f"__import__('os').chdir({cwd!r})", "silent": True}
+        request = await self.ask("execute_request", content)
+        await self.until(request.reply, seconds=FOLDER_SECONDS)
+        return request.reply.done() and request.reply.result().get("status") == "ok"
 
     async def until(self, *signs: asyncio.Future[Any], seconds: float | None = None) -> None:
         """Wait for one of these, for the kernel's death, or until it is let go; at most so many seconds."""

@@ -208,6 +208,10 @@ class Kernels:
             return f"it has run out of file descriptors: {known[0]} of {known[1]} are open"
         return None
 
+    async def look_again(self) -> None:
+        """Find out what can only be asked for: whether kernels that nothing runs in answer."""
+        await self.pool.ask_idle_ones()
+
     def zygotes(self) -> tuple[ZygoteView, ...]:
         direct = self.pool.backends.made.get(BackendName.DIRECT)
         return () if direct is None else direct.zygotes.views()

@@ -137,6 +137,9 @@ class FakeKernels:
     async def find_kept(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         return self.find(name_or_id, cwd)
 
+    async def look_again(self) -> None:
+        """There is nothing to look at."""
+
     def gateway(self) -> None:
         """There is no shared gateway."""
 

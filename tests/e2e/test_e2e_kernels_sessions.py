@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,65 @@ def test_d11_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
     left = calls.house.pxctl("exec", "exit()", "--kernel", "leaves")
     assert (left.returncode, "Variables are gone" in left.stderr) == (0, True), left
     assert calls.value("leaves", "'mine' in globals()") == "False"
+
+
+# -- what a kernel may become ------------------------------------------------------------------------------------------
+
+HOLDS_THE_LOCK = """
+import ctypes, threading, time
+threading.Thread(target=lambda: (time.sleep(0.2), ctypes.PyDLL(None).sleep(300)), daemon=True).start()
+"""
+
+
+def test_a_kernel_that_does_not_answer_is_not_idle_and_a_cell_that_never_began_is_told_so() -> None:
+    """A thread of it holds the interpreter's lock, for which no cell of ours is to blame."""
+    soon = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "0.3", "PX_KERNELS__LADDER_KILL_SECONDS": "0.6"}
+    with kernels_house(soon) as calls:
+        calls.run("hung", HOLDS_THE_LOCK)
+        until(lambda: calls.state("hung") == "busy", "it does not answer")
+        unit = calls.show("hung")["unit"]
+        assert "does not answer" in calls.known()["hung"]["silent"]
+        why = calls.house.json("why", unit)
+        assert (why["state"], why["next_step"]) == ("busy", f"pxctl restart {unit}")
+        assert "does not answer" in why["summary"]
+        late = calls.run("hung", "1", timeout=1)
+        assert "never began" in late["message"], late.document
+        assert late.ended == ("timed_out", "lost")
+        assert calls.value("hung", "2", timeout=50) == "2"
+
+
+def test_what_a_cell_forks_is_no_second_kernel(calls: Calls, tmp_path: Path) -> None:
+    """It ends with the cell, and what it printed is there."""
+    for turn in range(2):
+        code = f"import os\nmine = {turn}\npid = os.fork()\n"
+        code += "if pid == 0: print('child')\nelse: os.waitpid(pid, 0); print('parent')"
+        call = calls.run("fork", code)
+        assert (sorted(call.text.splitlines()), call.cell["status"]) == (["child", "parent"], "ok")
+        assert calls.value("fork", "mine") == str(turn)
+    (unit,) = calls.house.get(f"/api/status?unit={calls.show('fork')['unit']}")["units"]
+    assert unit["processes"] == 1
+
+
+def test_a_folder_that_was_made_again_is_entered_by_the_kernel_and_that_is_told(calls: Calls, tmp_path: Path) -> None:
+    place = tmp_path / "tree"
+    place.mkdir()
+    calls.run("again", "mine = 1", cwd=str(place))
+    for turn in range(2):
+        place.rmdir()
+        place.mkdir()
+        (place / "f.txt").write_text(str(turn))
+        call = calls.run("again", "print(mine, open('f.txt').read())", cwd=str(place))
+        assert call.text == f"1 {turn}"
+        assert "deleted and made again" in call.told
+        assert calls.run("again", "1", cwd=str(place))["notices"] == []
+        (place / "f.txt").unlink()
+
+
+def test_a_call_from_a_folder_that_is_gone_says_so_with_the_way_out(calls: Calls, tmp_path: Path) -> None:
+    for command in ("exec 1", "kernel show again", "kernel start"):
+        script = f"mkdir gone && cd gone && rmdir ../gone && exec pxctl {command}"
+        here = {"cwd": tmp_path, "env": calls.house.environ}
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **here)
+        assert done.returncode == 1
+        assert "the present folder does not exist any more" in done.stderr
+        assert "hint: " in done.stderr

@@ -94,10 +94,11 @@ async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both
 async def test_a_daemon_that_is_not_there_is_started_unless_that_is_forbidden(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PX_AUTOSTART", "0")
-    with pytest.raises(DaemonError, match="pxctl daemon start"):
-        async with kernel():
-            pass
+    for word in ("0", "false", "No", "off"):
+        monkeypatch.setenv("PX_AUTOSTART", word)
+        with pytest.raises(DaemonError, match="pxctl daemon start"):
+            async with kernel():
+                pass
     monkeypatch.setenv("PX_AUTOSTART", "1")
     try:
         async with kernel() as (km, _):

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.kernels import render
-from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.config import CellLimits, legacy_settings
 from supervisord_py.kernels.environment import NOTHING, OURS, Activation, EnvRules, Why, deactivated, filtered
 from supervisord_py.kernels.inside.cell_writer import told_by
-from supervisord_py.kernels.messages import CellOutcome, CellPlace, judge, sentence
+from supervisord_py.kernels.messages import CellOutcome, CellPlace, early_exit, judge, sentence
 from supervisord_py.kernels.render import WholeOutputs, cells_of_notebook, cells_of_script, executed, export, updated
 from supervisord_py.kernels.session import (
     BackendName,
@@ -150,6 +150,15 @@ def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_begin
     assert judged.error is not None
     assert "not run again" in judged.error.value
     assert "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0" in judged.error.value
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 60])
+def test_the_launchers_last_word_may_be_cut_off(tmp_path: Path, cut: int) -> None:
+    word = 'px-launch: {"detail": "/p cannot import ipykernel", "hint": "run pip"}'
+    launch = Launch("s", "i", "/p", str(tmp_path), {}, tmp_path)
+    error = early_exit(launch, End(Reason.EARLY_EXIT, record(78), f"before\n{word[: len(word) - cut]}"))
+    assert (error.hint == "run pip") is (cut == 0)
+    assert ("was not started: /p cannot" in error.detail) is (cut == 0), error.detail
 
 
 def test_our_names_win_and_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:

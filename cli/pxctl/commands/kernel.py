@@ -55,7 +55,8 @@ def _units(client: Client, names: Sequence[str]) -> list[str]:
 def _reason(document: Document) -> str:
     """Return why a session is as it is; of one that failed a sentence: its document has a whole problem."""
     failure = document.get("failure") or {}
-    return str(document.get("preparing") or failure.get("detail") or document.get("reason") or "")
+    activity = document.get("preparing") or document.get("silent")
+    return str(activity or failure.get("detail") or document.get("reason") or "")
 
 
 _COLUMNS = [

@@ -29,7 +29,7 @@ def _reason(unit: Document) -> output.Cell:
     if error := unit.get("config_error"):
         return str(error), "red"
     if unit.get("kind") != "pipe":
-        reason = unit.get("preparing") or unit.get("reason")
+        reason = unit.get("preparing") or unit.get("silent") or unit.get("reason")
         if not reason and unit.get("plain_port"):  # `why` tells more
             return "plain port", "yellow"
         return str(reason or ""), "red" if unit.get("state") == "failed" else None

@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -271,6 +271,18 @@ class IPythonKernel(ipkernel.IPythonKernel):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nobody would catch it
             super().post_handler_hook()
+
+    async def do_execute(self, *arguments: Any, **options: Any) -> Any:
+        """Run a cell. A process that the cell has forked ends here: it would go on as a second kernel."""
+        pid = os.getpid()
+        try:
+            return await super().do_execute(*arguments, **options)
+        finally:
+            if os.getpid() != pid:
+                for written in (sys.stdout, sys.stderr):
+                    with suppress(Exception):
+                        written.flush()
+                os._exit(0)  # what was registered for the kernel's own exit is not for this process
 
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
         cell = CELLS.open(parent)
