@@ -294,12 +294,11 @@ class KernelPool(Driver[KernelInstance]):
         """It ended unasked; what is left of its tree is still to be stopped."""
         if kernel.ending or kernel.session.kernel is not kernel:
             return
-        is_clean = kernel.record is not None and kernel.record.code == 0 and kernel.run is None
         is_asked_for = bool(kernel.exiting or kernel.wanted)
         is_blameless = kernel.handle is not None and kernel.handle.is_blameless
         # A front end restarts its kernel itself, and would kill ours in the middle of the next cell.
         is_front_ends = kernel.session.owner is Owner.JUPYTER
-        is_crash = not (is_clean or is_asked_for or is_blameless or is_front_ends)
+        is_crash = not (kernel.is_clean_end or is_asked_for or is_blameless or is_front_ends)
         self.perform(self.set.died(kernel.session, clock.now(), kernel.problem if is_crash else None))
 
     def fail_waiters(self, instance: KernelInstance) -> None:

@@ -227,7 +227,12 @@ class KernelInstance(Instance):
 
     @property
     def died(self) -> bool:
-        return super().died and not self.exiting
+        return super().died and not self.exiting and not self.is_clean_end
+
+    @property
+    def is_clean_end(self) -> bool:
+        """Say whether it ended by itself with code 0 and nothing ran: a front end asked it to shut down."""
+        return self.record is not None and self.record.code == 0 and self.run is None
 
     @property
     def ending(self) -> bool:
@@ -383,7 +388,9 @@ class SessionRegister:
         made = self.sessions[session_id] = LiveSession(key, language, time.time(), owner, session_id)
         for session in [it for it in self.sessions.values() if it.is_at_rest and it is not made]:
             # What a front end has ended and nobody has run a cell of ours in is over for good.
-            is_over = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API} and session.reason is Reason.STOPPED
+            is_front_ends = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API}
+            # By a request to stop it, or by one to shut down that went to the kernel itself.
+            is_over = is_front_ends and session.reason in {Reason.STOPPED, Reason.EXIT}
             if is_over and not session.has_cells:
                 del self.sessions[session.id]
                 kernel_rows.forget(self._ledger, session.id)

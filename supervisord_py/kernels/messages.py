@@ -41,6 +41,8 @@ _LIMITS = {
 
 def how_it_ended(end: End) -> str:
     """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was stopped`."""
+    if end.reason is Reason.MEMORY_LIMIT and (end.record is None or end.record.verdict is None):
+        return "was replaced after a call: it was over its soft memory limit (kernels.soft_memory_mb)"
     if end.reason in _LIMITS:
         verdict = end.record.verdict if end.record else None
         limit = verdict.limit_bytes if verdict else None

@@ -17,6 +17,7 @@ from supervisord_py.errors import (
     PxError,
     ShuttingDownError,
     StartFailedError,
+    TimedOutError,
     UnknownUnitError,
 )
 from supervisord_py.kernels import messages
@@ -350,8 +351,17 @@ class Kernels:
     async def execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
         """Run cells in a session; cancelling this cancels the call. `tell` hears what happens, and must not block.
 
-        Raises PxError: the call never ran a cell.
+        Raises PxError: the call never ran a cell; its detail says also that the timeout was changed, if so.
         """
+        try:
+            return await self._execute(request, tell)
+        except PxError as error:
+            _, clamped = timeout_of(request.timeout_seconds, self.config)
+            if clamped is not None and isinstance(error, TimedOutError):
+                error.detail = f"{error.detail} Its {clamped}"
+            raise
+
+    async def _execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
         session, installed_for = await self._session_to_call(request, tell)
         self._refuse_at_the_end()
         call = KernelCall(self.pool, session, request, tell, installed_for)

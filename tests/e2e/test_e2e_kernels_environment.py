@@ -119,6 +119,10 @@ def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
     with gateway(tmp_path / "gateway") as url:
         refused = configured(url, "not-the-token").body
         assert (b"gateway_token" in refused, b"not-the-token" in refused) == (True, False), refused
+        file.write_text(f'{file.read_text()}backend = "gateway-external"\n')
+        home.post("/api/daemon/reload")
+        checks = {check["name"]: check for check in home.json("doctor", code=None)["checks"]}
+        assert "gateway_token" in checks["kernels:python"]["repair"], checks["kernels:python"]
         refused = configured("http://127.0.0.1:9", TOKEN)
         assert (refused.status, b"127.0.0.1:9" in refused.body) == (503, True), refused
         assert configured(url, TOKEN).text == "2"
@@ -163,8 +167,8 @@ def test_a_kernel_that_hangs_in_its_start_is_replaced_by_a_reset_and_by_a_call_a
         module.write_text(hang)
         (tmp_path / "hangs").unlink(missing_ok=True)
         name = f"slow{len(again)}"
-        late = calls.ask(name, "1", timeout=1, **where).refused(504)
-        assert "--reset" in late["hint"]
+        late = calls.ask(name, "1", timeout=-5, **where).refused(504)
+        assert ("--reset" in late["hint"], "raised to 1 s" in late["detail"]) == (True, True), late
         until((tmp_path / "hangs").exists, "its start hangs")
         why = calls.house.json("why", calls.show(name)["unit"])
         assert ("loading" in why["summary"], why["state"]) == (True, "starting"), why
@@ -198,6 +202,8 @@ def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(ti
     assert "memory" in call.told
     after = tight.run("soft", "'mine' in globals()")
     assert (after.text, after["instance"] != before["instance"]) == ("False", True)
+    assert "over its soft memory limit" in after.told
+    assert "killed" not in after.told
     assert tight.events("soft", "recycled")
 
 

@@ -60,6 +60,20 @@ async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_
         assert len(front.living()) == 1
 
 
+async def test_a_kernel_that_its_front_end_shuts_down_has_not_died_and_leaves_no_session(front: Front) -> None:
+    units = []
+    for _ in range(3):
+        async with kernel() as (km, kc):
+            await run(kc, "x = 1")
+            units.append(front.session_of(km)["unit"])
+            kc.shutdown()  # as nbclient does it: by a message to the kernel
+            until(lambda: not front.living(), "it has ended")
+    for unit in units:
+        assert [it["event"] for it in front.house.events(unit, "died", "stopped")] == ["stopped"]
+    listed = {it["unit"] for it in front.house.get("/api/kernels")["kernels"]}
+    assert len(listed & set(units)) <= 1, "the next session sweeps them up"
+
+
 async def test_a_kernel_has_its_front_ends_environment_without_what_is_ours_or_denied(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
