@@ -113,6 +113,8 @@ def unknown(name: str, names: list[str], where: str = "") -> InvalidInputError:
     meant = f"; did you mean {near}?" if near else "."
     message = f"there is no kernelspec {name[:80]!r}{where}{meant} There are: {', '.join(names) or 'none'}."
     hint = "`jupyter kernelspec list` shows where they are looked for."
+    if NATIVE in names:
+        hint = f"Where its cells are Python, take that one: --kernelspec {NATIVE}. {hint}"
     return InvalidInputError.at("/kernelspec", message, hint, nearest=near, kernelspecs=names)
 
 

@@ -86,7 +86,7 @@ class KernelRig:
         supervisor, nobody = await self.supervise(), cast("Any", None)
         backends = Backends(supervisor, lambda: self.config)
         backends.made = dict.fromkeys(BackendName, backend)
-        pool = KernelPool(supervisor, cast("Ledger", self.ledger), backends, self.config, nobody)
+        pool = KernelPool(supervisor, cast("Ledger", self.ledger), nobody, backends, self.config, nobody)
         session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
         kernel = KernelInstance(launch.instance, session, unit=f"kernel:{launch.session_id}")
         kernel.launch = launch

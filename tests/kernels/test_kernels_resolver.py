@@ -324,6 +324,7 @@ async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHo
         await house.choose(kernelspec="Juila")
     assert caught.value.detail == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
     assert caught.value.extra["nearest"] == "julia"
+    assert "--kernelspec python3" in str(caught.value.hint)
     assert caught.value.extra["kernelspecs"] == ["julia", "python3"]
     assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
     with pytest.raises(InvalidInputError, match=r"^there is no kernelspec '\.\./x'\. There are: ") as far:
