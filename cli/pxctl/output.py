@@ -107,7 +107,10 @@ class Spinner:
             if turn % 5 == 0:
                 phase = self._phase()
             seconds = time.monotonic() - began
-            write_error(f"\r\x1b[K{frames[turn % len(frames)]} {self._label}: {phase} {seconds:.1f}s")
+            # One row: of a longer text the carriage return would erase the last row only.
+            room = screen().columns - len(f"x  {seconds:.1f}s") - 1
+            words = cut(f"{self._label}: {phase}", room)
+            write_error(f"\r\x1b[K{frames[turn % len(frames)]} {words} {seconds:.1f}s")
             turn += 1
         if turn:
             write_error("\r\x1b[K")

@@ -225,7 +225,7 @@ class Install(msgspec.Struct, frozen=True):
 
     target: Path
     what: str  # in words for people
-    doing: str  # the same as something that is being done
+    short: str  # the same in a word or two
     steps: tuple[tuple[str, ...], ...]
     proof: str
     by_hand: str  # the command that a person can run instead
@@ -245,15 +245,14 @@ def overlay_for(said: Interpreter, folder: Path, uv: str | None) -> Install | No
         return None
     step = (*_pip_install(said.executable, uv), "--target", str(folder), REQUIREMENT)
     what = f"ipykernel for {said.executable}"
-    return Install(folder, what, f"installing {what} (once)", (step,), "ipykernel", adding_ipykernel(said, uv))
+    return Install(folder, what, "ipykernel", (step,), "ipykernel", adding_ipykernel(said, uv))
 
 
 def managed_in(root: Path, uv: str | None) -> Install:
     program = (sys.executable, "-m", "venv") if uv is None else (uv, "venv", "--seed", "--python", sys.executable)
     steps = ((*program, str(root)), (*_pip_install(f"{root}/bin/python", uv), REQUIREMENT))
-    what = "the managed environment"
     by_hand = " && ".join(map(shlex.join, steps))
-    return Install(root, what, f"installing {what} in {root} (once)", steps, "bin/python", by_hand)
+    return Install(root, f"the managed environment in {root}", "the managed environment", steps, "bin/python", by_hand)
 
 
 def adding_ipykernel(said: Interpreter, uv: str | None) -> str:
@@ -301,13 +300,14 @@ class Build:
 
     @property
     def text(self) -> str:
-        """Say what is done, for people: `installing ipykernel for /usr/bin/python3 (once), 9 packages so far`."""
+        """Say what is done, for people: `installing ipykernel (once), 9 packages so far`."""
+        doing = f"installing {self.install.short} (once)"
         count = f"{self.packages} package{'' if self.packages == 1 else 's'}"
         if self.is_unpacking and self.packages:
-            return f"{self.install.doing}, unpacking {count}"
+            return f"{doing}, unpacking {count}"
         if self.packages:
-            return f"{self.install.doing}, {count} so far"
-        return self.install.doing
+            return f"{doing}, {count} so far"
+        return doing
 
     def hear(self, line: str) -> None:
         """Take a line that the installer printed."""
@@ -391,7 +391,7 @@ class Installs:
         started = time.monotonic()
         build.has_begun = True
         for watcher, place in tuple(build.watchers.items()):
-            watcher.say(f"{install.doing}; output: {install.log}")
+            watcher.say(f"installing {install.what} (once); output: {install.log}")
             watcher.begun(build, place)
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -120,6 +120,20 @@ def test_the_spinner_moves_while_ipykernel_is_installed_for_the_first_cell(px: P
         assert without_spinner(screen.text) == f"pxctl: {notice['text']}\n42\n"
 
 
+def test_the_spinner_stays_in_its_row(px: Px, daemon: FakeDaemon) -> None:
+    """Of two rows only the last one would be erased."""
+    go_on = threading.Event()
+    preparing = {"event": "preparing", "text": "installing " + "ipykernel " * 20}
+    daemon.on(ROUTE, pausing(go_on, [preparing], [started(), out("42\n"), ended(), done()]))
+    with px.terminal("exec", "1", columns=40) as screen:
+        screen.see(" 0.5s")
+        go_on.set()
+        assert screen.end() == 0
+    drawn_rows = [row for row in screen.text.split("\r\x1b[K") if "installing" in row]
+    assert drawn_rows
+    assert max(map(len, drawn_rows)) < 40
+
+
 def test_a_terminal_is_not_steered_and_sees_updates_at_last(px: Px, daemon: FakeDaemon) -> None:
     first = display("text/plain", "0 %", display_id="d")
     updates = [display("text/plain", f"{at} %", display_id="d", update=True) for at in (50, 100)]

@@ -76,7 +76,7 @@ def test_an_install_is_a_state_that_everybody_sees_and_costs_no_call_its_time(ba
     second = bare.later("default", "40 + 3")
     unit = bare.unit()
     assert "24 packages" in unit["preparing"], unit
-    assert "installing ipykernel for " in unit["preparing"]
+    assert unit["preparing"] == "installing ipykernel (once), 24 packages so far"
     listed = bare.known()["default"]
     assert (listed["state"], listed["preparing"]) == ("preparing", unit["preparing"])
     why = bare.house.json("why", "default")
@@ -124,3 +124,15 @@ def test_a_caller_who_leaves_does_not_end_the_install_and_a_stop_does(bare: Bare
     until(lambda: bare.known()["default"]["state"] == "stopped", "nothing is being installed")
     bare.go.touch()
     assert bare.value("default", "3") == "3"
+
+
+def test_an_install_that_a_dead_control_plane_has_begun_is_begun_again_by_the_next_call(bare: Bare) -> None:
+    for _ in range(2):
+        cut_off = bare.later("default", "1")
+        until(bare.is_preparing, "the session is preparing")
+        bare.house.kill_brain()
+        cut_off.cut_off()
+        assert not bare.is_preparing()
+    bare.go.touch()
+    assert bare.value("default", "4") == "4"
+    assert bare.started.read_text() == "started\n" * 3
