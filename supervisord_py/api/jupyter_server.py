@@ -39,7 +39,14 @@ if TYPE_CHECKING:
 
 DEFAULT_SPEC = "python3"
 _SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
-_LIVING = frozenset({SessionState.PREPARING, SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
+_LIVING = {
+    SessionState.PREPARING: "starting",
+    SessionState.STARTING: "starting",
+    SessionState.IDLE: "idle",
+    SessionState.BUSY: "busy",
+    SessionState.UNRESPONSIVE: "busy",
+}
+"""What Jupyter calls the states of those that can be joined."""
 _OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
 _TOUCH_SECONDS = 20.0
 _log = structlog.get_logger(__name__)
@@ -59,7 +66,7 @@ def session_by_uuid(call: ApiCall) -> SessionView:
 
 def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
     handle = call.context.kernels.handle(view.id)
-    state = str(view.state) if view.state in _LIVING else "dead"
+    state = _LIVING.get(view.state, "dead")
     if state == "idle" and handle is not None and handle.foreign_busy:
         state = "busy"
     return {

@@ -39,7 +39,7 @@ _ASK_SECONDS = 60.0
 _START_SECONDS = 600.0  # longer than any bound of the daemon: it is the one who gives up, and says why
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OFF = frozenset({"0", "false", "no", "off"})  # of PX_AUTOSTART, as pxctl reads it
-_LIVING = frozenset({"preparing", "starting", "idle", "busy", "stopping"})
+_LIVING = frozenset({"preparing", "starting", "unresponsive", "idle", "busy", "stopping"})
 # What a service manager grants belongs to Jupyter's service here, not to the daemon.
 _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
 

@@ -126,7 +126,7 @@ class LiveSession(KernelSlot):
             return SessionState.FAILED
         state = super().state
         if state is SessionState.IDLE and self.kernel is not None and self.kernel.is_silent:
-            return SessionState.BUSY
+            return SessionState.UNRESPONSIVE
         return state
 
     def adopt(self, choice: Choice) -> None:
@@ -204,7 +204,8 @@ def startup_stamp(launch: Launch) -> int:
     paths: list[str] = []
     for folder in (*launch.modules, f"{launch.cwd}/.pxd/modules", f"{ipython}/profile_default/startup"):
         with contextlib.suppress(OSError):
-            paths += sorted(f"{folder}/{name}" for name in os.listdir(folder))
+            # Not `__pycache__`, which the start itself makes.
+            paths += sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith((".py", ".ipy")))
     return zlib.crc32(b"%d" % stamp(paths), zlib.crc32(os.fsencode("\0".join(paths))))
 
 

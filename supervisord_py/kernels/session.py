@@ -53,6 +53,7 @@ class SessionState(StrEnum):
     STARTING = "starting"
     IDLE = "idle"
     BUSY = "busy"
+    UNRESPONSIVE = "unresponsive"  # nothing of ours runs in it, and its process does not answer
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"

@@ -164,11 +164,11 @@ def test_a_kernel_that_does_not_answer_is_not_idle_and_a_cell_that_never_began_i
     soon = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "0.3", "PX_KERNELS__LADDER_KILL_SECONDS": "0.6"}
     with kernels_house(soon) as calls:
         calls.run("hung", HOLDS_THE_LOCK)
-        until(lambda: calls.state("hung") == "busy", "it does not answer")
+        until(lambda: calls.state("hung") == "unresponsive", "it does not answer")
         unit = calls.show("hung")["unit"]
         assert "does not answer" in calls.known()["hung"]["silent"]
         why = calls.house.json("why", unit)
-        assert (why["state"], why["next_step"]) == ("busy", f"pxctl restart {unit}")
+        assert (why["state"], why["next_step"]) == ("unresponsive", f"pxctl restart {unit}")
         assert "does not answer" in why["summary"]
         late = calls.run("hung", "1", timeout=1)
         assert "never began" in late["message"], late.document
