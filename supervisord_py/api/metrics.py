@@ -15,10 +15,9 @@ from aiohttp import web
 
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.units import UnitView, all_units, measure
+from supervisord_py.api.units import Measurement, UnitView, all_units, measure
 from supervisord_py.keeper import procfs
 from supervisord_py.ledger.pipes import Status
-from supervisord_py.process.model import TreeStat
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _UP = frozenset({"ready", "idle", "busy"})
@@ -32,8 +31,8 @@ async def metrics(call: ApiCall) -> web.StreamResponse:
     from prometheus_client.exposition import generate_latest  # imported at the first scrape
 
     units = list(all_units(call.context).values())
-    trees = await measure(call.context, units)
-    families = [*_daemon_families(call, units), *_unit_families(call, units, trees)]
+    measurements = await measure(call.context, units)
+    families = [*_daemon_families(call, units), *_unit_families(call, units, measurements)]
     page: Any = SimpleNamespace(collect=lambda: families)  # all that it asks of a registry
     return web.Response(body=generate_latest(page), headers={"Content-Type": PROMETHEUS})
 
@@ -73,7 +72,7 @@ def _daemon_families(call: ApiCall, units: Iterable[UnitView]) -> Iterator[Any]:
     yield _family(Counted, "http_requests", "Requests answered.", ("route", "status"), requests)
 
 
-def _unit_families(call: ApiCall, units: Iterable[UnitView], trees: Mapping[str, TreeStat]) -> Iterator[Any]:
+def _unit_families(call: ApiCall, units: Iterable[UnitView], measurements: Mapping[str, Measurement]) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily as Counted
     from prometheus_client.core import GaugeMetricFamily as Gauge
     from prometheus_client.core import HistogramMetricFamily as Histogram
@@ -88,14 +87,14 @@ def _unit_families(call: ApiCall, units: Iterable[UnitView], trees: Mapping[str,
         labels = (unit.kind, unit.name)
         up[labels] = is_up(unit)
         failed[labels] = has_failed(unit)
-        tree = trees.get(unit.instance or "")
-        memory[labels] = 0 if tree is None else tree.rss_bytes or 0
+        measurement = measurements.get(unit.instance or "")
+        memory[labels] = 0 if measurement is None else measurement.memory_bytes
         busy[labels] = unit.in_flight
         waiting[labels] = unit.waiting
         restarts[labels] = unit.restarts
     yield _family(Gauge, "unit_up", "1 while a unit is ready for work, 0 while it is not.", _UNIT, up)
     yield _family(Gauge, "unit_failed", "1 while a unit is broken, or ended badly.", _UNIT, failed)
-    yield _family(Gauge, "unit_resident_bytes", "Memory of a unit's processes.", _UNIT, memory)
+    yield _family(Gauge, "unit_resident_bytes", "Memory of a unit, shared pages counted once.", _UNIT, memory)
     yield _family(Gauge, "unit_in_flight", "Runs, cells and executions of a unit under way.", _UNIT, busy)
     yield _family(Gauge, "unit_waiting", "Runs, cells and executions of a unit in line.", _UNIT, waiting)
     yield _family(Counted, "unit_restarts", "Lives of a unit that ended unasked.", _UNIT, restarts)
