@@ -158,6 +158,8 @@ def test_a_picture_is_saved_in_a_private_folder_named_and_drawn_where_that_can_b
     drawing = f"\x1b_Ga=T,f=100,m=0;{encoded}\x1b\\\n"
     assert drawn({"KITTY_WINDOW_ID": "1"}, "image/png", PICTURE) == drawing
     assert drawn({"TERM_PROGRAM": "iTerm.app"}, "image/gif", b"x") == "\x1b]1337;File=inline=1;size=1:eA==\x07\n"
+    for env in ({"KITTY_WINDOW_ID": "1"}, {"TERM_PROGRAM": "iTerm.app"}):
+        assert drawn(env, "image/png", b"") == "", "kitty would take what comes later for the rest of it"
     large = drawn({"KITTY_WINDOW_ID": "1"}, "image/png", bytes(6000))
     assert (large.count("m=1;"), large.count("m=0;")) == (1, 1), "in pieces of 4096"
 

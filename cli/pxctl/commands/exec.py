@@ -247,11 +247,10 @@ def _failed_cell(result: Document) -> Document:
 
 def _is_plain_failure(result: Document) -> bool:
     """Say whether a traceback tells all: an exception of the code, after which the session is as it was."""
-    cell = _failed_cell(result)
-    error = cell.get("error") or {}
-    if cell.get("status") != "error" or error.get("name") in _MORE_TO_TELL:
+    error = _failed_cell(result).get("error") or {}
+    if result.get("status") != "error" or error.get("name") in _MORE_TO_TELL:
         return False
-    return error.get("name") == "ExitCode" or result.get("variables") == "kept"
+    return error.get("name") == "ExitCode" or result.get("variables") != "lost"
 
 
 def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
