@@ -55,6 +55,9 @@ WORDS: Mapping[str, Journal] = {
     "unpinned": Journal.LIFE,
     "removed": Journal.LIFE,
     # Kernels.
+    "preparing": Journal.LIFE,
+    "prepared": Journal.LIFE,
+    "prepare_failed": Journal.FAILURES,
     "recycled": Journal.LIFE,
     "interrupted_cell": Journal.LIFE,
     # Pipes.

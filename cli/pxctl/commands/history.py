@@ -20,14 +20,13 @@ from pxctl.streams import ask_until, events_of, since_when
 EVENT_WORDS = (
     "starting", "spawned", "ready", "adopted", "stopping", "stopped", "start_failed", "died", "interrupted",
     "survivors", "unassigned", "log_degraded", "log_recovered", "run", "run_failed", "runtime_limit",
-    "unresponsive", "responsive", "schema_drift", "plain_port", "pinned", "unpinned", "removed", "recycled",
-    "interrupted_cell", "pipe_added",
-    "pipe_changed", "pipe_broken", "pipe_mended", "pipe_removed", "pipe_installed", "pipe_enabled",
-    "pipe_disabled", "execution_queued", "execution_started", "execution_adopted", "execution_settled",
-    "execution_completed", "execution_cancelled", "execution_failed", "execution_timed_out", "control_started",
-    "daemon_stopping", "reloaded", "reload_refused", "rolled_back", "keeper_lost", "ledger_degraded",
-    "ledger_recovered", "ledger_damaged", "ledger_rebuilt", "ledger_rows_unreadable", "ledger_wishes_lost",
-    "ledger_missing",
+    "unresponsive", "responsive", "schema_drift", "plain_port", "pinned", "unpinned", "removed", "preparing",
+    "prepared", "prepare_failed", "recycled", "interrupted_cell", "pipe_added", "pipe_changed", "pipe_broken",
+    "pipe_mended", "pipe_removed", "pipe_installed", "pipe_enabled", "pipe_disabled", "execution_queued",
+    "execution_started", "execution_adopted", "execution_settled", "execution_completed", "execution_cancelled",
+    "execution_failed", "execution_timed_out", "control_started", "daemon_stopping", "reloaded",
+    "reload_refused", "rolled_back", "keeper_lost", "ledger_degraded", "ledger_recovered", "ledger_damaged",
+    "ledger_missing", "ledger_rebuilt", "ledger_rows_unreadable", "ledger_wishes_lost",
 )  # fmt: skip
 """What an event can be called; the daemon has the same list, with what each of them is."""
 
