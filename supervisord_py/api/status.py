@@ -16,8 +16,8 @@ from supervisord_py.api.units import UnitView, change_unit, measured, unit_named
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT
 from supervisord_py.ledger import instances
-from supervisord_py.process.event_words import NOT_RUNS, EventFilter
-from supervisord_py.process.events import Event, chain, last_death
+from supervisord_py.process.event_words import EventFilter, Journal
+from supervisord_py.process.events import Event, EventStream, chain, last_death
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason
 
@@ -137,6 +137,7 @@ def _reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
 _UP = frozenset({"preparing", "starting", "ready", "idle", "busy", "unresponsive", "running", "queued"})
 _LOOK_BACK = 200
 _REMOVALS = frozenset({"removed", "pipe_removed"})
+_LED_TO_NOTHING = frozenset({"run", "cell_failed"})
 _TAIL_BYTES = 16 * 1024
 
 _LOGS = "pxctl logs {unit} --stderr"
@@ -192,10 +193,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
     await call.context.kernels.look_again()
     await ledger.flush()
     view = unit_named(call)
-    # A pipe's runs are its life; a tool's are so many that they would hide its life.
-    journals = () if view.kind == "pipe" else NOT_RUNS
-    wanted = EventFilter(journals=journals)
-    rows = await call.context.events.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted)
+    rows = await _recent_events(call.context.events, view)
     removal = _last_removal(rows)
     pivot = _pivot(view, [row for row in rows if removal is None or row.id > removal.id])
     failed_run = await _last_run_if_failed(call, view)
@@ -252,6 +250,18 @@ def _last_removal(rows: Sequence[Event]) -> Event | None:
     return next((row for row in reversed(rows) if row.event in _REMOVALS), None)
 
 
+async def _recent_events(stream: EventStream, view: UnitView) -> list[Event]:
+    """Return the newest events of a unit, ascending, among which is what led to its state."""
+    if view.kind == "pipe":  # its runs are its life
+        return await stream.latest(unit=view.unit, limit=_LOOK_BACK)
+    # Others have so many runs that these would hide their lives, whether they went well or failed.
+    rows: list[Event] = []
+    for journals in ((Journal.LIFE, Journal.FAILURES), (Journal.FAILED_RUNS,)):
+        wanted = EventFilter(journals=journals)
+        rows += await stream.latest(unit=view.unit, limit=_LOOK_BACK, wanted=wanted)
+    return sorted(rows, key=lambda row: row.id)
+
+
 def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
 
@@ -260,7 +270,7 @@ def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     if view.kind == "pipe":
         told = [row for row in rows if "execution" in row.facts and view.running in {None, row.facts["execution"]}]
     elif view.state in _UP:
-        own = [row for row in rows if row.instance == view.instance and row.event != "run"]  # which led to nothing
+        own = [row for row in rows if row.instance == view.instance and row.event not in _LED_TO_NOTHING]
         return own[-1] if own else None
     else:
         told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]

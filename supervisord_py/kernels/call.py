@@ -262,7 +262,17 @@ class CellExecution:
         )
         if end.error is not None or result.status is not end.status:
             end = replace(end, status=result.status, error=result.error)
+        if result.status in {CellStatus.ERROR, CellStatus.TIMED_OUT}:
+            self._report_failure(result)
         return result, end, over_memory
+
+    def _report_failure(self, result: CellResult) -> None:
+        """Publish that the cell failed: it is in the history as failed runs of tools are."""
+        error = result.error
+        facts: dict[str, Any] = {"cell": result.id, "title": result.title, "status": result.status.value}
+        facts |= {"error": error and error.name, "duration_seconds": result.duration_seconds}
+        # A mistake in a cell leads to nothing: what happens to the kernel later has other causes.
+        self._pool.supervisor.say("cell_failed", self._kernel, leads_on=False, **facts)
 
     async def _run(self, executing: asyncio.Future[Reply]) -> CellOutcome:
         is_lost = False

@@ -22,11 +22,10 @@ class Journal(StrEnum):
     RUNS = "run_events"  # runs and executions that went well, or were cancelled
     LIFE = "events"  # starts, planned ends, what users changed
     FAILURES = "failure_events"  # deaths, failed starts, limits, what went wrong with the daemon
-    FAILED_RUNS = "failed_run_events"  # runs and executions that failed
+    FAILED_RUNS = "failed_run_events"  # runs, cells and executions that failed
 
 
 FAILED = (Journal.FAILURES, Journal.FAILED_RUNS)
-NOT_RUNS = (Journal.LIFE, Journal.FAILURES, Journal.FAILED_RUNS)
 
 WORDS: Mapping[str, Journal] = {
     # Instances of all kinds.
@@ -60,6 +59,7 @@ WORDS: Mapping[str, Journal] = {
     "prepare_failed": Journal.FAILURES,
     "recycled": Journal.LIFE,
     "interrupted_cell": Journal.LIFE,
+    "cell_failed": Journal.FAILED_RUNS,
     # Pipes.
     "pipe_added": Journal.LIFE,
     "pipe_changed": Journal.LIFE,

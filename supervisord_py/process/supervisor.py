@@ -110,11 +110,18 @@ class Supervisor:
         return task
 
     def say(
-        self, event: str, instance: Instance, reason: Reason | None = None, *, where: bool = False, **facts: Any
+        self,
+        event: str,
+        instance: Instance,
+        reason: Reason | None = None,
+        *,
+        where: bool = False,
+        leads_on: bool = True,
+        **facts: Any,
     ) -> int:
         """Publish an event about an instance; its cause is the one before it, unless `cause` is given.
 
-        `where`: with its pid, and its port where it has one.
+        `where`: with its pid, and its port where it has one. `leads_on`: it is the cause of the next one.
         """
         event, cause = instance.words.get(event, event), facts.pop("cause", instance.event)
         if not event:
@@ -122,7 +129,8 @@ class Supervisor:
         place = {"pid": instance.pid, **({"port": instance.port} if instance.port else {})} if where else {}
         facts = {**instance.facts(), **place, **facts}
         number = self._events.publish(event, instance.unit, reason, instance=instance.key, cause=cause, **facts)
-        instance.event = number
+        if leads_on:
+            instance.event = number
         return number
 
     # -- up ----------------------------------------------------------------------------------------------------

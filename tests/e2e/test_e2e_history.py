@@ -59,7 +59,7 @@ def px_events(home: House, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 def test_events_are_selected_by_unit_word_time_and_failure(home: House) -> None:
     found, note = px_events(home, "--unit", "fragile", "--event", "died", "--event", "start*")
     assert ([event["event"] for event in found], note) == (["starting", "died"], "")
-    failed, _ = px_events(home, "--failed")
+    failed, _ = px_events(home, "--failed", "--unit", "tool:*")
     assert {(event["unit"], event["event"]) for event in failed} == {("tool:fragile", "died")}
     by_glob, _ = px_events(home, "--unit", "frag*", "--unit", "tool:c?lm", "--event", "ready")
     assert {event["unit"] for event in by_glob} == {"tool:fragile", "tool:calm"}
@@ -91,6 +91,17 @@ def test_the_past_of_a_tool_that_was_removed_is_found_by_its_name(home: House) -
     for name in ("fleeting", "tool:fleeting", "fleet*"):
         found, _ = px_events(home, "--unit", name, "--event", "ready")
         assert [event["unit"] for event in found] == ["tool:fleeting"], name
+
+
+def test_a_cell_that_failed_is_found_among_the_failures(home: House) -> None:
+    for code in ("x = 1", "1 / 0", "x"):
+        home.post("/api/kernels/work/execute", {"code": code, "timeout": 60})
+    kernel = home.get("/api/kernels/work")
+    found, _ = px_events(home, "--failed", "--unit", "kernel:*")
+    told = [(event["unit"], event["event"], event["status"], event["error"]) for event in found]
+    assert told == [(f"kernel:{kernel['id']}", "cell_failed", "error", "ZeroDivisionError")]
+    why = home.get(f"/api/units/kernel:{kernel['id']}/why")
+    assert [event["event"] for event in why["chain"]] == ["starting", "spawned", "ready"], "it led to nothing"
 
 
 def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_directions(home: House) -> None:

@@ -22,7 +22,7 @@ from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.schema import TableLimit
 from supervisord_py.ledger.store import Ledger, StoreLimits
 from supervisord_py.process import events as module
-from supervisord_py.process.event_words import FAILED, NOT_RUNS, EventFilter
+from supervisord_py.process.event_words import FAILED, EventFilter, Journal
 from supervisord_py.process.events import (
     ALL_EVENTS,
     RESTART_STRIDE,
@@ -158,7 +158,7 @@ filters = st.builds(
     words=st.none() | st.frozensets(st.sampled_from(["run", "died", "stopped"])),
     since=st.none() | times,
     until=st.none() | times,
-    journals=st.sampled_from([(), FAILED, NOT_RUNS]),
+    journals=st.sampled_from([(), FAILED, (Journal.LIFE, Journal.FAILURES)]),
 )
 
 
