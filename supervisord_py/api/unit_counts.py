@@ -56,7 +56,7 @@ class UnitCounts:
         """Take in an event."""
         kind, _, name = (event.unit or "daemon").partition(":")
         counts = self._of(kind, name)
-        reason = event.reason or event.facts.get("error_type") or ""
+        reason = event.reason or event.facts.get("error_type") or event.facts.get("error_kind") or ""
         counts.events[event.event, str(reason)] += 1
         seconds = _run_seconds(event)
         if seconds is not None:

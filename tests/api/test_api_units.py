@@ -88,6 +88,7 @@ async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     publish("died", view.unit, Reason.SIGNAL)
     publish("execution_failed", "pipe:digest", execution=2, error_type="crash", duration_ms=1500)
     publish("run", 'tool:a"b\\c', outcome="completed", duration_seconds=0.02)
+    publish("run", "tool:refused", outcome="failed", error_kind="invalid_input", duration_seconds=0.01)
     publish("reloaded")
     await rig.get("/api/health")
     page = (await rig.get("/api/metrics"))[1].decode()
@@ -100,6 +101,7 @@ async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
         f'pxd_unit_up{{kind="kernel",unit="{name}"}} 1.0',
         f'pxd_events_total{{event="died",kind="kernel",reason="signal",unit="{name}"}} 1.0',
         'pxd_events_total{event="execution_failed",kind="pipe",reason="crash",unit="digest"} 1.0',
+        'pxd_events_total{event="run",kind="tool",reason="invalid_input",unit="refused"} 1.0',
         'pxd_events_total{event="reloaded",kind="daemon",reason="",unit=""} 1.0',
         'pxd_run_duration_seconds_bucket{kind="pipe",le="1",unit="digest"} 0.0',
         'pxd_run_duration_seconds_bucket{kind="pipe",le="2.5",unit="digest"} 1.0',
