@@ -317,9 +317,10 @@ def _of_process(
     else:
         told = "it was never started" if instance is None else "nothing is wrong with it"
         step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
-        if view.kind == "kernel" and view.state in _UP:
+        is_session = view.kind == "kernel" and view.unit != GATEWAY_UNIT
+        if is_session and view.state in _UP:
             step = f"pxctl kernel show {view.name}"  # its own process prints nothing
-        if view.state == "starting" and view.kind == "kernel":
+        if is_session and view.state == "starting":
             seconds = "" if view.uptime_seconds is None else f" since {view.uptime_seconds:.0f} s"
             told = f"its process is loading Python, modules and startup files{seconds}, and does not answer yet"
             step = f"pxctl restart {view.unit}"
