@@ -326,7 +326,8 @@ def _of_process(
             step = f"pxctl restart {view.unit}"
     hint, told = None if pivot is None else pivot.facts.get("hint"), f"{told}."
     beside = "".join(f" Beside that: {warning}." for warning in view.warnings)
-    if failed_run is not None and view.state in _UP:
+    is_unresponsive = view.state == "unresponsive"
+    if failed_run is not None and view.state in _UP and not is_unresponsive:
         told = f"it is up, but its {_how_run_failed(failed_run)}."
         hint = failed_run.facts.get("hint")
     elif failed_run is not None:
