@@ -326,7 +326,7 @@ FRONTS: dict[str, Foreign] = {
         "trigger: schedule\nwhen: hourly",
         {
             "trigger": "write schedule:",
-            "when": "write schedule: hourly",
+            "when": "write schedule: '@hourly'",
         },
     ),
     "trigger-map": Foreign(

@@ -347,7 +347,8 @@ def _row_of(key: str) -> str | ForeignKey | None:
     # `Schedule` and `time-zone` are keys of ours in another spelling.
     own = next((each for each in USED if foreign_keys.plain(each) == foreign_keys.plain(key)), None)
     if own is not None:
-        return ForeignKey(key, f"write {own}", own, Reading.WHOLE)
+        reading = Reading.SCHEDULE if own == "schedule" else Reading.WHOLE
+        return ForeignKey(key, f"write {own}", own, reading)
     return foreign_keys.find(key) or foreign_keys.find_near(key, USED)
 
 

@@ -657,6 +657,8 @@ def _schedules(value: Any) -> Iterator[str]:
         if text[0].isdecimal():
             yield f"every {text}"
         yield text
+        if text.isalpha():
+            yield f"@{text}"  # `hourly` at the full hour, as cron's macro means it
         yield f"every {text}"
         yield f"at {text}"
         yield f"daily at {text}"

@@ -87,7 +87,7 @@ BROKEN: list[tuple[str, int, str]] = [
     ("wait echo --for stopped --timeout 0.3", 7, "not stopped"),
     ("status nothing", 4, "nothing"),
     ("status 3", 4, "pxctl pipe show 3"),
-    ("logs 3", 4, "pxctl pipe show 3"),
+    ("logs 3", 4, "pxctl pipe output 3"),
     ("why twin-*", 2, "twin-a"),
     ("why nothing", 4, "nothing"),
     ("nothing", 2, "nothing"),

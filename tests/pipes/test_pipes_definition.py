@@ -106,7 +106,7 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("budget: 5", 2, "budget", "must be a map", "daily_tokens, daily_cost"),
         ("limits: {timeout: 5m}", 2, "limits.timeout", "is not known", "write timeout: 5m, beside limits"),
         ("budget: {cost: 5}", 2, "budget.cost", "is not known", "keys are daily_tokens, daily_cost"),
-        ("trigger: {schedule: hourly}", 2, "trigger.schedule", "is not known", "write schedule: hourly"),
+        ("trigger: {schedule: hourly}", 2, "trigger.schedule", "is not known", "write schedule: '@hourly'"),
         ("trigger: {paths: [x]}", 2, "trigger.paths", "is not known", "file_changed:"),
         ("schedule_config: {frequency: days, tz: UTC}", 2, "schedule_config.tz", "unknown key", "write timezone: UTC"),
         ("schedule_config: {cron: 0 9 * * *}", 2, "schedule_config.cron", "unknown key", "write schedule: 0 9 * * *"),
