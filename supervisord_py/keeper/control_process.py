@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 
@@ -228,7 +229,22 @@ class ControlProcess:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return
-        code = os.waitstatus_to_exitcode(status)
+        try:
+            self._read_rest()
+        finally:
+            self._note_end(pid, os.waitstatus_to_exitcode(status), now)
+
+    def _read_rest(self) -> None:
+        """Carry out what it had sent before its end: an order that was given counts, like a stop."""
+        if self._frames is None:
+            return
+        poller = select.poll()
+        poller.register(self._frames.fileno(), select.POLLIN)
+        # Until nothing is left: whoever else holds its end of the channel sends nothing any more.
+        while self._is_reading and poller.poll(0):
+            self._readable()
+
+    def _note_end(self, pid: int, code: int, now: float) -> None:
         # First what is, then what may fail: the next turn starts a new one, whatever happens below.
         self.pid = 0
         is_planned = self.machine.is_planned

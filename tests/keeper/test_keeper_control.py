@@ -49,6 +49,22 @@ def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> No
 
 
 @one_rung
+def test_orders_that_were_sent_before_the_end_are_carried_out_twice_in_a_row(rung: Rig) -> None:
+    """The keeper was silent meanwhile: it finds a dead control plane, and more orders than it reads at a time."""
+    spec = rung.spawn(SLEEPS)
+    for life in ("first", "second"):
+        link = rung.links[-1]
+        os.kill(rung.pid, signal.SIGSTOP)
+        for number in range(30):
+            link.send("annotate", key=spec["key"], tag=f"{life} {number:04000}")
+        link.bridge.send(bytes([1]))
+        until(lambda link=link: not alive(link.pid), "the control plane is dead")
+        os.kill(rung.pid, signal.SIGCONT)
+        (child,) = rung.greet().hello["children"]
+        assert child["tag"] == f"{life} {29:04000}"
+
+
+@one_rung
 @pytest.mark.deep
 def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
     link = rung.links[0]
