@@ -61,6 +61,8 @@ async def settled(house: ToolHouse) -> None:
                 return False  # what this start imports has not come yet
             if zygote is not None and learnt is not None and learnt.steps[: len(zygote.modules)] != zygote.modules:
                 return False
+            if zygote is not None and learnt is not None and finding is None and learnt.steps != zygote.modules:
+                return False  # it has what an earlier program imported, which this one continues
             if zygote is not None and zygote.made_from is None:
                 return False
             if zygote is None and finding is None and (learnt is None or learnt.steps):
