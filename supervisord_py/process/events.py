@@ -247,18 +247,29 @@ class EventStream:
             self._wakes.discard(wake)
 
     async def _read_on(self, after_id: int, wanted: EventFilter) -> tuple[list[Item], int]:
-        """Return the next events after an id, a batch of them, and up to which id that was."""
-        first = self._first_in_memory
-        if after_id + 1 >= first:
-            newer = islice(self._recent, after_id + 1 - first, None)  # ids in memory have no holes
-            return [it for it in newer if wanted.admits(it)], self.last_id
-        rows = [*await after(self._ledger, after_id, REPLAY_BATCH, wanted, first)]
+        """Return the next events after an id, a batch of them, and the id up to which they were read."""
+        first_in_memory = self._first_in_memory
+        if after_id + 1 >= first_in_memory:
+            # Ids in memory have no holes: the distance of two ids is that of their places.
+            newer = islice(self._recent, after_id + 1 - first_in_memory, None)
+            return [event for event in newer if wanted.admits(event)], self.last_id
+
+        rows = await after(self._ledger, after_id, REPLAY_BATCH, wanted, first_in_memory)
+        items: list[Item] = [*rows]
         if len(rows) == REPLAY_BATCH:
-            return [*rows], rows[-1].id
-        # The rest is in memory, unless a full disk keeps the journal behind what memory has given up since.
-        if first > self._first_id and (written := max(after_id, await last_event(self._ledger))) < first - 1:
-            return [*rows, EventGap(first - 1 - max(written, self._first_id - 1))], first - 1
-        return [*rows], first - 1
+            return items, rows[-1].id
+
+        # The journal has no more events before those in memory. Memory gives up its oldest events
+        # whether they are written or not, so a full disk can leave events neither in memory nor in
+        # the journal. The reader must learn how many.
+        if first_in_memory > self._first_id:
+            last_lost = first_in_memory - 1
+            last_written = await last_event(self._ledger)
+            # Smaller ids than `_first_id` are no loss: this daemon gave them to no event.
+            last_readable = max(after_id, last_written, self._first_id - 1)
+            if last_readable < last_lost:
+                items.append(EventGap(last_lost - last_readable))
+        return items, first_in_memory - 1
 
     @property
     def _first_in_memory(self) -> int:
