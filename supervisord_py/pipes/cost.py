@@ -108,41 +108,49 @@ def ceiling_doubts(
     for ceiling, dollars, needed in costs:
         if dollars is None:
             continue
-        blind = [preset for preset in presets if _cost_is_told(spec, tells, preset) < needed]
-        if blind:
-            yield _cost_doubt(ceiling, spec, tells, blind[0])
+        for preset in presets:
+            # One preset is enough for a doubt; the first one is named.
+            if _when_cost_is_known(spec, tells, preset) < needed:
+                yield _cost_doubt(ceiling, spec, tells, preset)
+                break
 
 
-def _cost_is_told(spec: AgentSpec, tells: Tells, preset: Preset) -> When:
-    # Agents that get the prices from us know none where the preset has none.
-    prices_are_ours = "input_cost" in placeholders_of({path: file.json for path, file in spec.files.items()})
-    is_blind = not spec.tells_cost or (preset.url is not None and prices_are_ours)
-    told = When.NEVER if is_blind else tells.cost
-    return max(told, tells.tokens) if has_prices(preset) else told
+def _when_cost_is_known(spec: AgentSpec, tells: Tells, preset: Preset) -> When:
+    """Return when the cost of a run is known, from the agent's own figure or from the preset's prices."""
+    agent_files = {path: file.json for path, file in spec.files.items()}
+    gets_prices_from_preset = "input_cost" in placeholders_of(agent_files)
+    # With a `url`, such an agent has no prices but those of the preset: its own figure adds nothing.
+    has_own_prices = preset.url is None or not gets_prices_from_preset
+    agent_reports_cost = When.NEVER
+    if spec.tells_cost and has_own_prices:
+        agent_reports_cost = tells.cost
+    if not has_prices(preset):
+        return agent_reports_cost
+    # Prices turn tokens into a cost as soon as tokens are known.
+    return max(agent_reports_cost, tells.tokens)
 
 
-def _tokens_doubt(ceiling: str, spec: AgentSpec, told: When) -> Doubt:
-    if told is When.NEVER:
+def _tokens_doubt(ceiling: str, spec: AgentSpec, tokens_are_known: When) -> Doubt:
+    if tokens_are_known is When.NEVER:
         return Doubt(ceiling, f"has no effect: {spec.name} tells no tokens", "timeout: bounds its time")
-    said = f"cannot end a run: {spec.name} tells its tokens at its end"
-    return Doubt(ceiling, said, "budget: {daily_tokens: 1M} bounds a day, timeout: a run")
+    message = f"cannot end a run: {spec.name} tells its tokens at its end"
+    return Doubt(ceiling, message, "budget: {daily_tokens: 1M} bounds a day, timeout: a run")
 
 
 def _cost_doubt(ceiling: str, spec: AgentSpec, tells: Tells, preset: Preset) -> Doubt:
-    told = _cost_is_told(spec, tells, preset)
     if tells.tokens is When.NEVER:
-        said = f"has no effect: {spec.name} tells neither tokens nor cost"
-        return Doubt(ceiling, said, "timeout: bounds its time")
+        message = f"has no effect: {spec.name} tells neither tokens nor cost"
+        return Doubt(ceiling, message, "timeout: bounds its time")
     place = "a preset" if preset.id is None else f"[presets.{preset.id}]"
     prices = f"write input_cost and output_cost into {place} of presets.toml"
-    if told is When.NEVER:
+    if _when_cost_is_known(spec, tells, preset) is When.NEVER:
         where = (
             "there is no preset with prices"
             if preset.id is None
             else f"the preset {json.dumps(preset.id)} has no prices"
         )
         return Doubt(ceiling, f"has no effect: {spec.name} tells no cost, and {where}", prices)
-    said = f"cannot end a run: {spec.name} tells its cost at its end"
+    message = f"cannot end a run: {spec.name} tells its cost at its end"
     # With prices, an agent that tells its tokens on the way has a cost on the way.
     hint = prices if tells.tokens is When.LIVE else "budget: {daily_cost: 2.50} bounds a day, timeout: a run"
-    return Doubt(ceiling, said, hint)
+    return Doubt(ceiling, message, hint)

@@ -57,7 +57,11 @@ def counts(group: Group, *, runs_by_itself: bool, advance: bool) -> bool:
 
 def end_after(last_end: float | None, completed_end: float | None, now: float) -> float | None:
     """Return where the last range that counts ends, once another one that counts has completed."""
-    if last_end is None or completed_end is None:
-        return completed_end if last_end is None else last_end
-    # An end in the future is of a clock that was wrong; anything known now is better.
-    return completed_end if last_end > now else max(last_end, completed_end)
+    if last_end is None:
+        return completed_end
+    if completed_end is None:
+        return last_end
+    if last_end > now:
+        # The clock was wrong when this end was noted. The new one is better, even if it is earlier.
+        return completed_end
+    return max(last_end, completed_end)

@@ -296,7 +296,9 @@ class InotifyWatch(FolderWatch):
             self._inotify.remove(watch)
         self._folders = watches
         self.refused = frozenset(refused)
-        self.wanted -= missing  # until somebody has seen them again
+        # Folders that are gone are left out until `want` names them again. `turn` compares `wanted`
+        # with what is watched: if it still held them, every turn would set up all watches anew.
+        self.wanted -= missing
         self._roots = roots - refused - missing
         now = self.now()
         for file in self.take_appeared():
