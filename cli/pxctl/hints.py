@@ -15,7 +15,7 @@ MEMBERS = frozenset({"hint", "next_step", "repair"})
 """Members of documents that hold a next step."""
 _SOLE_COMMAND = re.compile(r"(?:see:? |run:? |look with:? )?`?(?P<command>pxctl [^`;,]+?)`?\.?", re.IGNORECASE)
 _GLOBAL = {"--system": 0, "--json": 0, "-q": 0, "--quiet": 0, "--socket": 1, "--color": 1}
-"""Options that say nothing of what is done, and how many words follow each."""
+"""Global options, and how many words follow each."""
 
 
 def complete(text: str, options: Sequence[str], commands: Collection[str]) -> str:
@@ -63,7 +63,7 @@ def names_itself(hint: str, arguments: Sequence[str]) -> bool:
 
 
 def _without_globals(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line that say what is done, a unit of tools without its kind."""
+    """Return the words of a command line without global options; `tool:x` becomes `x`."""
     kept: list[str] = []
     skipped = 0
     for word in words:

@@ -124,6 +124,17 @@ def _follow_all(sources: Sequence[Callable[[], Iterator[Line]]]) -> Iterator[Lin
 # -- shown ------------------------------------------------------------------------------------------------------------
 
 
+def _stamped(content: bytes, moment: str, *, begins_line: bool) -> bytes:
+    """Return a piece of output with the time before each of its lines.
+
+    Only a newline ends a line, so that a progress bar (carriage returns) stays in one line.
+    """
+    stamp = f"{moment} ".encode()
+    # A newline at the end begins no line yet: the next piece does.
+    stamped = re.sub(rb"\n(?!\Z)", b"\n" + stamp, content)
+    return stamp + stamped if begins_line else stamped
+
+
 @declare(root, "logs", "read the logs")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
@@ -207,8 +218,11 @@ class _View:
     # -- one unit, as it came
 
     def show_pieces(self, unit: str) -> None:
+        """Write the output of one unit as it came, or with --json the pieces as they came."""
         invocation = self._invocation
-        begins_line, has_any, instance = True, False, None
+        begins_line = True
+        has_any = False
+        last_instance: str | None = None
         for line, piece in self._events(unit):
             has_any = True
             if invocation.json:
@@ -217,18 +231,22 @@ class _View:
             if "gap_bytes" in piece:
                 invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
                 continue
-            if invocation.out_is_terminal and instance not in {None, piece.get("instance")}:
-                output.write(b"" if begins_line else b"\n")
+            instance = piece.get("instance")
+            is_next_start = last_instance is not None and instance != last_instance
+            if is_next_start and invocation.out_is_terminal:
+                if not begins_line:
+                    output.write(b"\n")
                 self._mark_start(piece)
                 begins_line = True
-            instance = piece.get("instance")
+            last_instance = instance
             content = bytes_of(piece)
-            if self._timestamps:  # only a newline ends a line, so that a progress bar stays in its own
-                stamp = f"{piece.get('time') or ''} ".encode()
-                output.write((stamp if begins_line else b"") + re.sub(rb"\n(?!\Z)", b"\n" + stamp, content))
-            else:
-                output.write(content)
-            begins_line = content.endswith(b"\n") if content else begins_line
+            shown = content
+            if self._timestamps:
+                shown = _stamped(content, str(piece.get("time") or ""), begins_line=begins_line)
+            output.write(shown)
+            # A piece without content leaves the cursor where it is.
+            if content:
+                begins_line = content.endswith(b"\n")
         if not has_any and not invocation.json:
             invocation.notice(self._why_empty(unit))
 
@@ -282,10 +300,21 @@ class _View:
         return heapq.merge(*(self._lines(unit) for unit in units), key=lambda line: line.time)
 
     def _lines(self, unit: str) -> Iterator[Line]:
-        """Yield the lines of a unit that are wanted."""
-        last = self._asked["lines"]
-        # The daemon counts lines from the end of all there is: it cannot know of a pattern or an end.
-        is_counted_here = last is not None and not self._asked["follow"] and (self._pattern or self._until is not None)
-        events = self._events(unit, lines=None) if is_counted_here else self._events(unit)
-        lines = _chosen(lines_of(unit, (piece for _, piece in events)), self._pattern)
-        return iter(deque(lines, last)) if is_counted_here else lines
+        """Yield the lines of a unit that were asked for."""
+        if not self._client_counts_lines():
+            pieces = (piece for _, piece in self._events(unit))
+            return _chosen(lines_of(unit, pieces), self._pattern)
+        # All lines are read, and the last ones of those that fit are kept.
+        pieces = (piece for _, piece in self._events(unit, lines=None))
+        lines = _chosen(lines_of(unit, pieces), self._pattern)
+        return iter(deque(lines, self._asked["lines"]))
+
+    def _client_counts_lines(self) -> bool:
+        """Say whether `--lines` is counted here, not by the daemon.
+
+        The daemon counts from the end of all output: it knows neither the pattern nor the end that
+        was asked for. Output that is followed has no end to count from.
+        """
+        if self._asked["lines"] is None or self._asked["follow"]:
+            return False
+        return self._pattern is not None or self._until is not None
