@@ -320,7 +320,7 @@ class Build:
             self.is_unpacking = True
         if self.text != before:
             for watcher in tuple(self.watchers):
-                watcher.moved(self)
+                watcher.report_progress(self)
 
 
 class BuildWatcher:
@@ -331,11 +331,11 @@ class BuildWatcher:
     def say(self, text: str) -> None:
         """Take a sentence for people."""
 
-    def begun(self, build: Build, place: BuildPlace) -> None:
-        """Note that a build begins, or is waited for from now on."""
+    def on_build_started(self, build: Build, place: BuildPlace) -> None:
+        """Take in that a build has started, now or before this watcher came. `build.task` is set."""
 
-    def moved(self, build: Build) -> None:
-        """Note that `build.text` has changed."""
+    def report_progress(self, build: Build) -> None:
+        """Take in that `build.text` has changed."""
 
 
 class BuildPlace(msgspec.Struct, frozen=True):
@@ -368,7 +368,7 @@ class Installs:
             build.watchers[watcher] = place
             if build.has_begun:
                 watcher.say(f"{install.what} is being installed already; waiting for it")
-                watcher.begun(build, place)
+                watcher.on_build_started(build, place)
         try:
             await asyncio.wait({build.task})
         finally:
@@ -392,7 +392,7 @@ class Installs:
         build.has_begun = True
         for watcher, place in tuple(build.watchers.items()):
             watcher.say(f"installing {install.what} (once); output: {install.log}")
-            watcher.begun(build, place)
+            watcher.on_build_started(build, place)
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             mark_of(target).touch(mode=0o600)

@@ -257,7 +257,7 @@ class KernelPool(Driver[KernelInstance]):
                     session.request(), self.config, deadline=give_up_at, watcher=preparation
                 )
             finally:
-                preparation.left()
+                preparation.on_caller_left()
                 session.installed_for += preparation.seconds
             session.adopt(choice)
 

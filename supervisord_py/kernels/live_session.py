@@ -111,7 +111,8 @@ class LiveSession(KernelSlot):
         self.written_use: float | None = None  # `last_used` as its row has it
         self.build: Build | None = None  # what is being installed for it
         self.installed_for = 0.0  # seconds that installs have taken while a kernel of it was started
-        self.preparations: dict[InstallCaller, None] = {}  # callers that wait for that
+        # Callers that wait for that: an ordered set, the values mean nothing.
+        self.preparations: dict[InstallCaller, None] = {}
         self.preparation_problem: Mapping[str, object] | None = None  # why the last install failed
 
     @property

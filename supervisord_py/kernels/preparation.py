@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.interpreters import Build, BuildPlace, BuildWatcher
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.session import CallEvent
 
 
-def publish_end(events: EventStream, session: LiveSession, build: Build, _: object = None) -> None:
-    """Publish how a build ended, and note why it failed, unless the session was told to stop meanwhile."""
+def publish_end(events: EventStream, session: LiveSession, build: Build, _task: object) -> None:
+    """Publish how a build ended, and note why it failed.
+
+    This is a callback of `build.task`: asyncio passes the task as `_task`, which is not needed.
+    """
     if session.build is not build:
+        # The session was stopped meanwhile, or has another build by now.
         return
     session.build = None
     if build.task.cancelled():
+        # The daemon ends, or no caller waited for the install any more.
         return
     error = build.task.exception()
     if error is None:
@@ -56,26 +61,30 @@ class Preparation(BuildWatcher):
     def say(self, text: str) -> None:
         self._tell({"event": "notice", "text": text})
 
-    def moved(self, build: Build) -> None:
+    def report_progress(self, build: Build) -> None:
         log = str(build.install.log)
         self._tell({"event": "preparing", "text": build.text, "packages": build.packages, "log": log})
 
-    def begun(self, build: Build, place: BuildPlace) -> None:
+    def on_build_started(self, build: Build, place: BuildPlace) -> None:
         session = self.session_at(place)
         if session not in self.sessions:
             self.sessions.append(session)
+        # A dictionary as an ordered set: `None` stands for no value.
         session.preparations[self] = None
+        # Several callers may wait for one build: the first of them makes it known.
         if session.build is not build:
             session.build = build
             session.preparation_problem = None
-            facts: dict[str, Any] = {"what": build.install.what, "log": str(build.install.log)}
-            self._events.publish("preparing", session.unit, **facts)
-            # The build may have begun in this very turn: its task is made by then.
-            build.task.add_done_callback(partial(publish_end, self._events, session, build))
-        self.moved(build)
+            what = build.install.what
+            log = str(build.install.log)
+            self._events.publish("preparing", session.unit, what=what, log=log)
+            # `build.task` is set by now, even for a new build: a build starts within its task.
+            on_end = partial(publish_end, self._events, session, build)
+            build.task.add_done_callback(on_end)
+        self.report_progress(build)
 
-    def left(self) -> None:
-        """Note that the caller waits for no install any more."""
+    def on_caller_left(self) -> None:
+        """Take in that the caller waits for no install any more."""
         for session in self.sessions:
             session.preparations.pop(self, None)
         self.has_left.set()

@@ -461,7 +461,7 @@ class Kernels:
         finally:
             resolving.cancel()
             await asyncio.wait({resolving})
-            preparation.left()
+            preparation.on_caller_left()
             for session in preparation.sessions:
                 is_chosen = chosen is not None and session.key == chosen
                 if not is_chosen and (chosen is not None or request.owner is Owner.PER_CALL):

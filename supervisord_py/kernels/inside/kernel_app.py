@@ -63,7 +63,7 @@ class Session(jupyter_session.Session):
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
         if kind in _RECORDED and os.getpid() == CELLS.pid:
-            current = CELLS.present(CURRENT.get())
+            current = CELLS.output_cell(CURRENT.get())
             if message and current is not None and kind in _DISPLAYS:
                 message["parent_header"] = current.header  # of the thread or task, which may be a late one
             header = message["parent_header"] if message else jupyter_session.extract_header(parent or {})

@@ -59,7 +59,8 @@ class Cells:
         self._known: OrderedDict[str, OwnCell] = OrderedDict()
         self._holders: list[OwnCell] = []
         self._last: OwnCell | None = None
-        self._own: dict[int, int] = {}
+        # What descriptors 1 and 2 were before the first cell of ours, by their numbers.
+        self._original_descriptors: dict[int, int] = {}
         # Copies of descriptors 1 and 2 that are switched with them. Libraries that redirect those two (wurlitzer)
         # refuse a `sys.stdout` which says that it is one of them.
         self._copies: dict[int, int] = {}
@@ -83,8 +84,8 @@ class Cells:
 
     def take_descriptors(self, cell: OwnCell) -> None:
         """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
-        if not self._own:
-            self._own = {number: os.dup(number) for number in NUMBERS.values()}
+        if not self._original_descriptors:
+            self._original_descriptors = {number: os.dup(number) for number in NUMBERS.values()}
             self._copies = {number: os.dup(number) for number in NUMBERS.values()}
         if self._last is not None and not self._holders:
             cell.writer.go_on_after(self._last.writer)
@@ -92,20 +93,25 @@ class Cells:
         self._holders.append(cell)
         self._switch()
 
-    def present(self, cell: OwnCell | None) -> OwnCell | None:
-        """Return the cell to which what is printed now for `cell` belongs; None where that is no cell of ours.
+    def output_cell(self, cell: OwnCell | None) -> OwnCell | None:
+        """Return the cell that gets output printed now on behalf of `cell`; None if that is not ours.
 
-        A thread or task that has outlived its cell is counted from now on to the cell that runs.
+        If `cell` has ended, its thread or task moves on to the cell that runs, or to the last one:
+        from now on `CURRENT` and the parents of the streams name that one.
         """
         if cell is None or not cell.writer.ended:
             return cell
         running = self._holders[-1] if self._holders else self._last
         if running is None or running is cell:
             return cell
+        self._move_caller_to(running)
+        return running
+
+    def _move_caller_to(self, running: OwnCell) -> None:
+        """Have the calling thread or task print for this cell from now on."""
         CURRENT.set(running)
         for stream in self.streams.values():
             stream._parent_header.set(running.header)
-        return running
 
     def copy_of(self, number: int) -> int:
         return self._copies.get(number, number)
@@ -118,12 +124,12 @@ class Cells:
 
     def _switch(self) -> None:
         for stream, number in NUMBERS.items():
-            held = self._own[number]
+            descriptor = self._original_descriptors[number]
             if self._holders:
                 with contextlib.suppress(OSError):  # no space for a file: others see the text, the end tells of it
-                    held = self._holders[-1].writer.hold(STREAMS[stream])
-            os.dup2(held, number)
-            os.dup2(held, self._copies[number], inheritable=False)
+                    descriptor = self._holders[-1].writer.hold(STREAMS[stream])
+            os.dup2(descriptor, number)
+            os.dup2(descriptor, self._copies[number], inheritable=False)
 
     def set_parent(self, request: Mapping[str, Any]) -> None:
         """Make sure of the streams: of their parent, and that user code has left something that can be written to.
@@ -162,7 +168,7 @@ class OutStream(Stock):
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
     def cell(self) -> OwnCell | None:
-        return CELLS.present(CURRENT.get() or CELLS.get(self.parent_header))
+        return CELLS.output_cell(CURRENT.get() or CELLS.get(self.parent_header))
 
     def write(self, string: str) -> Any:
         """Write it to the cell's file; publish it where it is among the first bytes of the cell."""
