@@ -100,9 +100,10 @@ _SUBPROCESS = "/subprocess.py"
 
 
 def find_cause(stderr_tail: str, folder: str) -> Cause | None:
-    """Return what a program that lies in `folder` says of its end; None where it says nothing known.
+    """Return the cause of a program's end, as its stderr tells it. The last known line wins.
 
-    The nearest to the end counts: a line after the last exception, else that exception.
+    That is a known line after the last exception, or that exception if there is no such line.
+    `folder`: where the program's own code lies. Returns None if stderr shows neither.
     """
     raised = tracebacks.last_exception(stderr_tail)
     lines = stderr_tail.splitlines()

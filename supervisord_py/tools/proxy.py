@@ -46,7 +46,7 @@ from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.upstream import BROKEN, Answer, Call, RedirectError
 
 if TYPE_CHECKING:
-    from supervisord_py.tools.service import Tools
+    from supervisord_py.tools.service import Granted, Tools
 
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
 LINE_BYTES = 16 * 1024 * 1024  # of a stream that is told in another form than the tool's
@@ -144,7 +144,7 @@ class ToolRun:
         self._streaming = streaming
         self._on_sent = on_sent
         self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.time()
+        self._created_at = self._loop.time()
         self._given_at: float | None = None  # when an instance got the run, by the loop's clock
         self._sent_at = 0.0  # the same in Unix seconds
         self._answer: Answer | None = None
@@ -152,97 +152,173 @@ class ToolRun:
         self._over = asyncio.Event()
         self.over_at: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._ahead: tuple[Work, ...] = ()  # what the instance already worked on when this one was sent
+        # What the instance already worked on when this run was sent.
+        self._earlier_runs: tuple[Work, ...] = ()
         self._error: PxError | None = None
 
     @contextlib.asynccontextmanager
     async def going(self, timeout_seconds: float | None = None, keep_alive: float | None = None) -> AsyncIterator[None]:
-        """Run, in `timeout_seconds` from its making to the end of the answer; the context is open while that is read.
+        """Run the tool. `timeout_seconds` counts from the construction of this object.
 
-        `keep_alive`: seconds to keep the instance afterwards, 0 not at all, -1 for ever, None as usual.
-        Raises PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
+        The context stays open until the answer is read. `keep_alive`: seconds to keep the instance
+        afterwards (0: stop it at once, -1: never stop it, None: as the tool's settings say).
+
+        Raises PxError: Of any kind, before the context opens. Afterwards out of the chunks of a
+            streamed answer.
         """
-        tools, granted, error = self._tools, None, None
+        granted: Granted | None = None
+        error: BaseException | None = None
         try:
             check_input(self.spec, self._value)
             if self.spec.pixie is None:
-                self._value = None  # from here on the text is enough
-            granted = await tools.acquire(self.spec, timeout_seconds, keep_alive)
-            self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
-            # What it wrote while it started is no word about this run.
-            self._given_at = self._loop.time()
-            self._sent_at = time.time()
-            if self.instance.given_up is not None:
-                self._ahead = (*self.instance.runs, self.instance.given_up)
-            elif self.instance.runs:
-                self._ahead = tuple(self.instance.runs)
-            else:
-                self.instance.words_since = self._sent_at
-            self.instance.runs.add(self)
-            if (seconds := self.instance.spec.max_runtime_seconds) > 0:
-                self._timers.append(self._loop.call_later(seconds, self._look_at_runtime))
-            if timeout_seconds is not None:
-                late = failures.late(self.spec, timeout_seconds, beside=len(self._ahead))
-                self._timers.append(self._loop.call_at(self._begun + timeout_seconds, self.break_off, late))
+                # The tool gets the text; only a Pixie tool's call is built from the parsed input.
+                self._value = None
+            granted = await self._tools.acquire(self.spec, timeout_seconds, keep_alive)
+            self._register(granted)
+            self._arm_timers(granted.instance, timeout_seconds)
             async with self._scope:
                 await self._ask()
                 yield
         except BaseException as failure:
-            error = self._error if isinstance(failure, TimeoutError) and self._error is not None else failure
-            is_given_up = isinstance(error, (asyncio.CancelledError, ConnectionError, TimedOutError))
-            instance = self.instance
-            if is_given_up and instance and instance.upstream and not instance.over.is_set() and not instance.wanted:
-                tools.supervisor.task(instance.upstream.cancel(self.id))
-                tools.doubt(instance, timed_out=isinstance(error, TimedOutError))
+            error = failure
+            # `break_off` ends the scope, which shows as a TimeoutError here: raise what it was given.
+            if isinstance(failure, TimeoutError) and self._error is not None:
+                error = self._error
+            self._cancel_in_tool(error)
             if error is failure:
                 raise
             raise error from None
         finally:
-            self._over.set()
-            self.over_at = self._loop.time()
-            for timer in self._timers:
-                timer.cancel()
-            self._ahead = ()  # each of them refers to others
-            if self._answer is not None:
-                self._answer.close()
-            if granted is not None:
-                if error is None:
-                    granted.instance.heard_at = self.over_at
-                granted.instance.runs.discard(self)
-                tools.release(granted)
-            self._loop.call_soon(self._tell_end, error)  # once the answer is out
-            # The error's traceback refers to this frame, and the frame to the error: without this, the input would stay
-            # in memory until the garbage collector happens to run.
+            self._clean_up(granted, error)
+            # The traceback of the error refers to this frame, and the frame to the error. Without
+            # this, the input would stay in memory until the garbage collector happens to run.
             del error
-            self._error = None
-            self._asked = b""
-            self._value = None
 
-    def _tell_end(self, error: BaseException | None) -> None:
-        """Publish how it went; that it failed by its tool's fault is an event of its own."""
-        outcome, kind, status, instance = "completed", None, self.status, self.instance
+    def _register(self, granted: Granted) -> None:
+        """Register the run at the instance that was granted to it."""
+        instance = granted.instance
+        self.instance = instance
+        self.cold_start_ms = granted.cold_start_ms
+        self._given_at = self._loop.time()
+        self._sent_at = time.time()
+        if instance.given_up is not None:
+            # The tool may still work on calls that their callers gave up.
+            self._earlier_runs = (*instance.runs, instance.given_up)
+        elif instance.runs:
+            self._earlier_runs = tuple(instance.runs)
+        else:
+            # The instance was idle: what it wrote before, such as at its start, is not about this run.
+            instance.words_since = self._sent_at
+        instance.runs.add(self)
+
+    def _arm_timers(self, instance: ToolInstance, timeout_seconds: float | None) -> None:
+        """Set the timers for the tool's limit and for the caller's deadline."""
+        runtime_seconds = instance.spec.max_runtime_seconds
+        if runtime_seconds > 0:
+            timer = self._loop.call_later(runtime_seconds, self._check_runtime)
+            self._timers.append(timer)
+        if timeout_seconds is not None:
+            error = failures.late(self.spec, timeout_seconds, beside=len(self._earlier_runs))
+            timer = self._loop.call_at(self._created_at + timeout_seconds, self.break_off, error)
+            self._timers.append(timer)
+
+    def _cancel_in_tool(self, error: BaseException) -> None:
+        """Ask the tool to cancel the run if the caller gave it up and the tool may still work on it."""
+        is_given_up = isinstance(error, (asyncio.CancelledError, ConnectionError, TimedOutError))
+        if not is_given_up:
+            return
+        instance = self.instance
+        if instance is None or instance.upstream is None:
+            # The run was given up before it got an instance.
+            return
+        if instance.over.is_set() or instance.wanted is not None:
+            # The instance has ended, or is being stopped with all its runs.
+            return
+        self._tools.supervisor.task(instance.upstream.cancel(self.id))
+        self._tools.doubt(instance, timed_out=isinstance(error, TimedOutError))
+
+    def _clean_up(self, granted: Granted | None, error: BaseException | None) -> None:
+        """Give back all that the run holds, and publish its end once the answer is out."""
+        ended_at = self._loop.time()
+        self._over.set()
+        self.over_at = ended_at
+        for timer in self._timers:
+            timer.cancel()
+        # Each of them refers to others: a chain of runs would stay in memory.
+        self._earlier_runs = ()
+        if self._answer is not None:
+            self._answer.close()
+        if granted is not None:
+            instance = granted.instance
+            if error is None:
+                instance.heard_at = ended_at
+            instance.runs.discard(self)
+            self._tools.release(granted)
+        # In the next turn of the loop, so that the client does not wait for it.
+        self._loop.call_soon(self._publish_end, error)
+        # A traceback may keep this object for longer: let go of the input.
+        self._error = None
+        self._asked = b""
+        self._value = None
+
+    def _publish_end(self, error: BaseException | None) -> None:
+        """Publish how the run ended. A failure by the tool's fault is an event of its own, too."""
+        events = self._tools.events
+        unit = self.spec.unit
+        instance = self.instance
+        now = self._loop.time()
+
+        outcome = "completed"
+        kind: str | None = None
+        status = self.status
         if isinstance(error, PxError):
-            outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
-            outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
+            outcome = _outcome_of(error)
+            kind = error.kind
+            status = error.status
         elif error is not None:
-            outcome = kind = Reason.CANCELLED.value
-        unit, now, tools = self.spec.unit, self._loop.time(), self._tools
-        facts: dict[str, Any] = {"run": self.id, "outcome": outcome, "status": status or None, "error_kind": kind}
-        facts |= {"cold_start_ms": self.cold_start_ms, "start_method": instance and instance.start_method}
-        facts["duration_seconds"] = round(now - self._begun, 6)
+            outcome = Reason.CANCELLED.value
+            kind = Reason.CANCELLED.value
+
+        facts: dict[str, Any] = {
+            "run": self.id,
+            "outcome": outcome,
+            "status": status or None,
+            "error_kind": kind,
+            "cold_start_ms": self.cold_start_ms,
+            "start_method": None if instance is None else instance.start_method,
+            "duration_seconds": round(now - self._created_at, 6),
+        }
         if self._given_at is not None:
-            facts["waited_seconds"] = round(self._given_at - self._begun, 6)  # for an instance, and for its start
-        blamed = error is not None and failures.is_the_tools(error)
-        if isinstance(error, PxError) and blamed:
-            facts |= {"detail": error.detail, "hint": error.hint}  # `why` tells them
+            # The wait for an instance, with the time of its start.
+            facts["waited_seconds"] = round(self._given_at - self._created_at, 6)
+        is_tools_fault = error is not None and failures.is_the_tools(error)
+        if isinstance(error, PxError) and is_tools_fault:
+            # `pxctl why` shows both.
+            facts["detail"] = error.detail
+            facts["hint"] = error.hint
         if isinstance(error, InvalidInputError):
-            # The pointers alone: what was sent is nobody's business.
-            facts["pointers"] = [each["pointer"] for each in error.extra.get("errors", ())][:POINTERS_SHOWN]
-        tools.events.publish("run", unit, instance=instance.key if instance else None, **facts)
-        if blamed and instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
-            tools.failed_at[unit] = now
-            facts = {"status": status, "kind": kind, "instance_ended": instance.over.is_set()}
-            tools.events.publish("run_failed", unit, instance=instance.key, run=self.id, **facts)
+            # The pointers alone: the values of the input are private, and stay out of the journal.
+            pointers = [problem["pointer"] for problem in error.extra.get("errors", ())]
+            facts["pointers"] = pointers[:POINTERS_SHOWN]
+        instance_key = None if instance is None else instance.key
+        events.publish("run", unit, instance=instance_key, **facts)
+
+        if instance is None or not is_tools_fault:
+            return
+        # Each of these events may start a pipe: a tool that always fails must not start many.
+        failed_at = self._tools.failed_at
+        if now - failed_at.get(unit, -FAILED_SECONDS) < FAILED_SECONDS:
+            return
+        failed_at[unit] = now
+        events.publish(
+            "run_failed",
+            unit,
+            instance=instance.key,
+            run=self.id,
+            status=status,
+            kind=kind,
+            instance_ended=instance.over.is_set(),
+        )
 
     def break_off(self, error: PxError) -> None:
         """End the run with this error; the first one stands."""
@@ -250,14 +326,18 @@ class ToolRun:
         if not self._over.is_set() and self._scope.when() is None:
             self._scope.reschedule(self._loop.time())
 
-    def _look_at_runtime(self) -> None:
-        """Break the run off if its time is over, or look again when that will be so at the earliest."""
+    def _check_runtime(self) -> None:
+        """Break the run off if its time is over, or check again when that will be so at the earliest."""
         assert self.instance is not None
-        seconds = self.instance.spec.max_runtime_seconds
         now = self._loop.time()
-        due = charged_from([work.over_at for work in self._ahead], now) + seconds if self._ahead else now
+        due = now
+        if self._earlier_runs:
+            # The server may have worked on those first: the time of this run counts from their end.
+            ends = [run.over_at for run in self._earlier_runs]
+            due = charged_from(ends, now) + self.instance.spec.max_runtime_seconds
         if due > now:
-            self._timers.append(self._loop.call_at(due, self._look_at_runtime))
+            timer = self._loop.call_at(due, self._check_runtime)
+            self._timers.append(timer)
         else:
             self._tools.supervisor.task(self.exceed_runtime())
 
@@ -271,7 +351,7 @@ class ToolRun:
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
         end = End(Reason.RUNTIME_LIMIT, None, tail)
-        self._error = failures.limit_exceeded(instance.spec, end, beside=len(self._ahead))
+        self._error = failures.limit_exceeded(instance.spec, end, beside=len(self._earlier_runs))
         self._tools.exceeded_runtime(instance, self.id)
         if await instance.upstream.cancel(self.id):
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
@@ -419,6 +499,13 @@ class ToolRun:
         """Return what the instance has written to stderr since the run began."""
         assert self.instance is not None
         return await self._tools.supervisor.tail(self.instance, since=self._sent_at)
+
+
+def _outcome_of(error: PxError) -> str:
+    """Return the word by which the journal names the end of a run that failed."""
+    if isinstance(error, TimedOutError):
+        return Reason.TIMEOUT.value
+    return str(error.extra.get("reason") or "failed")
 
 
 def charged_from(ends: Sequence[float | None], now: float) -> float:

@@ -132,36 +132,44 @@ def _last_of_python(lines: Sequence[str]) -> Raised | None:
 
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Yield each exception whose traceback is whole, in the order of the text."""
-    at = 0
+    number = 0
     is_linked = False
-    while at < len(lines):
-        bare, depth = _without_margin(lines[at])
-        header = _HEADER.match(bare)
-        if header is None and not _FRAME.match(bare) and not _MEMBER.match(lines[at]):
-            # A blank line or the sentence between two linked exceptions.
-            is_linked = is_linked if not bare.strip() else bool(_LINK.match(bare.strip()))
-            at += 1
-            continue
-        is_member = _MEMBER.match(lines[at]) is not None
+    while number < len(lines):
+        is_member = _MEMBER.match(lines[number]) is not None
         if is_member:
-            at += 1
-            if at == len(lines):
+            # The separator above a member of a group: the member begins with the next line.
+            number += 1
+            if number == len(lines):
                 return
-            bare, depth = _without_margin(lines[at])
-            header = _HEADER.match(bare)
-        before = header["before"] if header is not None else ""
-        first = at if header is None else at + 1
-        raised = _read_block(lines, first, before, depth)
+        line, depth = _without_margin(lines[number])
+        header = _HEADER.match(line)
+        is_block_start = is_member or header is not None or _FRAME.match(line) is not None
+        if not is_block_start:
+            # Blank lines stand around the sentence that links two exceptions; any other line
+            # separates them.
+            sentence = line.strip()
+            if sentence:
+                is_linked = _LINK.match(sentence) is not None
+            number += 1
+            continue
+        first_frame = number
+        before = ""
+        if header is not None:
+            first_frame = number + 1
+            before = header["before"]
+        raised = _read_block(lines, first_frame, before, depth)
         if raised is None:
-            at = first + 1
+            number = first_frame + 1
             is_linked = False
             continue
+        # Without a header it may be the rest of a traceback whose beginning is cut off. Python writes
+        # members of groups and errors of syntax without one.
         is_whole = header is not None or is_member or raised.type in _SYNTAX
         if is_whole:
             is_group = _OF_GROUP.search(raised.message) is not None
             yield _Block(raised, depth, is_linked, is_group)
         is_linked = False
-        at = raised.end
+        number = raised.end
 
 
 def _without_margin(line: str) -> tuple[str, int]:
@@ -172,14 +180,14 @@ def _without_margin(line: str) -> tuple[str, int]:
     return line[margin.end() :], len(margin[0].rstrip())
 
 
-def _read_block(lines: Sequence[str], first: int, before: str, depth: int) -> Raised | None:
-    """Read frames and the line that names the exception, from the line with number `first` on.
+def _read_block(lines: Sequence[str], first_frame: int, before: str, depth: int) -> Raised | None:
+    """Read frames and the line that names the exception, from the line `first_frame` on.
 
     `before`: what a logger wrote before the header, and perhaps before every line. Returns None
     where the text ends first, or something else comes.
     """
     frames: list[Frame] = []
-    for number in range(first, len(lines)):
+    for number in range(first_frame, len(lines)):
         line = lines[number]
         if depth:
             line = _without_margin(line)[0]
