@@ -17,7 +17,7 @@ from aiohttp import web
 BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 ACCEPTED_AT_ONCE = 64  # in one turn of the event loop
 PAUSE_SECONDS = 0.5  # after an error of the system's, like too few descriptors
-FIRST_REQUEST_GRACE_SECONDS = 0.25  # what an accepted connection has for its first request when we stop
+FIRST_REQUEST_GRACE_SECONDS = 2.0  # what an accepted connection has for its first request when we stop
 _LOOK_SECONDS = 0.01
 _OF_ONE_CLIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})  # accept(2): only that connection failed
 _log = structlog.get_logger(__name__)

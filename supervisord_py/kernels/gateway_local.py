@@ -248,6 +248,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             elif launch is not None and await asyncio.to_thread(self.gateway.is_short):
                 self._refuse_while_busy(launch)
                 await self._replace(self.gateway, is_short=True)
+            if launch is not None and self._last_plan is None:
+                # A gateway that was taken over may not say how it was started.
+                self._last_plan = await asyncio.to_thread(plan_for, launch)
             if self.gateway is None and launch is not None:
                 await self._start(await asyncio.to_thread(plan_for, launch))
             return self.gateway
@@ -267,8 +270,11 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def restart(self) -> None:
         """Replace the gateway by one that is started in the same way. Raises ConflictError: there is none; PxError."""
         async with self._one_at_a_time:
-            plan = self.gateway.own.plan if self.gateway is not None else self._last_plan
+            if self.gateway is None:
+                await self._find()
+            plan = self._last_plan
             if self.gateway is not None:
+                plan = self.gateway.own.plan or plan
                 await self._stop(self.gateway, Reason.REPLACED)
             if plan is None:
                 detail = "The shared gateway has never been started: it starts with its first kernel."

@@ -410,7 +410,7 @@ def _expected_shape() -> _Shape:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check that tables and columns are there, and make indexes that are missing.
+    """Check that tables and columns are there, and make indexes anew that are missing or not as they were made.
 
     Raises sqlite3.DatabaseError: something is missing that cannot be made again.
     """
@@ -422,7 +422,9 @@ def _check_tables(connection: sqlite3.Connection) -> None:
             if present.columns[table].get(column) != key_place:
                 raise sqlite3.DatabaseError(f"column {column} of table {table} is missing, or is not as it was made")
     for name, statement in expected.indexes.items():
-        if name not in present.indexes:
+        if present.indexes.get(name) != statement:
+            # Queries name their index: with another one they have no solution.
+            connection.execute(f'DROP INDEX IF EXISTS "{name}"')
             connection.execute(statement)
 
 

@@ -90,7 +90,7 @@ FAULTY = """
 import os
 from supervisord_py.daemon import control_plane
 from supervisord_py.ledger.store import Ledger
-async def prune(*_):
+async def prune(*_, **__):
     if os.path.exists("{0}/fault"): raise RuntimeError("a task broke")
 control_plane.FIRST_PRUNE_SECONDS = 0.0
 Ledger.prune = prune
