@@ -20,6 +20,8 @@ READ_SECONDS = 30.0
 SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 _CONNECT_SECONDS = 10
 _READ_BYTES = 64 * 1024
+_NO_CONTENT = frozenset({204, 304})  # RFC 9112 section 6.3
+_RESET_CONTENT = 205  # has no content either, but says so with a length (RFC 9110 section 15.3.6)
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -140,7 +142,14 @@ class Exchange(AbstractContextManager["Exchange"]):
     def read(self) -> bytes:
         return b"".join(self.chunks())
 
+    @property
+    def has_content(self) -> bool:
+        """False where the status alone says that nothing follows the head, whatever its fields say."""
+        return self.status not in _NO_CONTENT
+
     def chunks(self) -> Iterator[bytes]:
+        if not self.has_content:
+            return
         with self._failing():
             if "content-length" in self.fields:
                 yield from self._exactly(int(self.fields["content-length"]))
@@ -149,7 +158,7 @@ class Exchange(AbstractContextManager["Exchange"]):
                     yield from self._exactly(size)
                     self._line()
                 self._line()
-            else:
+            elif self.status != _RESET_CONTENT:
                 raise ValueError("an answer without a length")
 
     def lines(self) -> Iterator[bytes]:

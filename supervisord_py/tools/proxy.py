@@ -65,6 +65,8 @@ _FORWARDED = (
 _EVENTS, _LINES = "text/event-stream", "application/x-ndjson"
 _STREAMED = (_EVENTS, _LINES, "application/ndjson", "application/jsonl")
 _JSON = ("application/json", "+json")
+_NO_CONTENT = frozenset({204, 205})
+"""Answers that have no content by definition (RFC 9110 sections 15.3.5, 15.3.6), whatever their type."""
 _OWN_HEADERS = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
     "upgrade", "content-length", "date", "server",
@@ -406,6 +408,10 @@ class ToolRun:
             hidden = hidden.union(("content-encoding",))  # it is decoded
         self.headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
         self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
+        if self.status in _NO_CONTENT:
+            # Nothing is read: without a length, a 205 would seem to end with its connection, which the server keeps.
+            self.body = b""
+            return
         if kind in _STREAMED:
             self.chunks = self._chunks(response.chunks(), b"")
             named = map(media_type, self._given.get("Accept", "").split(","))

@@ -91,6 +91,11 @@ def test_an_answer_is_read_whole_and_one_that_breaks_off_is_never_taken_for_it(p
             parse(whole[: min(keep, len(whole) - 1)])
 
 
+@pytest.mark.parametrize("status", [204, 205, 304])
+def test_an_answer_that_has_no_content_by_definition_needs_no_length(status: int) -> None:
+    assert parse(f"HTTP/1.1 {status} X\r\n\r\n".encode()) == (status, b"")
+
+
 @pytest.mark.parametrize("raw", ["SSH-2.0-OpenSSH_9.2", "HTTP/1.1 2x0 OK", "HTTP/1.1 200 OK\r\nno colon"])
 def test_what_is_not_http_is_refused(raw: str) -> None:
     with pytest.raises(Failure, match="is not pxd"):

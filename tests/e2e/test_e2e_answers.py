@@ -237,6 +237,32 @@ def test_nan_is_passed_on_with_a_notice(shared: House, value: str) -> None:
     assert "x-px-notice" not in shared.run("answers", encoded(WHOLE)).headers
 
 
+# -- no content -------------------------------------------------------------------------------------------------------
+
+NO_CONTENT = server("return body").replace(
+    'if self.path == "/run": self.answer(run(body))',
+    """if self.path in ("/run", "/stream"):
+            self.send_response(body["status"])
+            for name, value in body.get("headers", {}).items():
+                self.send_header(name, value)
+            self.end_headers()""",
+)
+
+
+def test_answer_without_content_is_an_empty_one(shared: House) -> None:
+    shared.tool("no-content", NO_CONTENT)
+    of_json, of_lines = (f'headers:={{"Content-Type": "{kind}"}}' for kind in ("application/json", NDJSON))
+    for arguments in (["status:=204"], ["status:=205", of_lines], ["status:=204", of_json]):
+        for options in ([], ["--json"], ["--stream"]):
+            done = shared.pxctl("run", "no-content", *arguments, *options, "--timeout", "10")
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), (arguments, options)
+    done = shared.pxctl("run", "no-content", "status:=204", "-o", "saved")
+    assert (done.returncode, (shared.home / "saved").read_bytes()) == (0, b""), done
+    assert shared.run("no-content", {"status": 204}).status == 204
+    refused = shared.pxctl("run", "no-content", "status:=304")
+    assert (refused.returncode, "answered 304 to POST /run, which is no answer" in refused.stderr) == (1, True)
+
+
 # -- late answers and none --------------------------------------------------------------------------------------------
 
 SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")

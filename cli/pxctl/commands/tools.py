@@ -111,6 +111,8 @@ def _phase(socket_path: str, name: str) -> str:
 
 def _pieces(exchange: Exchange, *, is_saved: bool, is_terminal: bool) -> Iterable[bytes]:
     """Return an answer as it is saved or shown: JSON with a newline at its end, indented on a terminal."""
+    if not exchange.has_content or exchange.fields.get("content-length") == "0":
+        return []  # its type says nothing: a server may add a usual one
     kind = exchange.content_type
     if kind != _JSON and not kind.endswith("+json"):
         if is_terminal and not is_saved and not kind.startswith("text/") and kind not in _JSON_LINES:
