@@ -7,6 +7,7 @@ fresh start with a sample run is made, and only when the tool is not running alr
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -18,7 +19,9 @@ from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import Event
+from supervisord_py.tools import failures
 from supervisord_py.tools.causes import MEMORY_SIGNS, Cause, CauseKind, find_cause, hint_of
+from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
@@ -26,10 +29,12 @@ from supervisord_py.tools.upstream import schema_drift
 from supervisord_py.tools.validate import sample_input
 
 INSTANCES = 10
+_HEALTHZ_SECONDS = 3.0
 EVENTS = 200  # among which the last runs are looked for
 _LATE_SECONDS = 0.1  # what a tool writes of a run may arrive so much later than its answer
 STEPS = {
     "never_ready": "See `pxctl logs {spec.unit}`.",
+    "unresponsive": "pxctl restart {spec.name}",
     "schema_drift": "Serve tool.json as it is on GET /schema, or correct it.",
     "invalid_input": "Compare the input with `pxctl tools show {spec.name}`.",
     "exception": "See `pxctl logs {spec.unit} --stderr`.",
@@ -131,6 +136,23 @@ def _in_records(
     return found
 
 
+async def _in_silence(instance: ToolInstance) -> Found:
+    """Ask a ready tool whether it answers, unless that is asked already because a call was given up."""
+    assert instance.upstream is not None
+    silent_since = instance.silent_since(asyncio.get_running_loop().time())
+    if silent_since is not None:
+        return {"unresponsive": (f"It {failures.how_silent(silent_since)}", None)}
+    if await instance.upstream.healthz(_HEALTHZ_SECONDS) or instance.upstream.is_closed:
+        return {}
+    evidence = f"GET /healthz got no answer within {_HEALTHZ_SECONDS:g} s"
+    step = None
+    if instance.runs:
+        # A server that works on one request at a time answers the next one when it is through.
+        evidence += f", while it works on {len(instance.runs)} run{'s' if len(instance.runs) > 1 else ''}"
+        step = f"If it works on several requests at a time: pxctl restart {instance.name}. Else wait for its run."
+    return {"unresponsive": (evidence, step)}
+
+
 async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     """Walk the table for one tool and return the document px.debug/1. Raises UnknownUnitError, ConfigError."""
     spec = tools.catalog.get(name)
@@ -139,10 +161,13 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     runs = [each for each in reversed(latest) if each.event == "run"]
     error = await _try_it(tools, spec) if is_cold else None
     instance, drift, stderr = tools.instance_of(name), tuple[str, ...](), ""
+    silence = Found()
     if instance is not None:
         stderr = await tools.supervisor.tail(instance)
         if instance.upstream and instance.ready_at and instance.wanted is None:
-            drift = await schema_drift(instance.upstream, dict(spec.manifest))
+            silence = await _in_silence(instance)
+            if not silence:
+                drift = await schema_drift(instance.upstream, dict(spec.manifest))
     problems = [each for each in (tools.states.of(name).failure, error and error.problem()) if each]
     stderr = "\n".join([stderr, *(str(each.get("stderr_tail", "")) for each in problems)])
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
@@ -152,6 +177,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         given_at = failed.time - failed.facts["duration_seconds"] + failed.facts.get("waited_seconds", 0.0)
         said = await tools.supervisor.tail_between(spec.unit, given_at, failed.time + _LATE_SECONDS)
         found |= _in_failed_run(spec, failed, said)
+    found |= silence
     for problem in problems:
         found |= _in_problem(spec, problem)
     cases: list[dict[str, Any]] = []

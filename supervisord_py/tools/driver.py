@@ -418,6 +418,16 @@ class ToolInstance(Instance):
             own["listen"] = self.spec.listen
         return own
 
+    def silent_since(self, now: float) -> float | None:
+        """Return the Unix seconds since which it has answered nothing; None where it has, or nothing is known.
+
+        `now` is the time of the loop.
+        """
+        if self.doubted_at is None:
+            return None
+        is_answering = now - self.heard_at < time.time() - self.doubted_at
+        return None if is_answering else self.doubted_at
+
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.start_method} if self.child is not None else {}
 

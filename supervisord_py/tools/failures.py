@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -192,9 +193,18 @@ def port_taken(spec: ToolSpec, port: int) -> errors.StartFailedError:
     return errors.StartFailedError(text, hint=hint, unit=spec.unit, reason=Reason.EARLY_EXIT.value)
 
 
-def late(spec: ToolSpec, timeout_seconds: float, *, beside: int) -> errors.TimedOutError:
-    """Describe a run that was given up at its caller's deadline; `beside`: as in `limit_exceeded`."""
-    detail = f"{spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed."
+def late(
+    spec: ToolSpec, timeout_seconds: float, *, beside: int, silent_since: float | None = None
+) -> errors.TimedOutError:
+    """Describe a run that was given up at its caller's deadline; `beside`: as in `limit_exceeded`.
+
+    `silent_since`: the Unix seconds since which the tool has answered nothing at all, None where it has.
+    """
+    detail = f"{spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed"
+    if silent_since is not None:
+        detail = f"{detail}: it is unresponsive, and {how_silent(silent_since)}."
+        return errors.TimedOutError(detail, hint=f"Run `pxctl restart {spec.name}`.", unit=spec.unit)
+    detail += "."
     return errors.TimedOutError(detail, hint="Ask with a longer --timeout." + _if_serial(beside), unit=spec.unit)
 
 
@@ -246,9 +256,15 @@ def cut_off(spec: ToolSpec) -> errors.InterruptedRunError:
     return errors.InterruptedRunError(said, hint="Ask again.", unit=spec.unit)
 
 
-def unresponsive(spec: ToolSpec, seconds: float) -> errors.TimedOutError:
-    """Describe a tool that runs, but has answered nothing for so long."""
-    text = f"{spec.unit} runs, but has answered neither a call nor GET /healthz for {seconds:.0f} s."
+def how_silent(since: float) -> str:
+    """Return the verb phrase of a tool that has answered nothing since a moment in Unix seconds."""
+    moment = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"has answered neither a call nor GET /healthz since {moment}"
+
+
+def unresponsive(spec: ToolSpec, since: float) -> errors.TimedOutError:
+    """Describe a tool that runs, but has answered nothing since a moment in Unix seconds."""
+    text = f"{spec.unit} is unresponsive: it runs, but {how_silent(since)}."
     return errors.TimedOutError(text, hint=f"Run `pxctl restart {spec.name}`.", unit=spec.unit)
 
 

@@ -220,8 +220,7 @@ class ToolRun:
             timer = self._loop.call_later(runtime_seconds, self._check_runtime)
             self._timers.append(timer)
         if timeout_seconds is not None:
-            error = failures.late(self.spec, timeout_seconds, beside=len(self._earlier_runs))
-            timer = self._loop.call_at(self._created_at + timeout_seconds, self.break_off, error)
+            timer = self._loop.call_at(self._created_at + timeout_seconds, self._give_up, timeout_seconds)
             self._timers.append(timer)
 
     def _cancel_in_tool(self, error: BaseException) -> None:
@@ -328,6 +327,18 @@ class ToolRun:
         if not self._over.is_set() and self._scope.when() is None:
             self._scope.reschedule(self._loop.time())
 
+    def _give_up(self, timeout_seconds: float) -> None:
+        """Break the run off at its caller's deadline; why it is late is known only now."""
+        instance = self.instance
+        assert instance is not None
+        silent_since = instance.silent_since(self._loop.time())
+        late = failures.late(self.spec, timeout_seconds, beside=self._beside(), silent_since=silent_since)
+        self.break_off(late)
+
+    def _beside(self) -> int:
+        """Return how many other runs the tool had when this one was sent, without those that were given up."""
+        return sum(isinstance(work, ToolRun) for work in self._earlier_runs)
+
     def _check_runtime(self) -> None:
         """Break the run off if its time is over, or check again when that will be so at the earliest."""
         assert self.instance is not None
@@ -353,7 +364,7 @@ class ToolRun:
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
         end = End(Reason.RUNTIME_LIMIT, None, tail)
-        self._error = failures.limit_exceeded(instance.spec, end, beside=len(self._earlier_runs))
+        self._error = failures.limit_exceeded(instance.spec, end, beside=self._beside())
         self._tools.exceeded_runtime(instance, self.id)
         if await instance.upstream.cancel(self.id):
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped

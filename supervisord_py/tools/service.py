@@ -533,7 +533,7 @@ class Tools:
                 patience = min(deadline - clock.now(), instance.spec.start_timeout_seconds)
                 await asyncio.wait([instance.health_check], timeout=max(0.0, patience))
             if instance.doubted_at is not None and not instance.over.is_set():
-                raise failures.unresponsive(instance.spec, time.time() - instance.doubted_at)
+                raise failures.unresponsive(instance.spec, instance.doubted_at)
         finally:
             self.release(granted)
 

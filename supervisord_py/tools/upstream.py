@@ -296,8 +296,8 @@ _MAX_BYTES = 4 * 1024 * 1024
 async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
     """Ask a ready tool for `/schema` and return where it differs from its manifest; empty when it agrees.
 
-    One that does not answer, or not with JSON, differs as a whole; one without `/schema` (404), or that could not be
-    asked, in nothing.
+    One that answers with something else than JSON differs as a whole; one without `/schema` (404), or that could not be
+    asked, in nothing. Neither does one that gives no answer in time: that is about its life, not about its schema.
     """
     try:
         async with asyncio.timeout(_SECONDS), await upstream.fetch(Call("GET", "/schema")) as answer:
@@ -308,7 +308,7 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
             raw, _ = await answer.read_up_to(_MAX_BYTES)
         served = json.loads(raw)
     except (*BROKEN, ValueError) as error:
-        if isinstance(error, ConnectionRefusedError) or upstream.is_closed:
+        if isinstance(error, TimeoutError | ConnectionRefusedError) or upstream.is_closed:
             return ()  # the question was never put: nothing is known
         return (f"/: GET /schema gave no JSON ({type(error).__name__})",)
     found = differences(manifest, served)

@@ -294,6 +294,36 @@ def test_tool_whose_call_timed_out_is_not_called_ready_before_it_answers(shared:
     assert shared.run("hangs").json()["pid"] == pid
 
 
+def test_unresponsive_tool_is_named_as_the_cause(shared: House) -> None:
+    shared.tool("stopped", SLOW, max_runtime_seconds=600)
+    pid = shared.run("stopped").json()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = [case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]]
+        assert [case["case"] for case in found] == ["unresponsive"], "before a call was given up, too"
+        assert "GET /healthz" in found[0]["evidence"]
+        assert shared.pxctl("run", "stopped", "--timeout", "0.3").returncode == 7
+        for _ in range(2):
+            late = shared.pxctl("run", "stopped", "--timeout", "0.3")
+            assert (late.returncode, "it is unresponsive" in late.stderr) == (7, True), late.stderr
+            assert "has answered neither a call nor GET /healthz since 20" in late.stderr
+            assert late.stderr.splitlines()[-1] == "hint: Run `pxctl restart stopped`."
+            found = [case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]]
+            assert [case["case"] for case in found] == ["unresponsive"]
+            assert found[0]["next_step"] == "pxctl restart stopped"
+            shared.kill_brain()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_call_that_was_given_up_is_no_run_beside_another(shared: House) -> None:
+    """A server that works on many at a time is healthy at once."""
+    shared.tool("beside", SLOW)
+    for _ in range(2):
+        late = shared.pxctl("run", "beside", "seconds:=3", "--timeout", "0.3")
+        assert late.stderr.splitlines()[-1] == "hint: Ask with a longer --timeout."
+
+
 def test_tool_that_answers_after_a_late_call_is_ready_again(shared: House) -> None:
     shared.tool("is-slow", SLOW)
     shared.run("is-slow")
