@@ -49,7 +49,11 @@ STEPS = {
 """The cases in their order, and the next step where the evidence says nothing better."""
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 
-_RECORD = re.compile(r'"(?:GET|HEAD|POST) \S+(?: HTTP/[\d.]+)?"')
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # werkzeug writes it into a pipe, too
+_ACCESS_LINE = re.compile(
+    r'"[A-Z]+ \S+(?: HTTP/[\d.]+| [\d.]+)?" \d{3}\b'  # a quoted request with the status of its answer
+    r"|\[\d\d/\w{3}/\d{4} [\d:]+\] code \d{3}, message "  # http.server, for an answer by send_error
+)
 _OWN_CODE = frozenset({CauseKind.EXCEPTION, CauseKind.SYNTAX_ERROR, CauseKind.MISSING_VARIABLE})
 """Causes that the tool's author finds at a line of the code."""
 
@@ -73,7 +77,7 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
     fits = {
         "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
         "invalid_input": problem["status"] == 422,
-        "bad_answer": is_answer and cause is None and not _words_in(said),
+        "bad_answer": is_answer and cause is None and not has_words(said),
         "exits_zero": reason == "early_exit" and code == 0,
         "memory_limit": problem.get("limit") == "memory",
         "runtime_limit": problem.get("limit") == "runtime",
@@ -91,14 +95,15 @@ def _in_failed_run(spec: ToolSpec, run: Event, stderr: str) -> Found:
     cause = find_cause(stderr, str(spec.folder))
     if cause is not None:
         return _in_cause(spec, cause, f"{what}: ")
-    if _words_in(stderr):
+    if has_words(stderr):
         return {}
     return {"bad_answer": (f"{what}, and stderr says nothing of it.", None)}
 
 
-def _words_in(stderr: str) -> bool:
+def has_words(stderr: str) -> bool:
     """Say whether there is a line that is more than the server's record of a request."""
-    return any(line.strip() and not _RECORD.search(line) for line in stderr.splitlines())
+    lines = _COLOUR.sub("", stderr).splitlines()
+    return any(line.strip() and not _ACCESS_LINE.search(line) for line in lines)
 
 
 def _in_records(

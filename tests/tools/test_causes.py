@@ -12,7 +12,7 @@ from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.causes import CauseKind, find_cause
-from supervisord_py.tools.debug import STEPS
+from supervisord_py.tools.debug import STEPS, has_words
 from tool_folders import pixie, plain
 
 FRAMES = '  File "{folder}/main.py", line 7, in f\n    g()\n  File "/usr/lib/python3/x.py", line 3, in g\n'
@@ -202,6 +202,28 @@ def test_an_answer_of_5xx_is_told_with_the_exception_and_one_of_4xx_is_not(tmp_p
     mute = failures.bad_answer(spec, "answered 500", "")
     assert failed.detail == "tool:tool answered 500: KeyError: 'len' (main.py:7)"
     assert (refused.detail, mute.detail) == ("tool:tool answered 422: no", "tool:tool answered 500.")
+
+
+ACCESS_LINES = {
+    "http.server": '127.0.0.1 - - [29/Nov/2026 00:10:11] "POST /run HTTP/1.1" 500 -',
+    "http.server, send_error": "127.0.0.1 - - [29/Nov/2026 00:10:11] code 500, message Internal Server Error",
+    "werkzeug": '127.0.0.1 - - [29/Nov/2026 00:10:11] "\x1b[35m\x1b[1mPOST /run HTTP/1.1\x1b[0m" 500 -',
+    "uvicorn": 'INFO:     127.0.0.1:1234 - "POST /run HTTP/1.1" 500 Internal Server Error',
+    "uvicorn, coloured": 'INFO: 127.0.0.1:1 - "\x1b[1mPOST /run HTTP/1.1\x1b[0m" \x1b[91m500\x1b[0m',
+    "gunicorn": '127.0.0.1 - - [29/Nov/2026:00:10:11 +0000] "POST /run HTTP/1.1" 500 12 "-" "Python/3 x"',
+    "hypercorn": '[7] [INFO] 127.0.0.1:1 - - [29/Nov/2026:00:10:11 +0000] "POST /run 1.1" 500 2 "-"',
+}
+
+
+@pytest.mark.parametrize("line", ACCESS_LINES.values(), ids=ACCESS_LINES)
+def test_line_of_an_access_log_is_no_word_about_a_failure(line: str) -> None:
+    assert not has_words(f"{line}\n\n{line}\n")
+    assert has_words(f"{line}\nno model\n")
+
+
+@pytest.mark.parametrize("line", ['ERROR failed "POST /run": no model', "because", "[ERROR] code 5, message x"])
+def test_other_line_is_a_word_about_a_failure(line: str) -> None:
+    assert has_words(line)
 
 
 def test_every_kind_of_cause_has_a_step_that_does_not_lead_back_to_debug() -> None:
