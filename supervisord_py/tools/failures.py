@@ -158,31 +158,31 @@ def _bind_step(spec: ToolSpec) -> str:
 
 def not_bound(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
-) -> errors.ReadinessTimeoutError:
+) -> errors.StartFailedError:
     """Describe a start with the handed-over socket that the program does not take; `listening`: where its tree does."""
     elsewhere = ", ".join(show_place(place) for place in listening if not _is_reached(place, port))
     why = f"it listens on {elsewhere}" if elsewhere else "it has started other processes"
     detail = f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}"
-    return errors.ReadinessTimeoutError(
+    return errors.StartFailedError(
         f"{detail}{_last_words(spec, stderr_tail)}",
         hint=plain_port_hint(spec),
         unit=spec.unit,
-        reason=Reason.READINESS_TIMEOUT.value,
+        reason=Reason.EARLY_EXIT.value,
         stderr_tail=stderr_tail,
     )
 
 
 def ipv6_alone(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
-) -> errors.ReadinessTimeoutError:
+) -> errors.StartFailedError:
     """Describe a start whose program listens at its port, but not for IPv4; `listening`: where its tree does."""
     places = ", ".join(show_place(place) for place in listening if place[1] == port)
     detail = f"{spec.unit} is not ready: it listens on {places}, and not on 127.0.0.1:{port}"
-    return errors.ReadinessTimeoutError(
+    return errors.StartFailedError(
         f"{detail}{_last_words(spec, stderr_tail)}",
         hint="Let it bind 127.0.0.1, or both (`::` with IPV6_V6ONLY off).",
         unit=spec.unit,
-        reason=Reason.READINESS_TIMEOUT.value,
+        reason=Reason.EARLY_EXIT.value,
         stderr_tail=stderr_tail,
     )
 

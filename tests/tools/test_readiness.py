@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.errors import PxError, ReadinessTimeoutError
+from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.tools import driver
 from tools.tool_house import ToolHouse, eventually
 
@@ -146,8 +146,9 @@ class Server(ThreadingHTTPServer):
 Server(("{address}", int(sys.argv[2])), Handler).serve_forever()
 """
     write(house, source, listen=listen, start_timeout_seconds=60)
-    with pytest.raises(ReadinessTimeoutError, match=rf"listens on \[{address}\]:\d+, and not on 127.0.0.1:\d+"):
+    with pytest.raises(StartFailedError, match=rf"listens on \[{address}\]:\d+, and not on 127.0.0.1:\d+") as caught:
         await house.launcher.warm("tool")
+    assert (caught.value.status, caught.value.exit_code, caught.value.extra["reason"]) == (503, 1, "early_exit")
 
 
 @pytest.mark.parametrize("listen", ["handover", "port"])
