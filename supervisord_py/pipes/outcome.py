@@ -299,6 +299,17 @@ def ceiling_exceeded(usage: Usage, plan: Plan) -> str | None:
     return None
 
 
+def ceiling_that_ends(summary: Summary, used: Usage, plan: Plan) -> str | None:
+    """Return why a run is ended now, as a sentence that names the ceiling; None while it goes on.
+
+    What the closing record of the agent tells is spent already. To stop it then would spare nothing, and would depend
+    on how long its process takes to exit: such a run is judged by its end.
+    """
+    if summary.is_closed:
+        return None
+    return ceiling_exceeded(used, plan)
+
+
 # -- what follows a failure --------------------------------------------------------------------------------------------
 
 # delay = first x growth^n, with jitter, up to the longest; a provider's hint wins.

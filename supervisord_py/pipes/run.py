@@ -45,7 +45,7 @@ from supervisord_py.pipes.context import PipesContext, whole_ms
 from supervisord_py.pipes.cost import BY_FORMAT, When, cost_of
 from supervisord_py.pipes.launch import LaunchSpec, RunTerms, cleanup, recall_secrets
 from supervisord_py.pipes.models import PipeDefinition
-from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_exceeded, judge
+from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, ceiling_that_ends, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import LIMITS, Instance, describe
@@ -283,8 +283,10 @@ class Run(Instance):
         used, source = self._paid(summary)
         if used != self.execution.usage:
             self.become(**structs.asdict(used), cost_source=source)
-            if sentence := ceiling_exceeded(used, self.execution.plan):
-                self.want_end(Cause.BUDGET, sentence)
+        # Also where nothing more was used: a turn that follows shows that the answer before was not the last one.
+        sentence = ceiling_that_ends(summary, used, self.execution.plan)
+        if sentence is not None:
+            self.want_end(Cause.BUDGET, sentence)
         if not summary.settled:
             self.settles_at = math.inf
         elif self.settles_at == math.inf:

@@ -23,6 +23,8 @@ FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024
 _MOST_NOTICES = 10
 _NOTICE_CHARS = 300
+_LAST_ANSWER = frozenset(("stop", "end_turn", "stop_sequence", "length", "max_tokens", "refusal"))
+"""Why an answer ended after which the agents do no more; after a call of a tool, or an error, they go on."""
 _PRESENT = "present"  # the turn of a format whose turns have no names
 
 
@@ -33,12 +35,20 @@ class Summary(msgspec.Struct):
     error_message: str | None = None  # the error that the stream ended with; None where it did not
     error_type: ErrorType | None = None  # what that error is, where the format says so
     settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
+    is_last_answer: bool = (
+        False  # the present answer asks for no tool: what it used was the last, unless a turn follows
+    )
     records: int = 0  # that were understood; 0 for text agents
     garbage_lines: int = 0  # that should have been records
     usage: Usage = Usage()
     cached_in_input: bool = False  # the tokens that were read from a cache are among those of the input
     denied: dict[str, int] = {}  # how often the agent was not allowed to use a tool, by the tool's name
     notices: list[str] = []  # what it complained of and which is no failure
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the agent has told the last of its usage: nothing is left that a ceiling could spare."""
+        return self.settled or self.is_last_answer
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -167,6 +177,7 @@ class JsonLines(TextStream):
         if name is not None and name == self._turn:
             return False
         self._turn = name
+        self.summary.is_last_answer = False
         self.spend(Usage(turns=1))
         return True
 
@@ -232,6 +243,7 @@ class PiStream(JsonLines):
         match kind:
             case "agent_start" | "auto_retry_start":
                 summary.settled = False
+                summary.is_last_answer = False
             case "turn_start":
                 self.turn()
                 summary.settled = False
@@ -240,6 +252,7 @@ class PiStream(JsonLines):
             case "message_end" if words(message, "role") == "assistant":
                 stop, used = words(message, "stopReason") or None, member(message, "usage")
                 self.done(stop)
+                summary.is_last_answer = stop in _LAST_ANSWER
                 if stop in {"error", "aborted"}:
                     summary.error_message = words(message, "errorMessage") or stop
                 summary.final_text = ""
@@ -275,6 +288,7 @@ class ClaudeStream(JsonLines):
             message = member(record, "message")
             if self.turn(words(message, "id") or words(record, "uuid")):
                 self.spend(self._tokens(message))
+            self.summary.is_last_answer = words(message, "stop_reason") in _LAST_ANSWER
             text = block_text(member(message, "content"))
             if not text.startswith("[API Error: "):
                 self.answer(text)
@@ -440,6 +454,7 @@ class OpencodeStream(JsonLines):
                 self.turn()
             case "step_finish":
                 self.done(words(part, "reason") or "stop")
+                self.summary.is_last_answer = self.summary.stop_reason in _LAST_ANSWER
                 names = ("tokens.input", "tokens.output", "tokens.cache.read", "tokens.cache.write")
                 self.spend(tokens(part, *names, counts_cached=True, cost=amount(part, "cost")))
                 thoughts = int(amount(part, "tokens", "reasoning"))

@@ -54,6 +54,10 @@ def home(shared: PipeHouse) -> Iterator[PipeHouse]:
     """A house with agents that print what real ones do."""
     tables = [(shared.home / "agents.toml").read_text()]
     tables.append(f'[agents.slow]\nargv = ["/bin/sh", "{shared.home}/slow"]\nparser = "codex-jsonl"\n')
+    stays = f"cat >/dev/null\ncat {shared.home}/counts.jsonl\nexec sleep 1000\n"
+    (shared.home / "stays").write_text(stays)
+    argv = json.dumps(["/bin/sh", str(shared.home / "stays")])
+    tables.append(f'[agents.stays]\nargv = {argv}\nparser = "codex-jsonl"\nstop = {{settle_seconds = 1}}\n')
     (shared.home / "slow").write_text('cat >/dev/null\necho \'{"type": "turn.started"}\'\nexec sleep 1000\n')
     for name, (parser, records) in SAYS.items():
         (shared.home / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
@@ -76,6 +80,14 @@ def test_a_run_costs_its_tokens_times_the_prices_of_the_preset_and_a_budget_know
     assert second.ended == ("failed", "budget_exceeded")
     assert "27.0150 USD today of 0.01" in second.error_message
     assert "$27.0150" in home.pxctl("pipe", "runs", "priced").stdout
+
+
+def test_how_long_an_agent_takes_to_exit_decides_nothing_about_a_ceiling(home: PipeHouse) -> None:
+    for agent in ("counts", "stays"):
+        ceilings = "limits: {cost: 0.01, tokens: 1k}"
+        home.write(f"over-{agent}", f"agent: {agent}\npreset: priced\n{ceilings}")
+        done = home.execute(f"over-{agent}")
+        assert (done.ended, done.tokens, done.cost) == (DONE, 9_001_000, pytest.approx(27.015))
 
 
 def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(home: PipeHouse) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from supervisord_py.ledger.pipes import ErrorType, Outcome, Plan, Preset, Status
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, classify, hint_seconds, judge
-from supervisord_py.pipes.streams import Summary
+from supervisord_py.pipes.streams import PARSERS, Summary
 
 E = ErrorType
 SAID: dict[ErrorType | None, list[str]] = {  # what no recording says: test_pipes_recorded.py
@@ -244,6 +245,40 @@ def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -
     assert [it and it[2] for it in (endless, own)] == [outcomes.LONGEST_SECONDS, 1.0]
     delays = [it[2] or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
     assert (delays, delays[-1]) == (sorted(delays), outcomes.LONGEST_SECONDS)
+
+
+ANSWER = {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}
+CALL = {"type": "message_end", "message": {**ANSWER, "stopReason": "toolUse"}}
+LAST = {"type": "message_end", "message": {**ANSWER, "stopReason": "stop"}}
+STEP = {"type": "step_finish", "part": {"reason": "stop"}}
+CLOSED: dict[str, tuple[str, list[dict[str, Any]], bool]] = {
+    "pi: a call": ("pi-jsonl", [CALL], False),
+    "pi: the last answer": ("pi-jsonl", [CALL, LAST], True),
+    "pi: another turn": ("pi-jsonl", [LAST, {"type": "turn_start"}], False),
+    "pi: it tries again": ("pi-jsonl", [LAST, {"type": "auto_retry_start"}], False),
+    "pi: done": ("pi-jsonl", [CALL, {"type": "agent_settled"}], True),
+    "codex: a turn": ("codex-jsonl", [{"type": "turn.started"}], False),
+    "codex: done": ("codex-jsonl", [{"type": "turn.completed", "usage": {}}], True),
+    "claude: an answer": ("claude-json", [{"type": "assistant", "message": {"id": "1"}}], False),
+    "claude: the last answer": ("claude-json", [{"type": "assistant", "message": {"stop_reason": "end_turn"}}], True),
+    "claude: done": ("claude-json", [{"type": "result"}], True),
+    "gemini: an answer": ("gemini-json", [{"type": "message", "role": "assistant", "content": "hi"}], False),
+    "gemini: done": ("gemini-json", [{"type": "result", "status": "success"}], True),
+    "opencode: a call": ("opencode-jsonl", [{"type": "step_finish", "part": {"reason": "tool-calls"}}], False),
+    "opencode: the last answer": ("opencode-jsonl", [STEP], True),
+    "opencode: another step": ("opencode-jsonl", [STEP, {"type": "step_start"}], False),
+}
+
+
+@pytest.mark.parametrize(("parser", "records", "is_closed"), CLOSED.values(), ids=CLOSED)
+def test_a_ceiling_ends_no_run_whose_agent_has_told_its_last_answer(
+    parser: str, records: list[dict[str, Any]], is_closed: bool
+) -> None:
+    stream = PARSERS[parser]()
+    for record in records:
+        stream.feed(json.dumps(record).encode() + b"\n")
+    found = outcomes.ceiling_that_ends(stream.summary, Usage(cost=2.0), Plan("pi", max_cost=1.0))
+    assert (found is None) is is_closed
 
 
 def test_a_ceiling_is_named() -> None:
