@@ -9,7 +9,6 @@ interrupt was sent: after SIGTERM the kernel is lost, whatever the cell says.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +22,7 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Reply
 from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.folders import identity_of
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession
@@ -136,13 +136,16 @@ class KernelCall:
         )
 
     async def _enters_new_folder(self, kernel: KernelInstance) -> bool:
-        """Have a kernel whose folder was deleted and made again go into the new one; say whether it did."""
+        """Have a kernel go into its session's folder where that is another one than before; say whether it did."""
         cwd = self._session.key.cwd
-        if kernel.handle is None or not kernel.is_in_deleted_folder():
+        if kernel.handle is None or not await asyncio.to_thread(kernel.is_in_former_folder):
             return False
-        if not await asyncio.to_thread(os.path.isdir, cwd):
+        if not await kernel.handle.change_folder(cwd):
             return False
-        return await kernel.handle.change_folder(cwd)
+        kernel.folder = await asyncio.to_thread(identity_of, cwd)
+        with suppress(KeeperLostError):  # the call goes on
+            await self._pool.supervisor.annotate(kernel)
+        return True
 
     async def _run_cells(self, kernel: KernelInstance) -> bool:
         """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit."""

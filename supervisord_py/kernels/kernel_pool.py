@@ -372,6 +372,7 @@ class KernelPool(Driver[KernelInstance]):
         instance.child, instance.started_at, instance.stop_seconds = child, child.started_at, self.config.stop_seconds
         if own is not None:
             instance.cold_start_ms, instance.start_method = own.cold_start_ms, own.method
+            instance.folder = own.folder
         return instance
 
     async def adopt(self, instance: KernelInstance, note: Note) -> bool:

@@ -18,6 +18,7 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelHandle, Launch
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.folders import FolderIdentity, identity_of, is_within
 from supervisord_py.kernels.session import BackendName, Choice, Owner, SessionKey, SessionState, StartRequest
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
@@ -186,6 +187,7 @@ class KernelNote(msgspec.Struct, frozen=True):
     interrupt_mode: str  # as in Launch
     cold_start_ms: int = 0
     method: Literal["spawn", "zygote"] = "spawn"
+    folder: FolderIdentity | None = None  # of its session, as it entered that last
 
 
 def own_of(note: Note | None) -> KernelNote | None:
@@ -217,6 +219,7 @@ class KernelInstance(Instance):
         self.launch: Launch | None = None  # what was asked of the backend
         self.backend: Any = None
         self.handle: KernelHandle | None = None  # what came of it
+        self.folder: FolderIdentity | None = None  # of its session, as it entered that last
         self.startup_stamp = 0  # of the files that it loads while it starts, as they were when it was planned
         self.cold_start_ms = 0  # from the decision to readiness
         self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
@@ -257,13 +260,18 @@ class KernelInstance(Instance):
                 hint = f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
                 raise ConflictError(text, hint=hint, unit=self.unit, pid=self.pid)
 
-    def is_in_deleted_folder(self) -> bool:
-        """Say whether it works in what was its session's folder, which is not there by that name any more."""
-        if self.pid is None or not self.session.keeps_variables:
+    def is_in_former_folder(self) -> bool:
+        """Say whether it works in what was its session's folder, where another one has that path now. Blocking.
+
+        The folder was deleted, renamed or mounted over. A kernel that went elsewhere by itself does not count.
+        """
+        if self.pid is None or self.folder is None or not self.session.keeps_variables:
             return False
-        with contextlib.suppress(OSError):  # no such directory of processes (macOS), or it has ended
-            return os.readlink(f"/proc/{self.pid}/cwd") == f"{self.session.key.cwd} (deleted)"
-        return False
+        present = identity_of(self.session.key.cwd)
+        if present is None or present == self.folder:
+            return False
+        # Where there is no such directory of processes (macOS), nothing is known of it.
+        return is_within(f"/proc/{self.pid}/cwd", self.folder)
 
     def plan(self, config: KernelsConfig) -> Launch:
         session, choice, key = self.session, self.session.choice, self.session.key
@@ -286,6 +294,8 @@ class KernelInstance(Instance):
             arguments=session.arguments,
         )
         self.startup_stamp = startup_stamp(launch)
+        if self.folder is None:  # one that is adopted may have entered another folder than the present one
+            self.folder = identity_of(key.cwd)
         return launch
 
     def is_outdated(self) -> bool:
@@ -297,7 +307,8 @@ class KernelInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         method: Any = self.start_method
-        note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, method)
+        session = self.session
+        note = KernelNote(session.view(), session.interrupt_mode, self.cold_start_ms, method, self.folder)
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:

@@ -124,7 +124,10 @@ RECYCLED = (
 
 
 def new_folder(cwd: str) -> str:
-    return f"{cwd} was deleted and made again since: the kernel went into the new one. Files that it has open are old."
+    return (
+        f"{cwd} is another folder than before (that was deleted, renamed or replaced): the kernel went into the new "
+        "one. Files that it has open are in the old one."
+    )
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:

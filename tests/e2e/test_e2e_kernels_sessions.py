@@ -198,9 +198,32 @@ def test_a_folder_that_was_made_again_is_entered_by_the_kernel_and_that_is_told(
         (place / "f.txt").write_text(str(turn))
         call = calls.run("again", "print(mine, open('f.txt').read())", cwd=str(place))
         assert call.text == f"1 {turn}"
-        assert "deleted and made again" in call.told
+        assert "is another folder than before" in call.told
         assert calls.run("again", "1", cwd=str(place))["notices"] == []
         (place / "f.txt").unlink()
+
+
+def test_a_folder_that_was_renamed_and_made_again_gets_the_output_of_its_session(calls: Calls, tmp_path: Path) -> None:
+    """Also after a restart of the control plane; a kernel in a folder below goes, and one elsewhere stays."""
+    place = tmp_path / "tree"
+    (place / "below").mkdir(parents=True)
+    calls.run("renamed", "import os; mine = 1", cwd=str(place))
+    calls.run("renamed-below", "import os; os.chdir('below')", cwd=str(place))
+    calls.run("renamed-elsewhere", f"import os; os.chdir({str(tmp_path)!r})", cwd=str(place))
+    for turn in range(2):
+        place.rename(tmp_path / f"old-{turn}")
+        place.mkdir()
+        if turn:
+            assert calls.house.pxctl("daemon", "restart").returncode == 0
+        for name in ("renamed", "renamed-below"):
+            call = calls.run(name, f"open({name!r}, 'w').close(); print(os.getcwd())", cwd=str(place))
+            assert call.text == str(place)
+            assert "is another folder than before" in call.told
+            assert (place / name).exists()
+            assert calls.run(name, "1", cwd=str(place))["notices"] == []
+        call = calls.run("renamed-elsewhere", "print(os.getcwd())", cwd=str(place))
+        assert (call.text, call["notices"]) == (str(tmp_path), [])
+    assert calls.value("renamed", "mine", cwd=str(place)) == "1"
 
 
 def test_a_call_from_a_folder_that_is_gone_says_so_with_the_way_out(calls: Calls, tmp_path: Path) -> None:
