@@ -172,6 +172,7 @@ KERNEL_MEANINGS = {
     Reason.EVICTED_LRU: ("others were used more recently, kernels.max_sessions of them", "raise kernels.max_sessions"),
     Reason.EVICTED_TTL: ("nobody used it for kernels.idle_seconds", "raise kernels.idle_seconds"),
     Reason.MEMORY_LIMIT: (f"it used more memory than {_MEMORY}", "raise kernels.soft_memory_mb or hard_memory_mb"),
+    Reason.WATCHDOG: ("it did not answer while a call waited for it", "pxctl kernel restart {name}"),
     Reason.SPAWN_FAILED: ("it could not be started at all", "pxctl kernel start --explain {name}"),
     Reason.CANCELLED: ("a cancelled cell would not end otherwise", _START),
     Reason.TIMEOUT: ("a cell that was over its time would not end otherwise", "give it longer: --timeout"),
@@ -334,7 +335,7 @@ def _of_process(
         beside = f" Its {_how_run_failed(failed_run)}.{beside}"
     if view.silent is not None:
         told = f"{view.silent}."
-        hint = f"pxctl restart {view.unit}"
+        hint = view.silent_hint
     if view.preparing is not None:
         told = f"{view.preparing}."
         hint = f"pxctl wait {view.unit}"

@@ -66,6 +66,7 @@ class UnitView(msgspec.Struct, kw_only=True):
     config_problem: Mapping[str, Any] | None = None
     running: str | int | None = None  # cell or execution
     silent: str | None = None  # that a kernel does not answer, though no cell of ours runs in it
+    silent_hint: str | None = None  # what to do about that
     preparing: str | None = None  # what is being installed for a session, and how far that is
     session: str | None = None  # its name, which others may have
     cwd: str | None = None

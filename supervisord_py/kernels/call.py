@@ -374,8 +374,7 @@ class CellExecution:
             self._has_begun = self._handle.has_begun()
             self._is_fatal = True
             if not self._is_stateless:
-                timed_out = self._cut_as is CellStatus.TIMED_OUT
-                self._kernel.wanted = self._kernel.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
+                self._kernel.wanted = self._kernel.wanted or self._why_killed()
         try:
             step = Step(await act(), round(after_seconds, 3))
         except KeeperLostError:
@@ -386,6 +385,12 @@ class CellExecution:
         self.steps = (*self.steps, step)
         self._tell({"event": "rung", "id": self.cell_id, **asdict(step)})
         self._tell_news()
+
+    def _why_killed(self) -> Reason:
+        """Return why the kernel is made to end with its cell: a cell that never began is not to blame for it."""
+        if not self._has_begun:
+            return Reason.WATCHDOG
+        return Reason.TIMEOUT if self._cut_as is CellStatus.TIMED_OUT else Reason.CANCELLED
 
     async def _until_known(self, end: CellOutcome) -> None:
         kernel = self._kernel

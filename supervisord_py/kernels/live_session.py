@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HOLD_SECONDS = 60.0  # after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 SILENT = "its process does not answer (a thread of it may hold the interpreter's lock)"
+STOPPED = "was stopped by a signal: it runs nothing"
 CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
 
@@ -55,6 +56,7 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
     cold_start_ms: int | None = None  # how long its start took, None while it lasts
     preparing: str | None = None  # what is being installed for it, and how far that is
     silent: str | None = None  # that its process does not answer, though no cell of ours runs
+    silent_hint: str | None = None  # what to do about that
 
     @property
     def key(self) -> SessionKey:
@@ -174,6 +176,10 @@ class LiveSession(KernelSlot):
             known["failure"] = dict(self.preparation_problem)
         if kernel is not None and kernel.is_silent and super().state is SessionState.IDLE:
             known["silent"] = SILENT
+            known["silent_hint"] = f"pxctl restart {self.unit}"
+            if kernel.is_stopped():
+                known["silent"] = f"its process (pid {kernel.pid}) {STOPPED}"
+                known["silent_hint"] = kernel.stopped_hint()
         if self.build is not None:
             known["preparing"] = self.build.text
         key = msgspec.structs.asdict(self.key)
@@ -250,15 +256,24 @@ class KernelInstance(Instance):
             return self.key if self.is_ours else None
         return self.handle.child.key if self.handle.child is not None else None
 
-    def refuse_stopped(self) -> None:
-        """Raise ConflictError where somebody has stopped the process (SIGSTOP): a cell would wait its whole time."""
+    def is_stopped(self) -> bool:
+        """Say whether somebody has stopped the process (SIGSTOP)."""
         import psutil
 
+        if self.pid is None:
+            return False
         with contextlib.suppress(psutil.Error):
-            if self.pid is not None and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
-                text = f"The process of {self.unit} (pid {self.pid}) was stopped by a signal: it runs nothing."
-                hint = f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
-                raise ConflictError(text, hint=hint, unit=self.unit, pid=self.pid)
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        return False
+
+    def stopped_hint(self) -> str:
+        return f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
+
+    def refuse_stopped(self) -> None:
+        """Raise ConflictError where somebody has stopped the process: a cell would wait its whole time."""
+        if self.is_stopped():
+            text = f"The process of {self.unit} (pid {self.pid}) {STOPPED}."
+            raise ConflictError(text, hint=self.stopped_hint(), unit=self.unit, pid=self.pid)
 
     def is_in_former_folder(self) -> bool:
         """Say whether it works in what was its session's folder, where another one has that path now. Blocking.

@@ -27,6 +27,7 @@ _WANTED = {
     Reason.EVICTED_LRU: "room was needed for another session",
     Reason.EVICTED_TTL: "it was not used for its idle time",
     Reason.REPLACED: "it was replaced on request",
+    Reason.WATCHDOG: "it did not answer while a call waited for it",
     Reason.TIMEOUT: "the call's time was over and the cell did not yield to an interrupt",
     Reason.CANCELLED: "the call was cancelled and the cell did not yield to an interrupt",
     Reason.SHUTDOWN: "the daemon stopped",
@@ -255,11 +256,12 @@ def _stopped(end: CellOutcome, kernel_end: End) -> CellOutcome:
 
 
 def _cut_error(end: CellOutcome) -> CellError:
+    if not end.is_stateless and not end.has_begun and end.gone is not None:
+        text = "The cell never began: the kernel did not answer and was killed, all variables are lost."
+        return CellError("KernelUnresponsive", text)
     text = "The cell was interrupted; its kernel lives on."
     if end.is_stateless:
         text = "The cell was ended."
-    elif not end.has_begun and end.gone is not None:
-        text = "The cell never began: the kernel did not answer and was killed, all variables are lost."
     elif end.variables is Variables.LOST:
         text = "The cell did not yield to an interrupt: the kernel was killed, all variables are lost."
     return CellError("TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -173,7 +174,34 @@ def test_a_kernel_that_does_not_answer_is_not_idle_and_a_cell_that_never_began_i
         late = calls.run("hung", "1", timeout=1)
         assert "never began" in late["message"], late.document
         assert late.ended == ("timed_out", "lost")
+        assert late.cell["error"]["name"] == "KernelUnresponsive"
+        why = calls.house.json("why", unit)
+        restart = f"pxctl kernel restart {calls.show('hung')['id']}"
+        assert (why["reason"], why["next_step"]) == ("watchdog", restart)
+        calls.run("hung", HOLDS_THE_LOCK)
+        until(lambda: calls.state("hung") == "unresponsive", "it does not answer")
+        done = calls.house.pxctl("exec", "--kernel", "hung", "1", "--timeout", "1")
+        assert (done.returncode, f"hint: {restart}" in done.stderr) == (7, True), done
         assert calls.value("hung", "2", timeout=50) == "2"
+
+
+def test_a_kernel_that_was_stopped_by_a_signal_is_told_so_everywhere(calls: Calls) -> None:
+    calls.run("halted", "1")
+    session = calls.show("halted")
+    os.kill(session["pid"], signal.SIGSTOP)
+    try:
+        until(lambda: calls.state("halted") == "unresponsive", "it does not answer")
+        refused = calls.ask("halted", "1")
+        why = calls.house.json("why", session["unit"])
+        (unit,) = calls.house.get(f"/api/status?unit={session['unit']}")["units"]
+        for told in (refused["detail"], why["summary"], unit["silent"], calls.known()["halted"]["silent"]):
+            assert "was stopped by a signal: it runs nothing" in told
+        assert why["next_step"] == refused["hint"]
+        assert f"kill -CONT {session['pid']}" in why["next_step"]
+    finally:
+        os.kill(session["pid"], signal.SIGCONT)
+    assert calls.value("halted", "1") == "1"
+    assert calls.known()["halted"]["silent"] is None
 
 
 def test_what_a_cell_forks_is_no_second_kernel(calls: Calls, tmp_path: Path) -> None:

@@ -261,6 +261,8 @@ def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
     if error["name"] in {"ResourceLimitExceeded", "KernelDied"}:
         code = Exit.LIMIT_EXCEEDED if error["name"] == "ResourceLimitExceeded" else code
         hint = f"pxctl why kernel:{result['kernel']}"
+    elif error["name"] == "KernelUnresponsive":  # a longer time would not help
+        hint = f"pxctl kernel restart {result['kernel']}"
     elif cell.get("exit_code"):
         code = cell["exit_code"]  # as ssh and docker exec do
     elif error["name"] == "ExitCode" and error["value"].isdecimal() and 0 < int(error["value"]) < 256:
