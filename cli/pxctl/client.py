@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -305,6 +306,26 @@ def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
 
 
 # -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands ---------------------------------
+
+
+def folder_for(names: Iterable[str]) -> str | None:
+    """Return the folder that decides between sessions of one name; None where no name can be a session's."""
+    may_be_sessions = (not name.startswith(("tool:", "pipe:")) and not set(name) & set("*?[") for name in names)
+    if not any(may_be_sessions):
+        return None
+    with contextlib.suppress(OSError):  # it may be gone, and the names may need none
+        return os.getcwd()
+    return None
+
+
+def of_units(target: str, member: str, names: Sequence[str], *more: tuple[str, object]) -> str:
+    """Return a request for units by their names, sessions being those of the present folder."""
+    return query(target, [*((member, name) for name in names), *more, ("cwd", folder_for(names))])
+
+
+def of_unit(name: str, verb: str, *more: tuple[str, object]) -> str:
+    """Return a request for what a unit's route `verb` has; a session's name is meant in the present folder."""
+    return query(f"/api/units/{quote(name)}/{verb}", [*more, ("cwd", folder_for([name]))])
 
 
 def bare_name(kind: str, text: str) -> str:

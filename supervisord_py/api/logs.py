@@ -45,9 +45,10 @@ async def unit_logs(
     stream: s.Stream | None = None,
     lines: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None,
     cursor: s.Position | None = None,
+    cwd: s.Folder | None = None,
 ) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    unit, cursor = _unit_of(call), s.last_id(call.request.headers) if cursor is None else cursor
+    unit, cursor = _unit_of(call, cwd), s.last_id(call.request.headers) if cursor is None else cursor
     asked = _Asked(stream, follow, lines, s.moment_of("since", since, time.time()), cursor)
     if unit.startswith("pipe:"):
         source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), asked)
@@ -65,11 +66,11 @@ class _Asked(NamedTuple):
     cursor: int | None
 
 
-def _unit_of(call: ApiCall) -> str:
+def _unit_of(call: ApiCall, cwd: str | None) -> str:
     """Return the unit named; what is no unit, or none any more, but has a log goes by its full name."""
     given = call.request.match_info["u"]
     try:
-        return unit_named(call).unit
+        return unit_named(call, cwd=cwd).unit
     except UnknownUnitError:
         with suppress(ValueError):  # it would lead elsewhere
             if given.partition(":")[2] and LogReader.of(call.context.placement.log_dir, given).folder.is_dir():
@@ -162,6 +163,7 @@ async def events(
     after: s.Position | None = None,
     before: s.Position | None = None,
     limit: Annotated[int, Meta(ge=1, le=s.LONGEST)] | None = None,
+    cwd: s.Folder | None = None,
 ) -> web.StreamResponse:
     """Answer with past events, and with `follow` go on with those to come.
 
@@ -171,7 +173,7 @@ async def events(
     after = s.last_id(call.request.headers) if after is None else after
     if follow and (until is not None or before is not None):
         raise BadRequestError("What is followed has no end.", hint="leave out follow, or until and before")
-    names, globs = await _named_units(call, unit, follow=follow)
+    names, globs = await _named_units(call, unit, follow=follow, cwd=cwd)
     wanted = structs.replace(_wanted_events(event, failed, since, until), units=names, unit_globs=globs)
     news = stream.subscribe(wanted=wanted)  # before anything is read: no hole in between
     async with aclosing(news):
@@ -204,7 +206,7 @@ def _wanted_events(words: Sequence[str], failed: bool, since: str | None, until:
 
 
 async def _named_units(
-    call: ApiCall, patterns: Sequence[str], *, follow: bool
+    call: ApiCall, patterns: Sequence[str], *, follow: bool, cwd: str | None
 ) -> tuple[frozenset[str | None], tuple[str, ...]]:
     """Return full names and globs of them; None is the daemon itself.
 
@@ -218,7 +220,7 @@ async def _named_units(
             globs.append(pattern if ":" in pattern else f"*:{pattern}")
             continue
         try:
-            names.add(unit_named(call, pattern).unit)
+            names.add(unit_named(call, pattern, cwd=cwd).unit)
         except UnknownUnitError:
             if pattern == _DAEMON:
                 names.add(None)
@@ -233,7 +235,7 @@ async def _named_units(
 async def _is_exact(call: ApiCall, pattern: str) -> bool:
     """Say whether a pattern is a name with a bracket in it. Raises UnknownUnitError: nothing is called so or fits."""
     try:
-        views = units_named(call, [pattern])
+        views = units_named(call, [pattern], cwd=None)
     except UnknownUnitError:
         resolve([pattern], await call.context.events.units())
         return False

@@ -27,31 +27,36 @@ _UNDER_WAY = frozenset({"preparing", "starting", "stopping", "unresponsive"}) | 
 _OFF = frozenset({"cold", "stopped"})
 
 
-async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> dict[str, Any]:
+async def status(call: ApiCall, *, unit: tuple[str, ...] = (), cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     await call.context.kernels.look_again()
-    units = await measured(call, units_named(call, unit))
+    units = await measured(call, units_named(call, unit, cwd=cwd))
     return {"daemon": await show_daemon(call), "units": units}
 
 
-async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> dict[str, Any]:
+async def list_units(call: ApiCall, *, name: tuple[str, ...] = (), cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the units that names and globs mean."""
     try:
-        views = units_named(call, name)
+        views = units_named(call, name, cwd=cwd)
     except UnknownUnitError:
         await call.context.pipes.files.refresh()  # it may be a pipe that was written a moment ago
-        views = units_named(call, name)
+        views = units_named(call, name, cwd=cwd)
     return {"units": [pick(view, "unit", "kind", "name", "state") for view in views]}
 
 
 async def change(
-    call: ApiCall, *, unit: tuple[str, ...] = (), timeout: s.Seconds | None = None, wait: bool | None = None
+    call: ApiCall,
+    *,
+    unit: tuple[str, ...] = (),
+    timeout: s.Seconds | None = None,
+    wait: bool | None = None,
+    cwd: s.Folder | None = None,
 ) -> dict[str, Any]:
     """Start, stop or restart at once every unit that the names mean; each has its answer or problem in `results`."""
     verb = call.request.path.rpartition("/")[2]
     if not unit:
         raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
-    views = units_named(call, unit)
+    views = units_named(call, unit, cwd=cwd)
 
     async def result(view: UnitView) -> dict[str, Any]:
         try:
@@ -87,13 +92,17 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
 
 
 async def wait(
-    call: ApiCall, *, for_: Literal["ready", "stopped", "done"] = "ready", timeout: s.Seconds | None = None
+    call: ApiCall,
+    *,
+    for_: Literal["ready", "stopped", "done"] = "ready",
+    timeout: s.Seconds | None = None,
+    cwd: s.Folder | None = None,
 ) -> dict[str, Any]:
     """Answer once the unit is as wanted, or once it cannot become so any more: then `ok` is false.
 
     504 when the time is over.
     """
-    unit, began = unit_named(call).unit, False
+    unit, began = unit_named(call, cwd=cwd).unit, False
     # Subscribe first, then read the state, then wait: nothing can happen unseen in between.
     happens, beat_seconds = call.context.events.subscribe(unit=unit), call.context.config.stream_heartbeat_seconds
     try:
@@ -188,12 +197,12 @@ def meaning_of(reason: str, unit: str) -> tuple[str, str]:
     return sentence, step.format(unit=unit, name=name)
 
 
-async def why(call: ApiCall) -> dict[str, Any]:
+async def why(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     ledger = call.context.ledger
     await call.context.kernels.look_again()
     await ledger.flush()
-    view = unit_named(call)
+    view = unit_named(call, cwd=cwd)
     rows = await _recent_events(call.context.events, view)
     removal = _last_removal(rows)
     pivot = _pivot(view, [row for row in rows if removal is None or row.id > removal.id])

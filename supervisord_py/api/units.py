@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -116,26 +117,36 @@ def pipe_unit(view: PipeView) -> UnitView:
     return _unit(view, failure=failure or None, config_problem=failure or None, **known, **calls)
 
 
-def second_names(units: Collection[UnitView]) -> dict[str, str]:
-    """Return the sessions' names by unit: a remembered one gives its name up to a living one, a shell to a Python."""
+def second_names(units: Collection[UnitView], cwd: str | None = None) -> dict[str, str]:
+    """Return the sessions' names by unit: of several that have a name, those that are meant by it.
+
+    Those of the folder `cwd`, a real path, come first, then living ones, then those that run Python.
+    """
     sessions = [(unit.session, unit) for unit in units if unit.session is not None]
+    names_here = {name for name, unit in sessions if unit.cwd == cwd}
+    sessions = [(name, unit) for name, unit in sessions if unit.cwd == cwd or name not in names_here]
     living = {name for name, unit in sessions if unit.state != "stopped"}
     known = [(name, unit) for name, unit in sessions if unit.state != "stopped" or name not in living]
     pythons = {(name, unit.cwd) for name, unit in known if unit.backend != "bash"}
     return {unit.unit: name for name, unit in known if unit.backend != "bash" or (name, unit.cwd) not in pythons}
 
 
-def unit_named(call: ApiCall, name: str | None = None) -> UnitView:
-    """Return the single unit that a name, else `{u}` of the path, means."""
+def unit_named(call: ApiCall, name: str | None = None, *, cwd: str | None) -> UnitView:
+    """Return the single unit that a name, else `{u}` of the path, means; a session's name in the folder `cwd`."""
     units, name = all_units(call.context), call.request.match_info["u"] if name is None else name
-    return units[resolve_one(name, units, second_names(units.values()))]
+    sessions = second_names(units.values(), cwd and os.path.realpath(cwd))
+    return units[resolve_one(name, units, sessions)]
 
 
-def units_named(call: ApiCall, patterns: Sequence[str]) -> list[UnitView]:
-    """Return the units that patterns mean; without any, all but kernels that are only remembered."""
+def units_named(call: ApiCall, patterns: Sequence[str], *, cwd: str | None) -> list[UnitView]:
+    """Return the units that patterns mean, sessions' names in the folder `cwd`.
+
+    Without any pattern: all but kernels that are only remembered.
+    """
     units = all_units(call.context)
     if patterns:
-        return [units[unit] for unit in resolve(patterns, units, second_names(units.values()))]
+        sessions = second_names(units.values(), cwd and os.path.realpath(cwd))
+        return [units[unit] for unit in resolve(patterns, units, sessions)]
     return [unit for unit in units.values() if unit.kind != "kernel" or unit.state != "stopped"]
 
 

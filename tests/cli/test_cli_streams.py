@@ -116,7 +116,7 @@ def test_events_ask_for_what_was_named_and_say_when_it_is_a_part(px: Px, daemon:
     assert (ended.err.startswith(f"pxctl: {note}"), ended.code) == (True, 0)
     assert set(daemon.seen[0].query) == {
         ("unit", "a"), ("unit", "b*"), ("event", "died"), ("event", "start*"), ("failed", "1"), ("follow", "0"),
-        ("until", "2026-11-21T12:00:00.000Z"),
+        ("until", "2026-11-21T12:00:00.000Z"), ("cwd", str(px.folder)),
     }  # fmt: skip
     assert px("events", "-n", "1").err == "", "who asks for so many gets what he asked for"
 
@@ -137,7 +137,7 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
     process.communicate(timeout=60)
     assert process.returncode == 0
     asked = [request.arguments for request in daemon.seen]
-    assert asked[0] == {"follow": "1", "lines": "10"}
+    assert asked[0] == {"follow": "1", "lines": "10", "cwd": str(px.folder)}
     assert [one.get("cursor") for one in asked] == [None, "4", "4", "4", "8"]
 
 
@@ -191,7 +191,7 @@ def test_events_are_one_line_each(px: Px, daemon: FakeDaemon) -> None:
     ended = px("events", "-n", "20", "--unit", "a")
     assert ended.lines == ["2026-11-21T10:00:00Z  tool:a  ready  pid=5", "2026-11-21T10:00:00Z  pxd  ready  (exit)"]
     assert "3 events were missed" in ended.err
-    assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20"}
+    assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20", "cwd": str(px.folder)}
     assert px("events", "-q").lines == ["1", "9"]
 
 

@@ -267,6 +267,31 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(calls: Calls) ->
     assert shown["backend"] != "bash", "a bare name means the Python session"
 
 
+def test_every_command_takes_the_session_of_the_folder(calls: Calls) -> None:
+    folders = [calls.house.home / "f1", calls.house.home / "f2"]
+    for folder in folders:
+        folder.mkdir()
+        execute(calls, "both", "1 / 0", cwd=folder)
+    for folder in folders:
+        session = json.loads(calls.house.pxctl("kernel", "show", "both", "--json", cwd=folder).stdout)
+        for name in ("both", "kernel:both"):
+            for command in ("why", "status", "is-active", "wait"):
+                done = calls.house.pxctl(command, name, "-q", cwd=folder)
+                assert (done.returncode, done.stdout.split()) == (0, [session["unit"]]), (command, done)
+            logs = calls.house.pxctl("logs", name, cwd=folder)
+            assert (logs.returncode, session["id"] in logs.stderr) == (0, True), logs
+            events = calls.house.pxctl("events", "--unit", name, "--json", cwd=folder)
+            assert {json.loads(line)["unit"] for line in events.stdout.splitlines()} == {session["unit"]}, events
+            lines = calls.house.pxctl("logs", name, "--grep", "x", cwd=folder)
+            assert lines.returncode == 0, lines
+        stopped = calls.house.pxctl("stop", "both", "-q", cwd=folder)
+        assert stopped.stdout.split() == [session["unit"]], stopped
+        assert calls.house.pxctl("is-active", "both", cwd=folder).returncode == 3, "though the other one may live"
+    for command in (("why",), ("status",), ("is-active",), ("wait",), ("logs",), ("events", "--unit")):
+        elsewhere = calls.house.pxctl(*command, "both")
+        assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:both-")) == (2, 2), elsewhere
+
+
 def test_a_real_console_joins_the_live_session(calls: Calls, require: Callable[[object, str], None]) -> None:
     require((BIN / "jupyter-console").exists(), "needs jupyter_console")
     execute(calls, "joined", "shared = 20")

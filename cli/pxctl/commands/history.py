@@ -14,7 +14,7 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import Invocation, declare, root, timeout_option, unit_names
-from pxctl.client import SLACK_SECONDS, Client, Document, Exit, Failure, query, quote, usage
+from pxctl.client import SLACK_SECONDS, Client, Document, Exit, Failure, folder_for, of_unit, of_units, usage
 from pxctl.streams import ask_until, events_of, since_when
 
 EVENT_WORDS = (
@@ -57,6 +57,7 @@ def show_events(invocation: Invocation, **asked: Any) -> None:
     if asked["follow"] and asked["until"]:
         raise usage("--follow has no end, and --until is one", "pxctl events --help")
     asked["failed"] = asked["failed"] or None
+    asked["cwd"] = folder_for(asked["unit"])
     is_limited = asked["limit"] is not None
     is_complete = True
     oldest: str | None = None
@@ -94,7 +95,7 @@ def explain(invocation: Invocation, unit: str) -> None:
     """Explain a unit's state: what led to it, its last words, what to do."""
     if unit.isdecimal():
         raise usage(f"{unit} is the id of an execution", f"pxctl pipe show {unit}")
-    document = invocation.client().get(f"/api/units/{quote(unit)}/why")
+    document = invocation.client().get(of_unit(unit, "why"))
     if invocation.print_result(document, [document.get("unit")]):
         return
     start = f"{document['unit']} is {document['state']}"
@@ -141,7 +142,7 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
             goal = wanted or _goal_of(invocation, client, unit)
 
             def target(seconds: float) -> str:
-                return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
+                return of_unit(unit, "wait", ("for", goal), ("timeout", round(seconds, 3)))
 
             document = ask_until(client, target, timeout, slack=SLACK_SECONDS)
             name, words = str(document.get("unit")), str(document.get("state"))
@@ -158,7 +159,7 @@ def _goal_of(invocation: Invocation, client: Client, unit: str) -> str:
     """Return what is waited for where nothing was said; of what is not up, say that waiting starts nothing."""
     found: Document = {}
     with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
-        found = client.get(query("/api/status", [("unit", unit)]))["units"][0]
+        found = client.get(of_units("/api/status", "unit", [unit]))["units"][0]
     if found.get("state") in {"cold", "stopped"}:
         name = found.get("unit")
         invocation.notice(f"pxctl: {name} is not up, and waiting does not start it: pxctl start {name}")

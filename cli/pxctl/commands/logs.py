@@ -22,7 +22,7 @@ import click
 
 from pxctl import output
 from pxctl.app import Invocation, declare, root, unit_names
-from pxctl.client import Document, Failure, query, quote, usage
+from pxctl.client import Document, Failure, folder_for, of_units, quote, usage
 from pxctl.streams import bytes_of, events_of, harmless, since_when
 
 _LINES_OF_ALL = 20  # of each unit, where none is named
@@ -201,7 +201,7 @@ class _View:
         """Return the full names that names and globs mean; of none all, and then only their last lines."""
         if not units and self._asked["lines"] is None and self._asked["since"] is None and self._until is None:
             self._asked["lines"] = _LINES_OF_ALL
-        target = query("/api/units", [("name", unit) for unit in units or ("*",)])
+        target = of_units("/api/units", "name", units or ("*",))
         try:
             answer = self._invocation.client().get(target)
         except Failure as failure:
@@ -212,7 +212,7 @@ class _View:
         return [str(unit["unit"]) for unit in answer.get("units", [])]
 
     def _events(self, unit: str, **changes: Any) -> Iterator[tuple[bytes, Document]]:
-        asked = {**self._asked, **changes}
+        asked = {**self._asked, **changes, "cwd": folder_for([unit])}
         return _up_to(events_of(self._invocation.client(), f"/api/units/{quote(unit)}/logs", asked), self._until)
 
     # -- one unit, as it came
@@ -253,7 +253,7 @@ class _View:
     def _why_empty(self, unit: str) -> str:
         name = unit
         with contextlib.suppress(Failure, KeyError, IndexError):
-            name = str(self._invocation.client().get(query("/api/units", [("name", unit)]))["units"][0]["unit"])
+            name = str(self._invocation.client().get(of_units("/api/units", "name", [unit]))["units"][0]["unit"])
         kind, _, session = name.partition(":")
         if kind == "kernel":
             return f"the kernel's process printed nothing; what cells printed: pxctl kernel export {session}"

@@ -16,7 +16,7 @@ import click
 
 from pxctl import output
 from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
-from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, problem, query, route, units_of
+from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, of_units, problem, route, units_of
 from pxctl.output import Column, ago, duration, state_column
 
 _UP = {"ready", "busy", "unresponsive", "starting", "running", "queued", "idle"}
@@ -64,7 +64,7 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
     $ pxctl status
     $ pxctl status compound-interest    # exits 3 unless it is up
     """
-    target = query("/api/status", [("unit", unit) for unit in units])
+    target = of_units("/api/status", "unit", units)
     if watch:
         return _watch(invocation, target)
     try:
@@ -91,7 +91,7 @@ def show_whether_active(invocation: Invocation, units: tuple[str, ...]) -> int:
 
     $ pxctl is-active compound-interest || pxctl start compound-interest
     """
-    target = query("/api/status", [("unit", unit) for unit in units])
+    target = of_units("/api/status", "unit", units)
     found = invocation.client().get(target).get("units", [])
     rows = [{"unit": unit["unit"], "state": unit["state"], "active": unit["state"] in _UP} for unit in found]
     active = [row["unit"] for row in rows if row["active"]]
@@ -158,8 +158,8 @@ def change_each(
 
 def steer(invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
-    parameters: list[tuple[str, object]] = [("unit", name) for name in names]
-    target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
+    waiting = ("wait", False if no_wait else None)
+    target = of_units(f"/api/units/{verb}", "unit", names, ("timeout", timeout), waiting)
     limit, listed = None if timeout is None else 2 * timeout + SLACK_SECONDS, ", ".join(names)
     with (
         invocation.detaching(f"detached; {listed} goes on {_GOING[verb]}"),
