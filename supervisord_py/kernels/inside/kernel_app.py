@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import glob
 import json
 import os
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from .streams import OwnCell  # noqa: TID252
 
+DESCRIPTORS_AHEAD = 255
 LAST_WORDS_SECONDS = 1.0
 _FOLDER = os.path.dirname(__file__)
 _DISPLAYS = ("display_data", "update_display_data", "clear_output")
@@ -466,9 +468,20 @@ class IPKernelApp(kernelapp.IPKernelApp):
             self.control_thread.join(LAST_WORDS_SECONDS)
 
 
+def _grow_descriptor_table() -> None:
+    """Have the kernel grow this process's table of descriptors while there is a single thread.
+
+    Linux grows it at 64, 128, … descriptors. With several threads it then waits for all processors
+    (synchronize_rcu): some 10 ms, in the middle of the first cell. It never shrinks, but in a fork.
+    """
+    with suppress(OSError):  # the limit is lower
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, DESCRIPTORS_AHEAD))
+
+
 def run(take: Any, place: str | None) -> None:
     """Be the kernel until it is told to end; see `IPKernelApp` for both."""
     CELLS.pid = os.getpid()  # this may have been forked since it was imported
+    _grow_descriptor_table()
     app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
     app.take, app.place, arguments = take, place, ["-f", ""]
