@@ -42,6 +42,16 @@ def find_execution(client: Client, text: str) -> Document:
     return newest
 
 
+def explain_number(client: Client, failure: Failure, name: str, command: str) -> None:
+    """Say of a number that is no unit whether it is an execution, and the `command` for that."""
+    if failure.kind != "unknown_unit" or not name.isdecimal():
+        return
+    failure.hint = f"there is no execution {name} either: pxctl pipe runs"
+    with contextlib.suppress(Failure):
+        find_execution(client, name)
+        failure.hint = f"{name} is the id of an execution: {command} {name}"
+
+
 def newest_of(client: Client, name: str) -> Document | None:
     page = client.get(query(route("pipe", name, "executions"), [("limit", 1)]))
     return next(iter(page.get("executions", [])), None)

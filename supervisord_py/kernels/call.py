@@ -176,7 +176,9 @@ class KernelCall:
                 timeout_seconds=self._seconds,
             )
             told = {"index": index, "id": sent.id, "title": cell.title, "kernel": session.id, "code": cell.code}
-            self._execution = CellExecution(self._pool, kernel, sent, self._deadline, self._tell, file=request.file)
+            self._execution = CellExecution(
+                self._pool, kernel, sent, self._deadline, self._tell, file=request.file, allow_error=cell.allow_error
+            )
             try:
                 result, end, is_over_memory = await self._execution.perform(
                     {"event": "cell_started", **told, "count": len(request.cells)}
@@ -215,6 +217,7 @@ class CellExecution:
         tell: Callable[[CallEvent], None] = lambda _: None,
         *,
         file: str | None = None,
+        allow_error: bool = False,
     ) -> None:
         assert kernel.handle is not None
         self.cell_id = sent.id
@@ -223,6 +226,7 @@ class CellExecution:
         self._pool, self._kernel, self._handle = pool, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._file = file
+        self._allow_error = allow_error
         self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
         self._writer: CellWriter | None = None
         self._is_stateless = not kernel.session.keeps_variables
@@ -265,7 +269,8 @@ class CellExecution:
         )
         if end.error is not None or result.status is not end.status:
             end = replace(end, status=result.status, error=result.error)
-        if result.status in {CellStatus.ERROR, CellStatus.TIMED_OUT}:
+        is_allowed = self._allow_error and end.raised  # it is no failure of the call
+        if result.status in {CellStatus.ERROR, CellStatus.TIMED_OUT} and not is_allowed:
             self._report_failure(result)
         return result, end, over_memory
 

@@ -78,6 +78,7 @@ def test_several_units_are_followed_at_once(px: Px, daemon: FakeDaemon) -> None:
 
 def test_what_cannot_be_meant_is_refused(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/units/3/logs", problem(404, "unknown_unit", 4))
+    daemon.on("GET /api/executions/3", document({"id": 3}))
     for words, near in {
         "a --grep (": "--grep",
         "a -f --until 1h": "--until",

@@ -58,7 +58,9 @@ def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> No
     with px.terminal("why", "a", TZ="Asia/Tokyo", NO_COLOR="1") as screen:
         assert screen.end() == 0
         assert "Sat 2026-11-21 19:00:00 JST  tool:a  started" in screen.text
-    assert px("why", "12").err.endswith("hint: pxctl pipe show 12\n")
+    daemon.on("GET /api/units/12/why", problem(404, "unknown_unit", 4))
+    daemon.on("GET /api/executions/12", document({"id": 12}))
+    assert px("why", "12").err.endswith("is the id of an execution: pxctl pipe show 12\n")
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------

@@ -96,12 +96,25 @@ def test_the_past_of_a_tool_that_was_removed_is_found_by_its_name(home: House) -
 def test_a_cell_that_failed_is_found_among_the_failures(home: House) -> None:
     for code in ("x = 1", "1 / 0", "x"):
         home.post("/api/kernels/work/execute", {"code": code, "timeout": 60})
+    allowed = {"code": "1 / 0", "allow_error": True}
+    assert home.post("/api/kernels/work/execute", {"cells": [allowed], "timeout": 60})["status"] == "ok"
     kernel = home.get("/api/kernels/work")
     found, _ = px_events(home, "--failed", "--unit", "kernel:*")
     told = [(event["unit"], event["event"], event["status"], event["error"]) for event in found]
     assert told == [(f"kernel:{kernel['id']}", "cell_failed", "error", "ZeroDivisionError")]
     why = home.get(f"/api/units/kernel:{kernel['id']}/why")
     assert [event["event"] for event in why["chain"]] == ["starting", "spawned", "ready"], "it led to nothing"
+
+
+def test_a_number_is_called_an_execution_only_where_there_is_one(home: House) -> None:
+    assert home.pxctl("pipe", "new", "counted", "--command", "true").returncode == 0
+    number = json.loads(home.pxctl("pipe", "run", "counted", "--json").stdout)["id"]
+    for command in ("why", "logs", "status"):
+        there = home.pxctl(command, str(number))
+        assert (there.returncode != 0, "is the id of an execution" in there.stderr) == (True, True), there
+        none = home.pxctl(command, "987654")
+        assert (none.returncode, "is the id of an execution" in none.stderr) == (4, False), none
+        assert "there is no execution 987654 either" in none.stderr
 
 
 def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_directions(home: House) -> None:

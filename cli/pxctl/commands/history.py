@@ -93,9 +93,12 @@ def _event_line(invocation: Invocation, event: Document) -> str:
 @click.argument("unit", metavar="UNIT", shell_complete=unit_names)
 def explain(invocation: Invocation, unit: str) -> None:
     """Explain a unit's state: what led to it, its last words, what to do."""
-    if unit.isdecimal():
-        raise usage(f"{unit} is the id of an execution", f"pxctl pipe show {unit}")
-    document = invocation.client().get(of_unit(unit, "why"))
+    client = invocation.client()
+    try:
+        document = client.get(of_unit(unit, "why"))
+    except Failure as failure:
+        executions.explain_number(client, failure, unit, "pxctl pipe show")
+        raise
     if invocation.print_result(document, [document.get("unit")]):
         return
     start = f"{document['unit']} is {document['state']}"

@@ -174,8 +174,10 @@ def show_logs(
             else:
                 view.show_lines(units if is_one else view.resolve(units))
         except Failure as failure:
-            if failure.kind == "unknown_unit" and units and units[0].isdecimal():
-                failure.hint = f"{units[0]} is the id of an execution: pxctl pipe output {units[0]}"
+            if units:
+                from pxctl.executions import explain_number
+
+                explain_number(invocation.client(), failure, units[0], "pxctl pipe output")
             raise
 
 

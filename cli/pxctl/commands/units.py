@@ -70,9 +70,10 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
     try:
         found = invocation.client().get(target)
     except Failure as failure:
-        numbers = [unit for unit in units if unit.isdecimal()]
-        if failure.kind == "unknown_unit" and numbers:
-            failure.hint = f"{numbers[0]} is the id of an execution: pxctl pipe show {numbers[0]}"
+        for number in [unit for unit in units if unit.isdecimal()][:1]:
+            from pxctl.executions import explain_number
+
+            explain_number(invocation.client(), failure, number, "pxctl pipe show")
         raise
     held, none = found.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
     invocation.print_rows(found, output.with_broken(held), "unit", _COLUMNS, none)
