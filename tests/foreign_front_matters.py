@@ -109,7 +109,7 @@ FRONTS: dict[str, Foreign] = {
         "on:\n  schedule: daily around 9:00\nengine: copilot\nsafe-outputs:\n"
         "  create-issue:\nnetwork: defaults\ntimeout-minutes: 10",
         {
-            "on": "write schedule: daily at 9:00",
+            "on": "write for example schedule: daily at 9:00",
             "engine": "write agent: claude, or another",
             "safe-outputs": PERMITTED,
             "network": PERMITTED,
@@ -267,7 +267,7 @@ FRONTS: dict[str, Foreign] = {
     "cron-zone-mistyped": Foreign(
         "schedule: daily at 9:00\ntz: Berlin",
         {
-            "tz": "write timezone: Europe/Berlin",
+            "tz": "write for example timezone: Europe/Berlin",
         },
     ),
     "cron-both": Foreign(
@@ -307,7 +307,7 @@ FRONTS: dict[str, Foreign] = {
     "interval-number": Foreign(
         "interval: 300",
         {
-            "interval": "write schedule: every 30m, weekday",
+            "interval": "write for example schedule: every 30m, weekday",
         },
     ),
     "schedule-map": Foreign(
@@ -325,7 +325,7 @@ FRONTS: dict[str, Foreign] = {
     "trigger-schedule": Foreign(
         "trigger: schedule\nwhen: hourly",
         {
-            "trigger": "write schedule:",
+            "trigger": "write for example schedule:",
             "when": "write schedule: '@hourly'",
         },
     ),
@@ -362,7 +362,7 @@ FRONTS: dict[str, Foreign] = {
         "ExecStart: /bin/x\nTimeoutStartSec: 60\nMemoryMax: 512M\nUser: me\n"
         "WorkingDirectory: /srv",
         {
-            "OnCalendar": "write schedule: every 30m, weekday",
+            "OnCalendar": "write for example schedule: every 30m, weekday",
             "Persistent": "made good once",
             "RandomizedDelaySec": "stagger_seconds",
             "TimeoutStartSec": "timeout: 60",
@@ -404,8 +404,8 @@ FRONTS: dict[str, Foreign] = {
         "trigger: cron\nhour: 9\nminute: 30\nday_of_week: mon-fri\nmisfire_grace_time: 60\n"
         "coalesce: true\nmax_instances: 1",
         {
-            "trigger": "write schedule:",
-            "hour": "write schedule:",
+            "trigger": "write for example schedule:",
+            "hour": "write for example schedule:",
             "misfire_grace_time": "made good once",
         },
     ),

@@ -201,7 +201,7 @@ def _not_auto(value: Any) -> str | None:
 def _schedule_text(value: Any) -> str:
     if isinstance(value, str):
         return value.strip()
-    hint = "write schedule: every 30m, weekday at 9:30, or a cron line in quotes"
+    hint = "write for example schedule: every 30m, weekday at 9:30, or a cron line in quotes"
     for text in foreign_keys.schedules(value):
         with suppress(ConfigError):
             parse_schedule(text)

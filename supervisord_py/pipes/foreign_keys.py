@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -37,11 +38,19 @@ class Reading(Enum):
     SECONDS = "s"
     MINUTES = "m"
     HOURS = "h"
+    DAYS = "d"
+    MEMORY = "memory"  # a bare number that is small may be of any unit
     MEGABYTES = "MB"
+    PROCESSORS = "processors"  # 2 are 200 % of one
+    PERCENT = "percent"
+    SHARE = "share"  # of a processor, where the value has a unit: 50% or 500m
+    RETRIES = "retries"  # a number, or a map that holds it
     SCHEDULE = "schedule"
+    EVERY_MILLISECONDS = "every ms"
     EVERY_SECONDS = "every s"
     EVERY_MINUTES = "every m"
     EVERY_HOURS = "every h"
+    EVERY_DAYS = "every d"
     AGENT = "agent"
 
 
@@ -70,7 +79,7 @@ TABLE: tuple[ForeignKey, ...] = (
     ForeignKey(
         "tz timezone_name timezone_id zone zone_info iana_timezone cron_tz cron_timezone"
         " schedule_timezone default_timezone user_timezone utc_offset",
-        "write timezone: Europe/Berlin",
+        "write for example timezone: Europe/Berlin",
         "timezone",
         Reading.TEXT,
     ),
@@ -80,51 +89,67 @@ TABLE: tuple[ForeignKey, ...] = (
         " repeat_interval period every repeat repeats recurrence run_every frequency cadence when"
         " time times at run_at start_time at_time time_of_day fire_at next_run once on_calendar"
         " on_schedule on_unit_active_sec sched run_schedule daily_at",
-        "write schedule: every 30m, weekday at 9:30, or a cron line in quotes",
+        "write for example schedule: every 30m, weekday at 9:30, or a cron line in quotes",
         "schedule",
         Reading.SCHEDULE,
     ),
     ForeignKey(
-        "interval_seconds interval_secs every_seconds period_seconds poll_interval_seconds",
-        "write schedule: every 90s",
+        "interval_second interval_seconds interval_sec interval_secs interval_s every_second every_seconds every_secs"
+        " period_seconds poll_interval_seconds",
+        "write for example schedule: every 90s",
         "schedule",
         Reading.EVERY_SECONDS,
     ),
     ForeignKey(
-        "interval_minutes interval_mins every_minutes period_minutes poll_interval_minutes",
-        "write schedule: every 30m",
+        "interval_minute interval_minutes interval_min interval_mins interval_m every_minute every_minutes every_mins"
+        " period_minutes poll_interval_minutes",
+        "write for example schedule: every 30m",
         "schedule",
         Reading.EVERY_MINUTES,
     ),
     ForeignKey(
-        "interval_hours every_hours",
-        "write schedule: every 2h",
+        "interval_hour interval_hours interval_hr interval_hrs interval_h every_hour every_hours period_hours",
+        "write for example schedule: every 2h",
         "schedule",
         Reading.EVERY_HOURS,
     ),
     ForeignKey(
-        "every_ms interval_ms at_ms",
-        "write schedule: every 90s",
+        "every_ms every_millis interval_ms interval_millis interval_milliseconds period_ms",
+        "write for example schedule: every 90s",
+        "schedule",
+        Reading.EVERY_MILLISECONDS,
+    ),
+    ForeignKey(
+        "interval_days every_days every_day period_days",
+        "write for example schedule: every 2 days",
+        "schedule",
+        Reading.EVERY_DAYS,
+    ),
+    ForeignKey(
+        "at_ms",
+        "write for example schedule: at 2099-01-01T09:00:00Z",
     ),
     ForeignKey(
         "on",
-        "write schedule: daily at 9:00, or trigger: [NAME] for an event; by hand it runs anyway",
+        "write for example schedule: daily at 9:00, or trigger: [NAME] for an event; by hand it runs anyway",
         "schedule",
         Reading.SCHEDULE,
     ),
     ForeignKey(
         "weekdays weekday day_of_week days_of_week dow day day_of_month month hour minute at_hour at_minute",
-        "write schedule: mon,thu at 9:00, or schedule_config: {frequency: weeks, days_of_week: [1], at_hour: 9}",
+        "write for example schedule: mon,thu at 9:00, or"
+        " schedule_config: {frequency: weeks, days_of_week: [1], at_hour: 9}",
     ),
     ForeignKey(
         "rrule",
-        "write schedule_config: {frequency: weeks, days_of_week: [1], at_hour: 9}",
+        "write for example schedule_config: {frequency: weeks, days_of_week: [1], at_hour: 9}",
     ),
     ForeignKey(
         "start_date start_at start starting starts_at publish_date not_before valid_from end_date"
         " end_at end ending ends_at expiry_date expires expires_at stop_after until valid_until"
         " max_runs max_occurrences run_count",
-        "write schedule_config: {frequency: days, at_hour: 9, ending: 2099-12-31}, with starting or max_occurrences",
+        "write for example schedule_config: {frequency: days, at_hour: 9, ending: 2099-12-31},"
+        " with starting or max_occurrences",
     ),
     ForeignKey(
         "catch_up misfire_grace_time misfire_policy starting_deadline_seconds persistent run_missed coalesce wake_mode",
@@ -162,10 +187,10 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     # Its bounds.
     ForeignKey(
-        "timeout_seconds timeout_secs timeout_sec timeout_s max_runtime_seconds"
+        "timeout_second timeout_seconds timeout_secs timeout_sec timeout_s max_runtime_seconds"
         " max_duration_seconds active_deadline_seconds timeout_start_sec runtime_max_sec"
         " max_execution_time_seconds kill_after_seconds",
-        "write timeout: 10m",
+        "write for example timeout: 10m",
         "timeout",
         Reading.SECONDS,
     ),
@@ -173,97 +198,119 @@ TABLE: tuple[ForeignKey, ...] = (
         "time_limit max_runtime max_duration max_time deadline run_timeout job_timeout"
         " task_timeout agent_timeout execution_timeout max_execution_time kill_after"
         " dagrun_timeout wall_time",
-        "write timeout: 10m",
+        "write for example timeout: 10m",
         "timeout",
         Reading.SECONDS,
     ),
     ForeignKey(
-        "timeout_minutes timeout_mins timeout_min max_runtime_minutes max_minutes max_duration_minutes",
-        "write timeout: 10m",
+        "timeout_minute timeout_minutes timeout_mins timeout_min timeout_m max_runtime_minutes max_minutes"
+        " max_duration_minutes time_limit_minutes",
+        "write for example timeout: 10m",
         "timeout",
         Reading.MINUTES,
     ),
     ForeignKey(
-        "timeout_hours max_hours max_runtime_hours",
-        "write timeout: 1h",
+        "timeout_hour timeout_hours timeout_hrs timeout_hr timeout_h max_hours max_runtime_hours max_duration_hours"
+        " time_limit_hours",
+        "write for example timeout: 1h",
         "timeout",
         Reading.HOURS,
     ),
     ForeignKey(
+        "timeout_day timeout_days timeout_d max_runtime_days max_duration_days",
+        "write for example timeout: 1d",
+        "timeout",
+        Reading.DAYS,
+    ),
+    ForeignKey(
         "timeout_ms timeout_millis timeout_milliseconds max_runtime_ms",
-        "write timeout: 10m",
+        "write for example timeout: 10m",
         "timeout",
         Reading.MILLISECONDS,
     ),
     ForeignKey(
         "max_turns turns turn_limit max_steps steps_limit max_iterations max_iteration iterations"
         " max_tool_calls max_rounds max_loops recursion_limit",
-        "write limits: {turns: 50}",
+        "write for example limits: {turns: 50}",
         "limits.turns",
         Reading.TEXT,
     ),
     ForeignKey(
         "tokens token_limit max_total_tokens token_budget tokens_limit",
-        "write limits: {tokens: 200k}",
+        "write for example limits: {tokens: 200k}",
         "limits.tokens",
         Reading.TEXT,
     ),
     ForeignKey(
         "cost max_cost cost_limit max_cost_usd max_budget max_budget_usd budget_usd max_spend"
         " spend_limit price_limit max_price",
-        "write limits: {cost: 0.50}, in US dollars",
+        "write for example limits: {cost: 0.50}, in US dollars",
         "limits.cost",
         Reading.TEXT,
     ),
     ForeignKey(
         "memory_limit max_memory mem_limit memory_max max_rss",
-        "write limits: {memory: 512MB}",
+        "write for example limits: {memory: 512MB}",
         "limits.memory",
-        Reading.TEXT,
+        Reading.MEMORY,
     ),
     ForeignKey(
         "memory_mb max_memory_mb memory_limit_mb memory_size",
-        "write limits: {memory: 512MB}",
+        "write for example limits: {memory: 512MB}",
         "limits.memory",
         Reading.MEGABYTES,
     ),
     ForeignKey(
-        "cpu cpus cpu_limit cpu_quota cpu_percent",
-        "write limits: {cpu_percent: 50}",
+        "cpus num_cpus cpu_count",
+        "write for example limits: {cpu_percent: 200} for two processors",
+        "limits.cpu_percent",
+        Reading.PROCESSORS,
+    ),
+    ForeignKey(
+        "cpu_percent cpu_max_percent",
+        "write for example limits: {cpu_percent: 50}",
+        "limits.cpu_percent",
+        Reading.PERCENT,
+    ),
+    ForeignKey(
+        "cpu cpu_limit cpu_quota",
+        "write for example limits: {cpu_percent: 50}",
+        "limits.cpu_percent",
+        Reading.SHARE,
     ),
     ForeignKey(
         "processes pids_limit max_processes tasks_max nproc",
-        "write limits: {processes: 100}",
+        "write for example limits: {processes: 100}",
         "limits.processes",
         Reading.TEXT,
     ),
     ForeignKey(
         "daily_cost daily_budget max_daily_cost cost_per_day daily_cost_limit",
-        "write budget: {daily_cost: 2.50}",
+        "write for example budget: {daily_cost: 2.50}",
         "budget.daily_cost",
         Reading.TEXT,
     ),
     ForeignKey(
         "daily_tokens max_daily_tokens tokens_per_day daily_token_limit",
-        "write budget: {daily_tokens: 1M}",
+        "write for example budget: {daily_tokens: 1M}",
         "budget.daily_tokens",
         Reading.TEXT,
     ),
     ForeignKey(
         "monthly_cost weekly_budget max_monthly_cost",
-        "write budget: {daily_cost: 2.50}",
+        "write for example budget: {daily_cost: 2.50}",
     ),
     ForeignKey(
         "retry max_retries retry_count retries_max num_retries retry_limit retry_attempts backoff_limit restart_count",
-        "write retries: 3",
+        "write for example retries: 3",
         "retries",
-        Reading.TEXT,
+        Reading.RETRIES,
     ),
     ForeignKey(
         "retry_delay retry_interval retry_delay_seconds retry_wait retry_backoff backoff"
         " retry_exponential_backoff restart_sec max_retry_delay attempts max_attempts retry_policy"
         " restart_policy restart on_timeout",
-        "write retries: {max: 3, delay: 30s, on_timeout: yes}",
+        "write for example retries: {max: 3, delay: 30s, on_timeout: yes}",
     ),
     ForeignKey(
         "concurrency concurrency_policy concurrency_group concurrent max_concurrency"
@@ -287,7 +334,7 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "watch watch_path watch_paths watch_files watch_dir on_change on_file_change file_pattern file_patterns",
-        'write trigger: ["file_changed:inbox/*.md"]',
+        'write for example trigger: ["file_changed:inbox/*.md"]',
     ),
     ForeignKey(
         "depends_on dependencies depends needs after upstream wait_for run_after follows"
@@ -449,23 +496,23 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "hours minutes seconds",
-        "write schedule: every 2h, or daily at 9:00",
+        "write for example schedule: every 2h, or daily at 9:00",
     ),
     ForeignKey(
         "steps",
-        "write limits: {turns: 50}; or agent: command, and command: ./program --flag",
+        "write for example limits: {turns: 50}; or agent: command, and command: ./program --flag",
         "limits.turns",
         Reading.TEXT,
     ),
     ForeignKey(
         "memory",
-        "write limits: {memory: 512MB}; or history: true to go on with the last session",
+        "write for example limits: {memory: 512MB}; or history: true to go on with the last session",
         "limits.memory",
-        Reading.TEXT,
+        Reading.MEMORY,
     ),
     ForeignKey(
         "resources resource_limits",
-        "write limits: {memory: 512MB, cpu_percent: 50}",
+        "write for example limits: {memory: 512MB, cpu_percent: 50}",
     ),
     ForeignKey(
         "tool_timeout step_timeout command_timeout idle_timeout silence_timeout stall_timeout request_timeout",
@@ -473,19 +520,19 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "delay",
-        "write retries: {max: 3, delay: 30s}",
+        "write for example retries: {max: 3, delay: 30s}",
         "retries.delay",
         Reading.TEXT,
     ),
     ForeignKey(
         "max",
-        "write retries: {max: 3}",
+        "write for example retries: {max: 3}",
         "retries.max",
         Reading.TEXT,
     ),
     ForeignKey(
         "weekly_cost monthly_budget",
-        "write budget: {daily_cost: 2.50}",
+        "write for example budget: {daily_cost: 2.50}",
     ),
     ForeignKey(
         "runs_on image container executor platform os arch host hostname node_selector",
@@ -567,8 +614,15 @@ def find(key: str) -> ForeignKey | None:
     return _BY_WORD.get(plain(key))
 
 
+_UNIT_WORDS = "ms|millis?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?|months?"
+_UNIT_AT_END = re.compile(rf"(?:[-_. ]|(?<=[a-z])(?=[A-Z]))(?i:{_UNIT_WORDS})$")
+
+
 def find_near(key: str, own_keys: Iterable[str]) -> str | ForeignKey | None:
     """Return the key of ours, or the row, that a key was most likely meant for; None where none is near."""
+    if _UNIT_AT_END.search(key):
+        # `timeout_weeks` is near to `timeout`, whose numbers are of another unit.
+        return None
     own_words = {plain(own): own for own in own_keys}
     near = nearest(plain(key), [*own_words, *_BY_WORD], 0.8)
     if near in own_words:
@@ -607,6 +661,9 @@ def _words(value: Any) -> Iterator[str]:
     """Yield a text, or the text of a list of one."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # A change of a pipe is sent as JSON, whose numbers are none of YAML's texts.
+        value = str(value)
     if isinstance(value, str) and value.strip():
         yield value.strip()
 
@@ -623,19 +680,93 @@ def _state(value: Any) -> Iterator[bool]:
             yield word.lower() in _RUNS
 
 
-def _with_unit(unit: str, prefix: str = "") -> Callable[[Any], Iterator[str]]:
+_DECIMAL = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})")
+_SIZES = (("w", Decimal(604800)), ("d", Decimal(86400)), ("h", Decimal(3600)), ("m", Decimal(60)), ("s", Decimal(1)))
+_SECONDS_OF = {**dict(_SIZES), "ms": Decimal("0.001")}
+
+
+def _number_of(text: str) -> Decimal | None:
+    return Decimal(text) if _DECIMAL.fullmatch(text) else None
+
+
+def _span_words(seconds: Decimal) -> str:
+    """Write a length of time in the largest unit in which it is whole, to the millisecond."""
+    for unit, size in _SIZES[1:]:
+        if seconds % size == 0:
+            return f"{int(seconds / size)}{unit}"
+    return f"{seconds.normalize():f}s"
+
+
+def _time(unit: str, prefix: str = "") -> Callable[[Any], Iterator[str]]:
+    """Return what reads a length of time; a number alone is one of `unit`, also with a fraction."""
+
     def read(value: Any) -> Iterator[str]:
         for word in _words(value):
-            is_number = re.fullmatch(r"[0-9]+", word) is not None
-            yield f"{prefix}{word}{unit}" if is_number else f"{prefix}{word}"
+            number = _number_of(word)
+            if number is None:
+                # It has a unit of its own, or is no time; the caller finds out.
+                yield f"{prefix}{word}"
+            elif word.isdecimal() and unit != "ms":
+                yield f"{prefix}{word}{unit}"
+            else:
+                seconds = (number * _SECONDS_OF[unit]).quantize(_SECONDS_OF["ms"])
+                yield f"{prefix}{_span_words(seconds)}"
 
     return read
 
 
-def _milliseconds(value: Any) -> Iterator[str]:
+def _megabytes(value: Any) -> Iterator[str]:
     for word in _words(value):
-        if re.fullmatch(r"[0-9]+", word):
-            yield f"{int(word) / 1000:g}s" if int(word) % 1000 == 0 else f"{int(word) / 1000:g}"
+        yield f"{word}MB" if _number_of(word) is not None else word
+
+
+_BYTES_AT_LEAST = 2**20  # a smaller number without a unit is not one of bytes
+
+
+def _memory(value: Any) -> Iterator[str]:
+    for word in _words(value):
+        number = _number_of(word)
+        if number is None:
+            # Kubernetes leaves the B of GiB out.
+            yield re.sub(r"(?<=[kmg])i$", "iB", word, flags=re.IGNORECASE)
+        elif number >= _BYTES_AT_LEAST:
+            yield word
+
+
+def _share(value: Any) -> Iterator[str]:
+    """Yield the percent of one processor that `50%` or `500m` (thousandths of a processor) means."""
+    for word in _words(value):
+        number = _number_of(word[:-1].strip())
+        if number is not None and word[-1] in "%m":
+            percent = number if word[-1] == "%" else number / 10
+            yield f"{percent.normalize():f}"
+
+
+def _processors(value: Any) -> Iterator[str]:
+    yield from _share(value)
+    for word in _words(value):
+        number = _number_of(word)
+        if number is not None:
+            yield f"{(number * 100).normalize():f}"
+
+
+def _percent(value: Any) -> Iterator[str]:
+    for word in _words(value):
+        yield word.removesuffix("%").strip()
+
+
+def _retries(value: Any) -> Iterator[Any]:
+    """Yield a number of retries; of a map, the number that it holds, and its delay where that has a unit."""
+    if not isinstance(value, Mapping):
+        yield from _words(value)
+        return
+    by_word = {plain(str(key)): meant for key, meant in value.items()}
+    for name in ("max", "limit", "count", "times", "retries", "maxretries"):
+        for most in _words(by_word.get(name)):
+            for delay in _words(by_word.get("delay")):
+                if _number_of(delay) is None:
+                    yield {"max": most, "delay": delay}
+            yield most
 
 
 def _schedules(value: Any) -> Iterator[str]:
@@ -644,6 +775,11 @@ def _schedules(value: Any) -> Iterator[str]:
         # `on: {schedule: [{cron: …}]}` of GitHub, `{kind: cron, expr: …}` of others.
         for name in ("cron", "schedule", "expr", "expression", "every", "interval", "at"):
             yield from _schedules(value.get(name))
+        # `{kind: every, everyMs: 60000}`: the name of the key has the unit.
+        for key, meant in value.items():
+            row = _BY_WORD.get(plain(str(key)))
+            if row is not None and row.reading in _INTERVALS:
+                yield from _READERS[row.reading](meant)
         return
     if isinstance(value, list):
         # A pipe has one schedule: several have no counterpart.
@@ -680,17 +816,30 @@ _READERS: dict[Reading, Callable[[Any], Iterator[Any]]] = {
     Reading.ON: lambda value: _flag(value, opposite=False),
     Reading.OFF: lambda value: _flag(value, opposite=True),
     Reading.STATE: _state,
-    Reading.MILLISECONDS: _milliseconds,
+    Reading.MILLISECONDS: _time("ms"),
     Reading.SECONDS: _words,
-    Reading.MINUTES: _with_unit("m"),
-    Reading.HOURS: _with_unit("h"),
-    Reading.MEGABYTES: _with_unit("MB"),
+    Reading.MINUTES: _time("m"),
+    Reading.HOURS: _time("h"),
+    Reading.DAYS: _time("d"),
+    Reading.MEMORY: _memory,
+    Reading.MEGABYTES: _megabytes,
+    Reading.PROCESSORS: _processors,
+    Reading.PERCENT: _percent,
+    Reading.SHARE: _share,
+    Reading.RETRIES: _retries,
     Reading.SCHEDULE: _schedules,
-    Reading.EVERY_SECONDS: _with_unit("s", "every "),
-    Reading.EVERY_MINUTES: _with_unit("m", "every "),
-    Reading.EVERY_HOURS: _with_unit("h", "every "),
+    Reading.EVERY_MILLISECONDS: _time("ms", "every "),
+    Reading.EVERY_SECONDS: _time("s", "every "),
+    Reading.EVERY_MINUTES: _time("m", "every "),
+    Reading.EVERY_HOURS: _time("h", "every "),
+    Reading.EVERY_DAYS: _time("d", "every "),
     Reading.AGENT: _agent,
 }
+
+
+_INTERVALS = frozenset((
+    Reading.EVERY_MILLISECONDS, Reading.EVERY_SECONDS, Reading.EVERY_MINUTES, Reading.EVERY_HOURS, Reading.EVERY_DAYS,
+))  # fmt: skip
 
 
 def suggestions(row: ForeignKey, value: Any) -> Iterator[dict[str, Any]]:
@@ -718,11 +867,12 @@ FOREIGN_EVENTS: dict[str, str] = {
          "email", "message", "slack", "http", "api", "issue_opened", "pr_opened", "commit"), _WEBHOOK),
     **dict.fromkeys(
         ("schedule", "scheduled", "cron", "interval", "time", "timer", "daily", "hourly", "weekly", "every"),
-        "write schedule: daily at 9:00"),
+        "write for example schedule: daily at 9:00"),
     **dict.fromkeys(("manual", "none", "user", "on_demand"), "leave trigger out: by hand it runs anyway"),
     **dict.fromkeys(("file", "file_created", "file_modified", "watch"),
-        'write trigger: ["file_changed:inbox/*.md"]'),
-    **dict.fromkeys(("startup", "boot", "reboot", "login", "on_start"), "write schedule: every 1h, or run it by hand"),
+        'write for example trigger: ["file_changed:inbox/*.md"]'),
+    **dict.fromkeys(("startup", "boot", "reboot", "login", "on_start"),
+        "write for example schedule: every 1h, or run it by hand"),
     **dict.fromkeys(("always", "always_on", "model_decision", "model", "glob", "agent_requested"),
         "leave trigger out: an agent's rules are no pipes"),
 }  # fmt: skip
