@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -264,6 +264,8 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
         raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
     if agent == models.COMMAND and isinstance(value["command"], str):
         remarks.extend(_without_a_shell(header, value["command"]))
+    elif agent == models.COMMAND:
+        _refuse_shell_words(header, fields["command"])
     events = tuple(dict.fromkeys(_events(header, lines, remarks)))
     remarks += _idle_keys(value, fields, schedule, lines)
     remarks += _foreign_keys(value, fields, lines)
@@ -416,10 +418,21 @@ def _without_a_shell(header: Document, text: str) -> Iterator[Remark]:
     if found is not None:
         hint = f"{cure}; or quote what is meant as an argument"
         raise _mistake(header, ("command",), f"is run without a shell: {found}", hint)
-    variable = shell_syntax.unexpanded(text)
-    if variable is not None:
-        said = f"command: {variable} is passed on as it stands, as no shell is involved"
-        yield Remark("command", said, cure, header.place(("command",))[0])
+    word = shell_syntax.unexpanded(text)
+    if word is not None:
+        said = f"command: {word} is passed on as it stands, as no shell is involved"
+        hint = cure if word.startswith("$") else f"{cure}; or quote it where the program reads it itself"
+        yield Remark("command", said, hint, header.place(("command",))[0])
+
+
+def _refuse_shell_words(header: Document, words: Sequence[str]) -> None:
+    """Raise DocumentError where a list of words is a command line for a shell."""
+    text = shell_syntax.shell_words(list(words))
+    if text is None:
+        return
+    found = shell_syntax.shell_syntax(text) or "it chains commands"
+    hint = f"write command: {shell_syntax.for_a_shell(text)}"
+    raise _mistake(header, ("command",), f"is run without a shell: {found}", hint)
 
 
 def _mistake(header: Document, path: Pointer, said: str, hint: str | None) -> DocumentError:

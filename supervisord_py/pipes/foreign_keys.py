@@ -614,15 +614,33 @@ def find(key: str) -> ForeignKey | None:
     return _BY_WORD.get(plain(key))
 
 
-_UNIT_WORDS = "ms|millis?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?|months?"
-_UNIT_AT_END = re.compile(rf"(?:[-_. ]|(?<=[a-z])(?=[A-Z]))(?i:{_UNIT_WORDS})$")
+_UNITS: tuple[tuple[str, frozenset[Reading]], ...] = (
+    ("ms|millis?|milliseconds?", frozenset((Reading.MILLISECONDS, Reading.EVERY_MILLISECONDS))),
+    ("s|secs?|seconds?", frozenset((Reading.SECONDS, Reading.EVERY_SECONDS))),
+    ("m|mins?|minutes?", frozenset((Reading.MINUTES, Reading.EVERY_MINUTES))),
+    ("h|hrs?|hours?", frozenset((Reading.HOURS, Reading.EVERY_HOURS))),
+    ("d|days?", frozenset((Reading.DAYS, Reading.EVERY_DAYS))),
+    ("w|weeks?|months?", frozenset()),
+)
+"""The last word of a key that names the unit of its number, and how such a number is read."""
+
+
+def _readings_of_unit(key: str) -> frozenset[Reading] | None:
+    """Return how a key is read whose name ends with a unit; None where it does not."""
+    for words, readings in _UNITS:
+        if re.search(rf"(?:[-_. ]|(?<=[a-z])(?=[A-Z]))(?i:{words})$", key):
+            return readings
+    return None
 
 
 def find_near(key: str, own_keys: Iterable[str]) -> str | ForeignKey | None:
     """Return the key of ours, or the row, that a key was most likely meant for; None where none is near."""
-    if _UNIT_AT_END.search(key):
-        # `timeout_weeks` is near to `timeout`, whose numbers are of another unit.
-        return None
+    readings = _readings_of_unit(key)
+    if readings is not None:
+        # `timeout_weeks` is near to `timeout` and `timeout_seconds`, whose numbers are of another unit.
+        of_the_unit = [word for word, row in _BY_WORD.items() if row.reading in readings]
+        near = nearest(plain(key), of_the_unit, 0.88)
+        return None if near is None else _BY_WORD[near]
     own_words = {plain(own): own for own in own_keys}
     near = nearest(plain(key), [*own_words, *_BY_WORD], 0.8)
     if near in own_words:

@@ -25,6 +25,9 @@ _IN_THE_BACKGROUND = re.compile(r"&(?=\s)|&$")
 _OF_BASH = re.compile(r"(?:^|[\s;&|])(?:\[\[|declare|function|local|popd|pushd|shopt)\s|<<<|<\(|&>|\|&")
 _SOURCE = re.compile(r"(?P<before>^|[;&|{(\n]\s*)source\s+(?P<file>[^\s;&|]+)")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][^}]*\})")
+_GLOB = re.compile(r"[*?]|\[[^\]\s]+\]")
+_TILDE = re.compile(r"(?<!\S)~(?=[/\s]|$|[A-Za-z_])[^\s]*")
+_CHAINS = frozenset(("&&", "||"))
 _LINE_GOES_ON = re.compile(r"\\\r?\n")
 
 
@@ -101,12 +104,60 @@ def _in_piece(piece: Piece) -> str | None:
 
 
 def unexpanded(text: str) -> str | None:
-    """Return the first variable of a command line that a shell would replace and that is passed on as it stands."""
-    for piece in pieces_of(joined_lines(text)):
-        found = _VARIABLE.search(piece.text) if piece.quote in {"", '"'} else None
-        if found is not None:
-            return found[0]
+    """Return the first word of a command line that a shell would replace, and that is passed on as it stands.
+
+    That is a variable, a pattern of file names, or `~`. What is quoted is meant as it stands, but for a variable in
+    double quotes. The program itself may begin with `~/`: it is looked for in the home directory.
+    """
+    starts_word = is_program = True
+    for piece in pieces_of(joined_lines(text).strip()):
+        variable = _VARIABLE.search(piece.text) if piece.quote in {"", '"'} else None
+        if variable is not None:
+            return variable[0]
+        if not piece.quote:
+            pattern = _file_pattern(piece.text)
+            if pattern is not None:
+                return pattern
+            for found in _TILDE.finditer(piece.text):
+                at_start = found.start() > 0 or starts_word
+                if at_start and not (is_program and found.start() == 0):
+                    return found[0]
+        starts_word = not piece.quote and piece.text[-1:].isspace()
+        is_program = False
     return None
+
+
+def _file_pattern(text: str) -> str | None:
+    """Return the first word of unquoted text in which a shell would look for names of files; None without one."""
+    for word in text.split():
+        # An address is one of no file: a shell would leave it as it is.
+        if "://" not in word and _GLOB.search(word):
+            return word
+    return None
+
+
+def shell_words(words: list[str]) -> str | None:
+    """Return the command line for a shell that a list of words was meant to be; None where it is run as it stands.
+
+    A word of a list is an argument, whatever it holds. So only what cannot be one counts: a first word that is no
+    program, and `&&` or `||` as a word.
+    """
+    first_word = words[0]
+    if len(words) == 1:
+        # One text for all: a program whose name holds an operator is not meant.
+        return first_word if " " in first_word and shell_syntax(first_word) is not None else None
+    is_for_a_shell = first_word in _BUILTINS or _ASSIGNMENT.match(first_word) or _CHAINS.intersection(words)
+    if not is_for_a_shell:
+        return None
+    return " ".join(word if _OPERATOR.fullmatch(word) else _quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell; of `NAME=value` the value alone, as a quoted name is that of a program."""
+    assignment = _ASSIGNMENT.match(word)
+    if assignment is None:
+        return shlex.quote(word)
+    return f"{assignment[0]}{shlex.quote(word[assignment.end() :])}"
 
 
 def for_a_shell(text: str) -> str:

@@ -96,6 +96,8 @@ def test_a_number_with_a_unit_means_the_same_time_in_its_cure(word: tuple[str, R
         ("timeout_hours: soon", "write for example timeout: 1h"),
         ("timeout_days: 0.5", "write timeout: 12h"),
         ("timeout_ms: 1500", "write timeout: 1.5s"),
+        ("max_duration_mins: 5", "write timeout: 5m"),
+        ("timeout_weeks: 1", "pipe.md(5) lists the keys"),
         ("timeoutH: 1", "write timeout: 1h"),
         ("interval_hours: 0.5", "write schedule: every 30m"),
         ("interval_ms: 60000", "write schedule: every 1m"),

@@ -92,6 +92,69 @@ def test_the_cure_does_what_a_shell_would_have_done(tmp_path: Path) -> None:
         assert done.stdout == said
 
 
+PASSED_ON: dict[str, str | None] = {
+    "rm -f /x/*.log": "/x/*.log",
+    "rm -f /x/a?.log": "/x/a?.log",
+    "rm -f [a-c].log": "[a-c].log",
+    'ls "/my dir"/*.md': "/*.md",
+    "find . -name *.log": "*.log",
+    "./*.sh a": "./*.sh",
+    "cat ~/.bashrc": "~/.bashrc",
+    "ls ~": "~",
+    "ls ~anna/x": "~anna/x",
+    "'./a b' ~/x": "~/x",
+    "rm $HOME/*.log": "$HOME",
+    "find . -name '*.log' -o -name \"*.md\" \\*.x": None,
+    "~/bin/tool HEAD~1 a~ ~1": None,
+    "ls '~/x' \"~/x\" \\~/x": None,
+    "./a '/x'~/y --dir=~/z": None,
+    "curl https://example.org/?a=1": None,
+    "sh -c 'rm *.log ~/x'": None,
+    "[ -e x ]": None,
+}
+
+
+@pytest.mark.parametrize(("text", "word"), PASSED_ON.items())
+def test_what_a_shell_would_replace_is_told_unless_it_is_quoted(text: str, word: str | None) -> None:
+    assert unexpanded(text) == word
+    remarks = usable(f"command: |\n  {text}").remarks
+    assert [word in remark.message for remark in remarks] == ([] if word is None else [True])
+    if word is not None and not word.startswith("$"):
+        assert "[sh, -c, " in (remarks[0].hint or "")
+        assert "quote it" in (remarks[0].hint or "")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ('[cd, /x, "&&", ls]', "cd /x && ls"),
+        ("[cd, /x]", "cd /x"),
+        ("[ls, '||', pwd, '>', out]", "ls || pwd > out"),
+        ("[A=1, ./job, 'a b']", "A=1 ./job 'a b'"),
+        ("[source, env, '&&', ./job]", ". ./env && ./job"),
+        ("['cd /x && ls']", "cd /x && ls"),
+        ("['ls | wc -l']", "ls | wc -l"),
+    ],
+)
+def test_a_list_for_a_shell_is_refused_with_the_line_to_write(command: str, script: str) -> None:
+    problem = broken(f"command: {command}").problem
+    assert "without a shell" in problem.message
+    cure = (problem.hint or "").removeprefix("write ")
+    assert yaml.safe_load(cure)["command"] == ["sh", "-c", script]
+    assert usable(cure).plan.command == ("sh", "-c", script)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "[find, ., -exec, rm, '{}', ';']", "[cut, -d, '|', x]", "[grep, 'a && b', x]", "[sh, -c, 'cd /x && ls']",
+        "[./my prog]", "[env, A=1, ./job]", "['./a b.sh']", "[rm, '*.log', ~/x]",
+    ],
+)  # fmt: skip
+def test_a_word_of_a_list_is_an_argument(command: str) -> None:
+    assert usable(f"command: {command}").remarks == ()
+
+
 def test_a_variable_is_passed_on_as_it_stands_and_told() -> None:
     told = {"./a $HOME/x": "$HOME", 'echo "in ${HOME}"': "${HOME}", "echo '$HOME' \\$HOME $5 $.a": None}
     assert {text: unexpanded(text) for text in told} == told
