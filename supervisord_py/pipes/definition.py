@@ -312,10 +312,13 @@ def _idle_keys(
 
 
 def _foreign_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[Remark]:
-    """Yield every key that is none of ours, with what to write instead; those that change no run together."""
+    """Yield every key that is none of ours, with what to write instead; those that change no run together.
+
+    A key of somebody's own (`x-…`) is left out.
+    """
     minor = []
     for key, meant in value.items():
-        if key in USED:
+        if key in USED or foreign_keys.is_own(key):
             continue
         row = _row_of(key)
         if isinstance(row, str):
@@ -346,6 +349,8 @@ def cure_of(key: str, meant: Any) -> str:
 
 def _row_of(key: str) -> str | ForeignKey | None:
     """Return what is known of a key: its row, the key of ours that it looks like, or nothing."""
+    if foreign_keys.is_own(key):
+        return None
     # `Schedule` and `time-zone` are keys of ours in another spelling.
     own = next((each for each in USED if foreign_keys.plain(each) == foreign_keys.plain(key)), None)
     if own is not None:

@@ -607,10 +607,13 @@ def plain(word: str) -> str:
 _BY_WORD = {plain(word): row for row in TABLE for word in row.words.split()}
 
 
+def is_own(key: str) -> bool:
+    """Say whether a key is somebody's own: `x-…` means nothing here, and is not told."""
+    return key.lower().startswith("x-")
+
+
 def find(key: str) -> ForeignKey | None:
-    """Return the row of a key, None where it is none that is known. `x-…` is a key of somebody's own."""
-    if key.lower().startswith("x-"):
-        return ForeignKey(key, "", weight=Weight.MINOR)
+    """Return the row of a key, None where it is none that is known."""
     return _BY_WORD.get(plain(key))
 
 

@@ -93,6 +93,20 @@ def test_runs_of_two_pipes_at_once_are_refused(px: Px, daemon: FakeDaemon) -> No
     assert [request.query for request in daemon.seen] == [[], [], []]
 
 
+def test_an_error_type_that_is_none_is_answered_with_the_nearest_and_all(px: Px, daemon: FakeDaemon) -> None:
+    near, far = px("pipe", "runs", "--error-type", "crsh"), px("pipe", "runs", "--error-type", "bogus")
+    assert (near.code, far.code, daemon.seen) == (2, 2, [])
+    assert "'crsh' is no error type; did you mean 'crash'?" in near.err
+    assert "did you mean" not in far.err
+    assert "hint: one of timeout, crash, rate_limited, " in far.err
+
+
+def test_a_run_with_no_time_at_all_is_refused_with_the_line_to_write(px: Px, daemon: FakeDaemon) -> None:
+    ended = px("pipe", "run", "digest", "--timeout", "0")
+    assert (ended.code, daemon.seen) == (2, [])
+    assert "above 0\nhint: pxctl pipe run digest --timeout 600" in ended.err
+
+
 def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
     failed = execution(8, "failed", error_type="crash", error_message="exit code 3", retry_of=7, tokens=12)
     daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8)).on(LIST, listed())
@@ -154,6 +168,7 @@ def test_add_sends_paths_in_full_and_addresses_as_they_are(px: Px, daemon: FakeD
         ended = px("pipe", "add", given, "--name", "digest")
         assert ended.text == "pipe:digest added in /p/digest, disabled\n"
         assert ended.err.splitlines()[0] == "warning: odd"
+        assert "let it start by itself: pxctl pipe enable digest" in ended.err, "also where it has no schedule"
         assert daemon.seen[-1].json() == {"source": source, "name": "digest"}
 
 

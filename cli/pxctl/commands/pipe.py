@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from pxctl.client import Client, Document, Exit, Failure, bare_name, query, rout
 from pxctl.coerce import read_argument, read_json
 from pxctl.commands.units import change_each
 from pxctl.output import Cell, Column, ago, clean, state_column, with_broken
+from pxctl.reasons import ERROR_TYPES
 from pxctl.streams import STREAMS, Outlet, Screen, harmless, pages, since_when, waking_client
 
 pipe = app.PxGroup(
@@ -127,7 +129,7 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     """
     content = {"source": source, "name": name}
     if found := invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
-        steps = ("look at it", "show"), ("try it", "run"), ("let its schedule start it", "enable")
+        steps = ("look at it", "show"), ("try it", "run"), ("let it start by itself", "enable")
         invocation.notice(*(f"{words}: pxctl pipe {verb} {found['name']}" for words, verb in steps))
 
 
@@ -306,6 +308,8 @@ def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | No
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
+    if asked["timeout"] == 0:
+        raise usage("--timeout must be a number of seconds above 0", f"pxctl pipe run {name} --timeout 600")
     asked["context"] = None if context is None else read_json(read_argument(context), "--context")
     client = waking_client(invocation)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
@@ -384,6 +388,16 @@ def show_queue(invocation: Invocation) -> None:
     invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")
 
 
+def _checked_error_type(word: str) -> str:
+    """Return the word where it is an error type; Failure: the nearest one, and all that there are."""
+    known = [meaning.word for meaning in ERROR_TYPES]
+    if word in known:
+        return word
+    near = get_close_matches(word.lower(), known, 1)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    raise usage(f"--error-type: {word!r} is no error type{guess}", f"one of {', '.join(known)}")
+
+
 @declare(pipe, "runs", "list the executions")
 @click.argument("name", metavar="[PIPE]", required=False, shell_complete=app.pipe_names)
 @click.option("--pipe", metavar="P", shell_complete=app.pipe_names, help="The same as PIPE.")
@@ -416,7 +430,7 @@ def list_runs(
     named = name or named
     target = route("pipe", named, "executions") if named else "/api/executions"
     filters: list[tuple[str, str | None]] = [("status", status) for status in statuses]
-    filters += [("error_type", error) for error in error_types]
+    filters += [("error_type", _checked_error_type(error)) for error in error_types]
     if named and any(each in named for each in "*?["):
         target = "/api/executions"
         filters.append(("pipe", named))
