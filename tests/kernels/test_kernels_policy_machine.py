@@ -327,6 +327,14 @@ def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_
     assert slot.failure is None
 
 
+def test_a_kernel_that_is_starting_is_replaced_once_for_all_who_want_that() -> None:
+    sessions, slot = SessionSet(KernelsSettings()), KernelSlot()
+    assert KernelStart(slot) in sessions.ask(Waiter(slot), 0.0)
+    first, second = (Waiter(slot, is_renewing=True) for _ in range(2))
+    assert KernelStop(slot, Reason.REPLACED) in sessions.ask(first, 0.0)
+    assert not any(isinstance(action, KernelStop) for action in sessions.ask(second, 0.0))
+
+
 def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None:
     sessions = SessionSet(KernelsSettings(max_sessions=2, idle_seconds=IDLE_SECONDS))
     one, other, third = KernelSlot(), KernelSlot(), KernelSlot(per_call=True)
