@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 import pytest
 
 from kernels.cell_folder import log_of
 from kernels.inside_rig import InsideRig, kernel, ours
 from supervisord_py.kernels.cell_files import Piece, Reading
+from supervisord_py.kernels.inside import streams
 from waiting import until
 
 READY = "import os, subprocess, sys, threading, time\nprint('ready')"
@@ -145,6 +150,47 @@ def test_the_prelude_reads_what_a_cell_printed_into_a_shared_file(rig: InsideRig
     third = rig.good(f"print(output({second.id!r}), end='')")
     assert text_of(rig, third.id) == "second\nwrong\n"
     rig.good("child.kill(); child.wait()")
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_descriptors_are_copied_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """With half of them every later cell of the session would fail."""
+    cells = streams.Cells()
+    real = os.dup
+    for _ in range(2):
+        calls = iter(range(4))
+        opened: list[int] = []
+
+        def dup(number: int, calls: Iterator[int] = calls, opened: list[int] = opened) -> int:
+            if next(calls) == failing:
+                raise OSError(errno.EMFILE, "Too many open files")
+            opened.append(real(number))
+            return opened[-1]
+
+        monkeypatch.setattr(os, "dup", dup)
+        with pytest.raises(OSError, match="Too many"):
+            cells.copy_descriptors()
+        for number in opened:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(number)
+    monkeypatch.setattr(os, "dup", real)
+    cells.copy_descriptors()
+    for number in (1, 2):
+        copy = cells.copy_of(number)
+        assert copy != number
+        os.close(copy)
+        os.close(cells._original_descriptors[number])
+
+
+def test_the_parent_of_a_stream_is_set_for_one_thread_alone() -> None:
+    """By a private name of ipykernel, whose public setter changes the parent of all threads."""
+    stream = streams.OutStream.__new__(streams.OutStream)
+    stream._parent_header = ContextVar("parent")
+    stream._parent_header_global = {"msg_id": "all"}
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(stream.set_parent_here, {"msg_id": "one"}).result()
+        assert thread.submit(lambda: stream.parent_header).result() == {"msg_id": "one"}
+    assert stream.parent_header == {"msg_id": "all"}
 
 
 def test_stdout_has_a_descriptor_of_its_own_that_leads_to_the_cell(rig: InsideRig) -> None:

@@ -85,13 +85,27 @@ class Cells:
     def take_descriptors(self, cell: OwnCell) -> None:
         """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
         if not self._original_descriptors:
-            self._original_descriptors = {number: os.dup(number) for number in NUMBERS.values()}
-            self._copies = {number: os.dup(number) for number in NUMBERS.values()}
+            self.copy_descriptors()
         if self._last is not None and not self._holders:
             cell.writer.go_on_after(self._last.writer)
         self._last = cell
         self._holders.append(cell)
         self._switch()
+
+    def copy_descriptors(self) -> None:
+        """Copy descriptors 1 and 2, before the first cell. Raises OSError: nothing was copied, the next cell tries."""
+        originals: dict[int, int] = {}
+        copies: dict[int, int] = {}
+        try:
+            for number in NUMBERS.values():
+                originals[number] = os.dup(number)
+                copies[number] = os.dup(number)
+        except OSError:
+            for descriptor in (*originals.values(), *copies.values()):
+                os.close(descriptor)
+            raise
+        self._original_descriptors = originals
+        self._copies = copies
 
     def output_cell(self, cell: OwnCell | None) -> OwnCell | None:
         """Return the cell that gets output printed now on behalf of `cell`; None if that is not ours.
@@ -111,7 +125,7 @@ class Cells:
         """Have the calling thread or task print for this cell from now on."""
         CURRENT.set(running)
         for stream in self.streams.values():
-            stream._parent_header.set(running.header)
+            stream.set_parent_here(running.header)
 
     def copy_of(self, number: int) -> int:
         return self._copies.get(number, number)
@@ -166,6 +180,10 @@ class OutStream(Stock):
         self._is_unpublished = False
         CELLS.streams[name] = self
         super().__init__(session, pub_thread, name, *args, **kwargs)
+
+    def set_parent_here(self, header: Mapping[str, Any]) -> None:
+        """Set the parent for the calling thread or task alone: ipykernel's own setter sets it for all others, too."""
+        self._parent_header.set(dict(header))
 
     def cell(self) -> OwnCell | None:
         return CELLS.output_cell(CURRENT.get() or CELLS.get(self.parent_header))
@@ -253,7 +271,7 @@ def attribute_threads() -> None:
             context = Context()  # a thread begins with an empty one, and so it is but for us
             context.run(CURRENT.set, cell)
             for stream in CELLS.streams.values():
-                context.run(stream._parent_header.set, cell.header)
+                context.run(stream.set_parent_here, cell.header)
             self.run = functools.partial(context.run, self.run)  # type: ignore[method-assign]
         start(self)
 
