@@ -289,6 +289,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
             own = GatewayNote()
             with suppress(msgspec.ValidationError):
                 own = msgspec.convert(note.own if note is not None else {}, GatewayNote)
+            self._last_plan = own.plan or self._last_plan
             instance = GatewayInstance(child.key, self.config(), own)
             instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
             instance.started_at = instance.ready_at = child.started_at

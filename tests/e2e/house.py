@@ -182,6 +182,7 @@ class House:
 
     def tear_down(self) -> None:
         """End everything of this house, whatever state a test left it in: what is about the end has waited for it."""
+        print(self.said())  # pytest shows it where a test has failed
         if self.process is not None and self.process.poll() is None:
             if self.measured:  # a process that is killed tells nothing of what it covered
                 self.process.send_signal(signal.SIGTERM)

@@ -39,8 +39,14 @@ def packages(house: ToolHouse) -> Iterator[Path]:
 def add(house: ToolHouse, packages: Path, name: str, lines: str, **keys: Any) -> None:
     """Add a tool that reports the facts of its process; `lines` are its own imports."""
     house.add("facts", name, env={"PYTHONPATH": str(packages)}, **keys)
+    rewrite(house, name, "# IMPORTS", lines)
+
+
+def rewrite(house: ToolHouse, name: str, old: str, new: str) -> None:
+    """Replace a text of a tool's program; the catalog looks at it at once, so that no later look finds it changed."""
     program = house.tools / name / "main.py"
-    program.write_text(program.read_text().replace("# IMPORTS", lines))
+    program.write_text(program.read_text().replace(old, new))
+    house.launcher.catalog.refresh()
 
 
 async def settled(house: ToolHouse) -> None:
@@ -255,9 +261,8 @@ async def test_generators_that_the_system_seeds_differ_and_given_seeds_stay(hous
     )
     lines = "import plain_package, reads\nimport random"
     add(house, packages, "own", lines)
-    program = house.tools / "own" / "main.py"
     drawn = "[reads.by_system.random(), reads.own.random(), random.random()], reads.given.random()"
-    program.write_text(program.read_text().replace("# MORE", f"FACTS = [{drawn}]"))
+    rewrite(house, "own", "# MORE", f"FACTS = [{drawn}]")
     answers, methods = await three_starts(house, "own")
     assert methods == [SPAWNED, FORKED, FORKED]
     assert len({number for numbers, _ in answers for number in numbers}) == 9

@@ -80,7 +80,9 @@ class ToolHouse:
         self.rig.end_control()
 
     async def close(self) -> None:
-        """Stop everything, and see that nothing was left."""
+        """Stop everything, and see that nothing was left; tells of a test that failed what happened."""
+        for event in await self.events.history():
+            print(event)
         try:
             await self.launcher.close()
             await self._put_down()
