@@ -43,7 +43,7 @@ REASONS = (
         "it did not become ready in time after its start",
         "pxctl tools debug TOOL, or raise start_timeout_seconds",
     ),
-    Meaning("early_exit", "it ended before it was ready", "pxctl tools debug TOOL"),
+    Meaning("early_exit", "it ended before it was ready, or could never be reached", "pxctl tools debug TOOL"),
     Meaning("spawn_failed", "it could not be started at all", "pxctl tools debug TOOL; pxctl doctor"),
     Meaning("shutdown", "the daemon stopped", "pxctl start UNIT"),
     Meaning("interrupted", "the keeper or the machine went down under it", "pxctl start UNIT; pxctl doctor"),

@@ -166,7 +166,7 @@ MEANINGS = {
     Reason.CPU_LIMIT: ("it used more CPU time than its limit", "raise limits.cpu_seconds, or its own setrlimit"),
     Reason.WATCHDOG: ("it stopped giving signs of life", "pxctl restart {unit}"),
     Reason.READINESS_TIMEOUT: ("it did not become ready in time after its start", _DEBUG),
-    Reason.EARLY_EXIT: ("it ended before it was ready", _DEBUG),
+    Reason.EARLY_EXIT: ("it ended before it was ready, or could never be reached", _DEBUG),
     Reason.SPAWN_FAILED: ("it could not be started at all", _DEBUG),
     Reason.SHUTDOWN: ("the daemon stopped", _START),
     Reason.INTERRUPTED: ("the keeper or the machine went down under it", _START),

@@ -84,6 +84,11 @@ _NAMED_VARIABLE = re.compile(
     r"|\b(?P<before>[A-Z][A-Z0-9_]{2,})[`'\"]? (?i:environment variable|env var)"
     r"|\b(?P<declared>[A-Z][A-Z0-9_]{2,}) not found\. Declare it as envvar"
 )
+_UNSET_VARIABLE = re.compile(
+    r"\b(?P<subject>[A-Z][A-Z0-9]*_[A-Z0-9_]+)\b[`'\"]? (?:is |was |must be )?"
+    r"(?:not set|unset|set|missing|required|undefined|not defined|not found)\b"
+)
+"""Programs that look for their variables themselves say it so; a name without `_` may be any word."""
 _LINES: tuple[tuple[CauseKind, re.Pattern[str]], ...] = (
     (CauseKind.CARRIAGE_RETURN, _CARRIAGE_RETURN),
     (CauseKind.PYTHON_MODULE, _PYTHON_MODULE),
@@ -112,6 +117,11 @@ def find_cause(stderr_tail: str, folder: str) -> Cause | None:
         cause = _cause_in_line(line.rstrip("\n"))
         if cause is not None:
             return cause
+    if lines[first_after:]:
+        # Further up it may be a remark about something that the program can do without.
+        unset = _UNSET_VARIABLE.search(lines[-1])
+        if unset is not None and "warn" not in lines[-1].lower():
+            return Cause(CauseKind.MISSING_VARIABLE, lines[-1].strip(), unset["subject"])
     return None if raised is None else _cause_of(raised, folder)
 
 
@@ -162,7 +172,7 @@ def _missing_variable(raised: Raised) -> str:
     if is_of_settings and raised.type.endswith("ValidationError") and raised.details:
         name = raised.details[0].strip()
         return name.upper() if name.isidentifier() else ""
-    named = _NAMED_VARIABLE.search(raised.message)
+    named = _NAMED_VARIABLE.search(raised.message) or _UNSET_VARIABLE.search(raised.message)
     return "" if named is None else _subject(named)
 
 
@@ -203,10 +213,34 @@ def _install_python_module(cause: Cause, spec: ToolSpec) -> str:
         return f"Its environment is not built: run {sync}."
     if spec.python:
         return f"{missing}: install it for {spec.python}, the `python` of {spec.settings_file}."
+    foreign = _foreign_interpreter(spec)
+    if foreign:
+        return f"{missing}: install its package for {foreign}, which `command` runs."
     source = dependency_file(spec)
     if source is None:
         return f"{missing}: write a requirements.txt with its package in {spec.folder}, then run {sync}."
     return f"{missing}: add its package to {source}, then run {sync}."
+
+
+def _foreign_interpreter(spec: ToolSpec) -> str:
+    """Return the Python outside the tool's folder that its command runs; "" where it is the tool's own.
+
+    A script of another environment names its interpreter in its first line.
+    """
+    if not spec.command:
+        return ""
+    program = spec.folder / spec.command[0]  # an absolute path stays what it is
+    if "/" not in spec.command[0] or program.is_relative_to(spec.folder):
+        return ""
+    if program.name.startswith("python"):
+        return str(program)
+    try:
+        with open(program, "rb") as file:
+            first_line = file.readline(1000).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    interpreter = first_line.removeprefix("#!").strip() if first_line.startswith("#!") else ""
+    return interpreter if Path(interpreter.split(" ")[0]).name.startswith("python") else ""
 
 
 def _install_node_module(cause: Cause, spec: ToolSpec) -> str:

@@ -57,6 +57,8 @@ _ACCESS_LINE = re.compile(
 _OWN_CODE = frozenset({CauseKind.EXCEPTION, CauseKind.SYNTAX_ERROR, CauseKind.MISSING_VARIABLE})
 """Causes that the tool's author finds at a line of the code."""
 
+_REFUSAL_STEP = "Serve POST /run without credentials; for an input that does not fit answer 422."
+
 Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
 
@@ -74,30 +76,40 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
     reason, code, said = problem.get("reason"), problem.get("code"), str(problem.get("stderr_tail") or "")
     is_answer = problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
     cause = find_cause(said, str(spec.folder))
+    is_mute = is_answer and cause is None and not has_words(said)
     fits = {
         "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
         "invalid_input": problem["status"] == 422,
-        "bad_answer": is_answer and cause is None and not has_words(said),
+        "bad_answer": is_mute or (problem["kind"] == "tool_failed" and is_refusal(problem["status"])),
         "exits_zero": reason == "early_exit" and code == 0,
         "memory_limit": problem.get("limit") == "memory",
         "runtime_limit": problem.get("limit") == "runtime",
         "missing_interpreter_or_module": problem.get("stage") in {"interpreter", "exec"},
     }
     found: Found = {case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found}
+    if "bad_answer" in found and is_refusal(problem["status"]):
+        found["bad_answer"] = (problem["detail"], _REFUSAL_STEP)
     if cause is not None and (is_answer or fits["never_ready"]):
         found |= _in_cause(spec, cause, "")
     return found
 
 
 def _in_failed_run(spec: ToolSpec, run: Event, stderr: str) -> Found:
-    """Look at a run that ended with 5xx; `stderr` is what the tool wrote while it had it."""
+    """Look at a run that was answered by an error; `stderr` is what the tool wrote while it had it."""
     what = f"Run {run.facts['run']} ended with {run.facts['status']}"
+    if is_refusal(run.facts["status"]):
+        return {"bad_answer": (f"{what}: {run.facts.get('detail', 'the tool refused it')}", _REFUSAL_STEP)}
     cause = find_cause(stderr, str(spec.folder))
     if cause is not None:
         return _in_cause(spec, cause, f"{what}: ")
     if has_words(stderr):
         return {}
     return {"bad_answer": (f"{what}, and stderr says nothing of it.", None)}
+
+
+def is_refusal(status: int) -> bool:
+    """Say whether an answer of the tool refuses a run for another reason than its input (422)."""
+    return 400 <= status < 500 and status != 422
 
 
 def has_words(stderr: str) -> bool:
@@ -203,14 +215,15 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
 
 
 def _last_failed_run(spec: ToolSpec, runs: Sequence[Event], lives: Sequence[InstanceRow]) -> Event | None:
-    """Return the newest run that an instance of this declaration answered with 5xx, or broke off.
+    """Return the newest run that an instance of this declaration answered with an error (not 422), or broke off.
 
     `runs`: the newest first. What the end of an instance says is no answer.
     """
     other = {row.key for row in lives if row.spec_digest != spec.digest or row.reason in {"signal", "exit"}}
     for run in runs:
-        is_answer = run.facts["error_kind"] == "tool_failed" and (run.facts.get("status") or 0) >= 500
-        if is_answer and run.instance not in other:
+        status = run.facts.get("status") or 0
+        is_error = status >= 500 or is_refusal(status)
+        if run.facts["error_kind"] == "tool_failed" and is_error and run.instance not in other:
             return run
     return None
 

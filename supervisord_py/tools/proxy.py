@@ -293,7 +293,7 @@ class ToolRun:
             # The wait for an instance, with the time of its start.
             facts["waited_seconds"] = round(self._given_at - self._created_at, 6)
         is_tools_fault = error is not None and failures.is_the_tools(error)
-        if isinstance(error, PxError) and is_tools_fault:
+        if isinstance(error, PxError) and (is_tools_fault or failures.is_refusal_by_tool(error)):
             # `pxctl why` shows both.
             facts["detail"] = error.detail
             facts["hint"] = error.hint

@@ -141,6 +141,18 @@ def test_a_500_without_a_word_is_found_whatever_the_server_printed_before(shared
         assert shared.pxctl("restart", "mute").returncode == 0
 
 
+def test_a_tool_that_refuses_a_run_by_4xx_is_found_and_told_of(shared: House) -> None:
+    shared.tool("refuses", MUTE.replace("500", "404"))
+    for _ in range(2):
+        assert "answered 404" in shared.pxctl("run", "refuses").stderr
+        until(lambda: "answered 404" in shared.json("why", "refuses")["summary"], "why tells of it")
+        (case,) = (case for case in shared.json("tools", "debug", "refuses")["cases"] if case["found"])
+        assert (case["case"], "404" in case["evidence"]) == ("bad_answer", True)
+        assert case["next_step"].startswith("Serve POST /run without credentials")
+        shared.pxctl("stop", "refuses")
+    assert not shared.events("tool:refuses", "run_failed"), "that may be right: it is no failure of the tool's"
+
+
 def test_a_sync_that_builds_nothing_does_not_say_that_it_did(shared: House) -> None:
     folder = shared.tool("bare", server("return body"))
     done = shared.pxctl("tools", "sync", "bare")

@@ -70,6 +70,12 @@ SUBPROCESS = f'{RAISED}  File "/usr/lib/python3.12/subprocess.py", line 1955, in
         ),
         ("start.sh: line 3: TOKEN: unbound variable\n", "MISSING_VARIABLE", "start.sh", "Set TOKEN in"),
         ("sh: 1: TOKEN: parameter not set\n", "MISSING_VARIABLE", "sh: 1", "Set TOKEN in"),
+        ("OPENAI_API_KEY is not set\n", "MISSING_VARIABLE", "OPENAI_API_KEY is", "Set OPENAI_API_KEY in"),
+        ("Fatal: missing environment variable DB_URL\n", None, "", None),
+        ("Error: DB_URL must be set\n", "MISSING_VARIABLE", "DB_URL", "Set DB_URL in"),
+        (f"{RAISED}RuntimeError: API_TOKEN is required\n", "MISSING_VARIABLE", "API_TOKEN", "Set API_TOKEN in"),
+        ("HF_HOME is not set, using the default\nready\n", None, "", None),
+        ("WARNING: HF_HOME is not set\n", None, "", None),
         ("UserWarning: set the OMP_NUM_THREADS environment variable\n", None, "", None),
         (f"{RAISED}ModuleNotFoundError: No module named 'numpy'\n", "PYTHON_MODULE", "No module", "numpy is missing"),
         ("ImportError: No module named numpy.linalg", "PYTHON_MODULE", "", "`pxctl tools sync tool`"),
@@ -132,6 +138,14 @@ def test_the_cause_and_its_step(tmp_path: Path, stderr: str, kind: str | None, h
         ({"pyproject.toml": "", ".venv/bin/a": ""}, {}, "No module named 'x'", "add its package to pyproject.toml"),
         ({}, {"python": "/opt/p/bin/python"}, "No module named 'x'", "install it for /opt/p/bin/python"),
         ({}, {}, "No module named 'x'", "write a requirements.txt"),
+        (
+            {"../env/bin/serve": "#!/opt/p/bin/python3.12 -I\n"},
+            {"command": ["{root}/env/bin/serve"]},
+            "No module named 'x'",
+            "install its package for /opt/p/bin/python3.12 -I, which",
+        ),
+        ({}, {"command": ["/opt/p/bin/python3", "x.py"]}, "No module named 'x'", "for /opt/p/bin/python3, which"),
+        ({}, {"command": [".venv/bin/serve"]}, "No module named 'x'", "write a requirements.txt"),
         ({"package.json": '{"dependencies": {"x": "1"}}'}, {}, "Cannot find module 'x'", "run `npm install` in"),
         ({"package.json": "{}", "yarn.lock": ""}, {}, "Cannot find module 'x/y'", "run `yarn add x` in"),
         ({"package.json": "[", "pnpm-lock.yaml": ""}, {}, "Cannot find module 'x'", "run `pnpm add x` in"),
@@ -142,6 +156,8 @@ def test_the_cause_and_its_step(tmp_path: Path, stderr: str, kind: str | None, h
 def test_the_step_fits_the_folder(
     tmp_path: Path, files: dict[str, str], keys: dict[str, Any], stderr: str, hint: str
 ) -> None:
+    if "command" in keys:
+        keys = {"command": [word.replace("{root}", str(tmp_path)) for word in keys["command"]]}
     spec = plain(tmp_path, **keys)
     for name, text in files.items():
         path = spec.folder / name
