@@ -35,6 +35,7 @@ from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
 from supervisord_py.errors import PxError
+from supervisord_py.process.supervisor import SHORT
 
 _log = structlog.get_logger(__name__)
 
@@ -305,6 +306,12 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
     elif begun is None and (odd := _error_of_input(error)) is not None:
         _log.warning("input_refused", request_id=request_id, path=request.path[:200], error=repr(error)[:500])
         error = odd
+    elif begun is None and isinstance(error, OSError) and error.errno in SHORT:
+        # Whatever the handler wanted to open: a file, a socket, or a module that it loads at its first call.
+        _log.warning("too_few_descriptors", request_id=request_id, path=request.path[:200], error=repr(error)[:500])
+        hint = "Ask again later, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor."
+        detail = "pxd has no file descriptors left to answer this request."
+        error = errors.OverloadedError(detail, hint=hint, retry_after_seconds=1)
     elif not isinstance(error, PxError) and (begun is None or not isinstance(error, ConnectionError)):
         _log.exception("request_failed", request_id=request_id, method=request.method, path=request.path)
         detail = f"The daemon made a mistake in request {request_id}; its log says more."

@@ -86,7 +86,7 @@ class Zygote:
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: list[str] | None = None  # paths, once it is ready
-        self.stamp, self.looked_at = 0, 0.0  # of what was there then; when it was last compared with what is there
+        self.stamp = 0  # of what was there then
         self.import_seconds: dict[str, float] = {}  # by package
         self.refused: str | None = None  # why it does not fork
         self.usable = 0  # how many of the modules could be imported before that
@@ -99,6 +99,8 @@ class Zygote:
         digest = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()
         self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
+        self._look: asyncio.Future[int] | None = None  # the last one at what is there
+        self._looked_at = 0.0  # time of the loop at which it began
         self._placement = placement
         self._env = {**env, **dict(recipe.env), **({PRELOAD: ",".join(modules)} if modules else {})}
 
@@ -131,6 +133,21 @@ class Zygote:
                 await self._placement.ask("put_fd", fds=(ours.fileno(),), name=self.stored)
                 self.made_from, self.stamp = told["made_from"], told["stamp"]
                 self.import_seconds = dict(told["seconds"])
+
+    def look(self) -> asyncio.Future[int]:
+        """Return the stamp of its files as they are now, which takes some milliseconds.
+
+        Starts that come at the same moment share one look. `shield` it: another one may wait for it, too.
+        """
+        from supervisord_py.zygote.main import stamp  # with what only a zygote needs
+
+        loop = asyncio.get_running_loop()
+        assert self.made_from is not None
+        is_old = self._look is None or (self._look.done() and loop.time() - self._looked_at > LOOK_SECONDS)
+        if self._look is None or is_old:
+            self._looked_at = loop.time()
+            self._look = loop.run_in_executor(None, stamp, self.made_from)
+        return self._look
 
 
 class ZygotePool:
@@ -210,30 +227,31 @@ class ZygotePool:
         for zygote in zygotes[: max(0, len(zygotes) - self._most())]:
             self._end(zygote, Reason.STOPPED)
 
+    def look(self, recipe: Recipe | None) -> None:
+        """Begin to look whether files of a zygote have changed: `fork` will need it, and something else comes first."""
+        zygote = self.get(recipe)
+        if zygote is not None and zygote.made_from is not None:
+            zygote.look()
+
     async def fork(self, recipe: Recipe | None, modules: Collection[str], key: str, spec: ChildSpec) -> Child | None:
         """Return a child forked by the order of a spawn; None where a plain spawn is needed.
 
         `modules`: all that it imports, in order; a zygote that has imported others, or in another order, is not used.
         No failure of a fork is raised: a plain spawn then succeeds, or says why it cannot. Raises KeeperLostError.
         """
-        from supervisord_py.zygote.main import stamp  # with what only a zygote needs
-
         zygote = self.get(recipe)
         if zygote is None or zygote.made_from is None:
             return None
         if tuple(modules)[: len(zygote.modules)] != zygote.modules:
             return None
-        now, is_old = asyncio.get_running_loop().time(), zygote.forks >= FORKS_MAX
-        if now - zygote.looked_at > LOOK_SECONDS:
-            zygote.looked_at = now
-            is_old |= await asyncio.to_thread(stamp, zygote.made_from) != zygote.stamp
-        if is_old:
+        is_changed = await asyncio.shield(zygote.look()) != zygote.stamp
+        if is_changed or zygote.forks >= FORKS_MAX:
             self._end(zygote, Reason.REPLACED)
         if self._zygotes.get(zygote.recipe) is not zygote:  # it may have been given up meanwhile as well
             return None
         self._zygotes[zygote.recipe] = self._zygotes.pop(zygote.recipe)
         zygote.forks += 1
-        zygote.used_at = now
+        zygote.used_at = asyncio.get_running_loop().time()
         try:
             child = await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
         except StartFailedError as error:

@@ -486,14 +486,18 @@ class ToolDriver:
         else:
             instance.port = await listeners.get(spec.name)
         instance.notify = NotifySocket(self.config.run_dir, instance.key)
-        child = await asyncio.to_thread(self._child_spec, instance)
+        child, imports = await asyncio.to_thread(self._plan, instance)
         if instance.trial_env is None:
             instance.recipe = recipe_of(spec, child)
-            imports = await asyncio.to_thread(self._imports_ahead, spec)
             if imports:
+                self._zygotes.look(instance.recipe)
                 instance.fork = partial(self._zygotes.fork, instance.recipe, imports, instance.key)
             instance.notify.on_imports = partial(self._learn, spec, instance.recipe)
         return child
+
+    def _plan(self, instance: ToolInstance) -> tuple[ChildSpec, tuple[str, ...]]:
+        """Return what is to be spawned, and what may be imported ahead of it. Blocking. Raises StartFailedError."""
+        return self._child_spec(instance), self._imports_ahead(instance.spec)
 
     def _imports_ahead(self, spec: ToolSpec) -> tuple[str, ...]:
         """Return what may be imported ahead of the tool: what it names, else what it asked for, by the same code."""
@@ -509,8 +513,7 @@ class ToolDriver:
 
     async def expect(self, spec: ToolSpec) -> None:
         """Have a zygote for the next start of a tool, from what was learnt before. Raises StartFailedError."""
-        child = await asyncio.to_thread(self._child_spec, await self._probe(spec))
-        imports = await asyncio.to_thread(self._imports_ahead, spec)
+        child, imports = await asyncio.to_thread(self._plan, await self._probe(spec))
         if imports:
             self._zygotes.want(recipe_of(spec, child), imports)
 

@@ -155,6 +155,7 @@ class Parked:
         Ends this process, after `leave`, when none is to come, or one that what was prepared does not fit: the next
         fork takes that, which has no time to prepare anything.
         """
+        _renew_generators()
         if self._is_prepared:
             _notice_changes(self._env)
         found: list[int] = []
@@ -318,9 +319,19 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
 
 
 def _renew() -> None:
-    """Make anew what each process has for itself, where the modules that have it are imported already."""
+    """Make anew what depends on the order: when, and in which folder, this process begins."""
     gc.unfreeze()
     modules = _imported  # each page that is touched is copied: it is left as it is
+    if "logging" in modules:  # from which `relativeCreated` counts
+        is_whole = isinstance(getattr(modules["logging"], "_startTime", 0.0), int)
+        vars(modules["logging"])["_startTime"] = time.time_ns() if is_whole else time.time()
+    if "multiprocessing.process" in modules:  # where workers by "spawn" begin, and look for the program
+        vars(modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
+
+
+def _renew_generators() -> None:
+    """Make anew what each process has for itself, whatever it becomes: nobody waits for it before the order."""
+    modules = _imported
     if "numpy.random" in modules:
         modules["numpy.random"].seed()  # random and ssl do that by themselves
     for generator in _seeded_by_system:
@@ -328,14 +339,10 @@ def _renew() -> None:
     _seeded_by_system.clear()
     if "uuid" in modules:
         vars(modules["uuid"]).update(_node=None, _last_timestamp=None)
-    if "logging" in modules:  # from which `relativeCreated` counts
-        is_whole = isinstance(getattr(modules["logging"], "_startTime", 0.0), int)
-        vars(modules["logging"])["_startTime"] = time.time_ns() if is_whole else time.time()
     if "threading" in modules:
         main = modules["threading"].main_thread()
         getattr(main, "_set_native_id", lambda: None)()  # Python leaves that of the process before the fork
-    if "multiprocessing.process" in modules:  # where workers by "spawn" begin, and look for the program
-        vars(modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
+    if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import re
@@ -96,6 +97,19 @@ async def test_a_bug_tells_the_client_its_id_and_nothing_else(rig: Rig) -> None:
     assert (status, problem["kind"], "my-id" in problem["detail"]) == (500, "internal", True)
     assert headers["X-Request-Id"] == problem["request_id"] == "my-id"
     assert not re.search("degraded|Traceback", json.dumps(problem))
+
+
+async def test_too_few_descriptors_for_any_request_are_told_as_that(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_load(handler: str) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "handler_of", cannot_load)
+            status, problem, headers = await rig.get("/api/health")
+        assert (status, problem["kind"], headers["Retry-After"]) == (429, "overloaded", "1")
+        assert ("file descriptors" in problem["detail"], "LimitNOFILE" in problem["hint"]) == (True, True)
+        assert (await rig.get("/api/health"))[0] == 200
 
 
 async def test_a_body_over_the_limit_is_refused_unread(short_tmp: Path) -> None:
