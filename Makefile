@@ -19,7 +19,7 @@ PURE := due outcome queue schedule session_set pool control_machine
 space := $(subst x, ,x)
 PURE_FILES := $(subst $(space),$(shell printf ,),$(foreach name,$(PURE),*/$(name).py))
 
-.PHONY: help environment peers demo test deep lint types contracts unmeasured coverage bench hops weight lock dist deb brew notes clean
+.PHONY: help environment peers demo test deep lint types contracts unmeasured coverage bench hops weight density lock dist deb brew notes clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -74,6 +74,9 @@ hops: environment ## what a warm call, a cell and an execution pass in the contr
 
 weight: ## lines, files, classes and tests of each folder
 	@python3 tests/repo/weight.py
+
+density: environment ## how densely each package is written, beside aiohttp and click
+	@$(BIN)/python tests/repo/density.py
 
 lock: ## resolve the dependencies anew and write all lock files (needs uv)
 	@.ci/lock

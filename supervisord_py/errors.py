@@ -1,8 +1,9 @@
 """The one exception tree: what went wrong, in words that every surface shares.
 
-An error has a *kind* (one word, stable, machine-readable), a *detail* (what, where, why) and a *hint* (the next
-step). Its HTTP status and the exit code of the client follow from the kind, so that the API, the client and the
-ledger can never disagree. `problem()` gives the RFC 9457 problem document of CONTRACT §4.
+An error has a *kind* (one word, stable, machine-readable), a *detail* (what, where, why) and a
+*hint* (the next step). Its HTTP status and the exit code of the client follow from the kind, so
+that the API, the client and the ledger can never disagree. `problem()` gives the RFC 9457 problem
+document of CONTRACT §4.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class PxError(Exception):
     """Root of every error that a user may see."""
 
     kind: ClassVar[str] = "failed"  # one stable word for machines
-    title: ClassVar[str] = "Operation failed"  # a short phrase for people, the same for every error of the kind
+    # a short phrase for people, the same for every error of the kind
+    title: ClassVar[str] = "Operation failed"
     status: int = 500  # of the HTTP answer
     exit_code: int = EXIT_FAILED  # what `pxctl` exits with (CONTRACT §3)
 
@@ -31,7 +33,9 @@ class PxError(Exception):
         for name, value in facts.items():
             setattr(cls, name, value)
 
-    def __init__(self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any) -> None:
+    def __init__(
+        self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any
+    ) -> None:
         super().__init__(detail)
         self.detail = detail  # what went wrong, where and why, in one or two sentences
         self.hint = hint  # the next step, usually a command
@@ -63,7 +67,9 @@ class InternalError(PxError, kind="internal", title="Internal error"):
     """A bug of ours. The log has the traceback under `request_id`."""
 
 
-class BadRequestError(PxError, kind="bad_request", title="Bad request", status=400, exit_code=EXIT_USAGE):
+class BadRequestError(
+    PxError, kind="bad_request", title="Bad request", status=400, exit_code=EXIT_USAGE
+):
     """The request cannot be understood: bad JSON, bad parameter."""
 
 
@@ -71,15 +77,21 @@ class AmbiguousNameError(BadRequestError, kind="ambiguous_name", title="Ambiguou
     """A name fits several units; `candidates` lists them."""
 
 
-class ForbiddenError(PxError, kind="forbidden", title="Permission denied", status=403, exit_code=EXIT_PERMISSION):
+class ForbiddenError(
+    PxError, kind="forbidden", title="Permission denied", status=403, exit_code=EXIT_PERMISSION
+):
     """The peer may not do this."""
 
 
-class UnknownUnitError(PxError, kind="unknown_unit", title="No such unit", status=404, exit_code=EXIT_UNKNOWN_UNIT):
+class UnknownUnitError(
+    PxError, kind="unknown_unit", title="No such unit", status=404, exit_code=EXIT_UNKNOWN_UNIT
+):
     """There is no such unit."""
 
 
-class ConflictError(PxError, kind="conflict", title="Conflict", status=409, exit_code=EXIT_CONFLICT):
+class ConflictError(
+    PxError, kind="conflict", title="Conflict", status=409, exit_code=EXIT_CONFLICT
+):
     """The request contradicts the present state."""
 
 
@@ -95,11 +107,15 @@ class InterruptedRunError(PxError, kind="interrupted", title="Interrupted", stat
     """The run was cut off through no fault of its own; asking again is safe to try."""
 
 
-class TooLargeError(PxError, kind="too_large", title="Body too large", status=413, exit_code=EXIT_USAGE):
+class TooLargeError(
+    PxError, kind="too_large", title="Body too large", status=413, exit_code=EXIT_USAGE
+):
     """A body is over its limit; `limit_bytes` and `setting` name it."""
 
 
-class InvalidInputError(PxError, kind="invalid_input", title="Input does not fit", status=422, exit_code=EXIT_USAGE):
+class InvalidInputError(
+    PxError, kind="invalid_input", title="Input does not fit", status=422, exit_code=EXIT_USAGE
+):
     """The input does not fit the schema; `errors` is a list of `{pointer, message}`."""
 
     @classmethod
@@ -108,8 +124,12 @@ class InvalidInputError(PxError, kind="invalid_input", title="Input does not fit
         return cls(message, hint=hint, errors=[{"pointer": pointer, "message": message}], **extra)
 
 
-class ConfigError(PxError, kind="config_error", title="Broken configuration", status=422, exit_code=EXIT_USAGE):
-    """A file that a user wrote is broken; file, line and pointer are in the detail and in `extra`."""
+class ConfigError(
+    PxError, kind="config_error", title="Broken configuration", status=422, exit_code=EXIT_USAGE
+):
+    """A file that a user wrote is broken; file, line and pointer are in the detail and in
+    `extra`.
+    """
 
 
 class OverloadedError(PxError, kind="overloaded", title="No capacity", status=429):
@@ -117,17 +137,27 @@ class OverloadedError(PxError, kind="overloaded", title="No capacity", status=42
 
 
 class StartFailedError(PxError, kind="start_failed", title="Start failed", status=503):
-    """A child did not come up. `reason` is one of CONTRACT §7; exit code, signal and stderr tail ride along."""
+    """A child did not come up.
+
+    `reason` is one of CONTRACT §7; exit code, signal and stderr tail ride along.
+    """
 
 
 class ReadinessTimeoutError(
-    StartFailedError, kind="readiness_timeout", title="Not ready in time", status=504, exit_code=EXIT_TIMED_OUT
+    StartFailedError,
+    kind="readiness_timeout",
+    title="Not ready in time",
+    status=504,
+    exit_code=EXIT_TIMED_OUT,
 ):
     """A child lives but never became ready."""
 
 
 class ToolFailedError(PxError, kind="tool_failed", title="The tool failed", status=502):
-    """A tool answered with an error, broke off, or died during a run. `status` is the tool's own where it gave one."""
+    """A tool answered with an error, broke off, or died during a run.
+
+    `status` is the tool's own where it gave one.
+    """
 
 
 class ResourceLimitError(
@@ -136,7 +166,9 @@ class ResourceLimitError(
     """A limit was exceeded and enforced; `limit` is memory, runtime or cpu."""
 
 
-class TimedOutError(PxError, kind="timed_out", title="Timed out", status=504, exit_code=EXIT_TIMED_OUT):
+class TimedOutError(
+    PxError, kind="timed_out", title="Timed out", status=504, exit_code=EXIT_TIMED_OUT
+):
     """The caller's own deadline passed."""
 
 
@@ -149,9 +181,14 @@ class KeeperLostError(PxError, kind="keeper_lost", title="The keeper is gone", s
 
 
 class KeeperTimeoutError(
-    PxError, kind="keeper_timeout", title="The keeper does not answer", status=504, exit_code=EXIT_TIMED_OUT
+    PxError,
+    kind="keeper_timeout",
+    title="The keeper does not answer",
+    status=504,
+    exit_code=EXIT_TIMED_OUT,
 ):
     """The keeper did not answer in time, but its channel is open.
 
-    The outcome of the request is unknown: the keeper may have carried it out, or will do so once it runs again.
+    The outcome of the request is unknown: the keeper may have carried it out, or will do so once it
+    runs again.
     """

@@ -1,7 +1,8 @@
 """Processes that a test runs beside itself. None outlives its test, whatever becomes of that.
 
-Law: a test waits for its processes as ever. What is left because it failed before that is killed, waited for and its
-pipes closed, so that the failure is its own and not also that of whichever test comes when the garbage is collected.
+Law: a test waits for its processes as ever. What is left because it failed before that is killed,
+waited for and its pipes closed, so that the failure is its own and not also that of whichever test
+comes when the garbage is collected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any
 
 FIRST_EPHEMERAL = 32768
 SPAN = 12000
-_LEAN = "import runpy, sys; sys.modules['rfc3987_syntax'] = None; runpy.run_module({!r}, None, '__main__', True)"
+_LEAN = (
+    "import runpy, sys; sys.modules['rfc3987_syntax'] = None; runpy.run_module({!r}, None, "
+    "'__main__', True)"
+)
 _given: set[int] = set()
 _started: list[subprocess.Popen[Any]] = []
 
@@ -43,8 +47,9 @@ def end_all() -> None:
 def free_port() -> int:
     """Return a TCP port of loopback at which nobody listens; each is given once.
 
-    Nobody gets it by accident before its server listens, seconds on a slow machine: it lies below those that the
-    system hands out by itself to everybody who connects or binds port 0 (ip(7), ip_local_port_range: 32768).
+    Nobody gets it by accident before its server listens, seconds on a slow machine: it lies below
+    those that the system hands out by itself to everybody who connects or binds port 0 (ip(7),
+    ip_local_port_range: 32768).
     """
     while True:
         # Not `random`: it is seeded alike in all processes of pytest-xdist.
@@ -57,9 +62,11 @@ def free_port() -> int:
 
 
 def lean_module(python: str, name: str) -> list[str]:
-    """Return the beginning of the command line that runs one of Jupyter's programs, as `-m` does (gateway_command).
+    """Return the beginning of the command line that runs one of Jupyter's programs, as `-m` does
+    (gateway_command).
 
-    jsonschema asks a package for the format of addresses where that is there, which builds a grammar as it is
-    imported: a second of each start, which no test is about. To these it is as if the package were not installed.
+    jsonschema asks a package for the format of addresses where that is there, which builds a
+    grammar as it is imported: a second of each start, which no test is about. To these it is as if
+    the package were not installed.
     """
     return [python, "-c", _LEAN.format(name)]

@@ -1,8 +1,10 @@
-"""What all rooms' tests share: short directories, honest skips, and a last look at what was left behind.
+"""What all rooms' tests share: short directories, honest skips, and a last look at what was left
+behind.
 
-Law: after the last test no process and no mount of this session exists. A process belongs to the session when its
-environment names the session's directory or its token, or bears the mark of a daemon whose state lay in that directory
-(children get an allow-listed environment, so the mark is all that they have).
+Law: after the last test no process and no mount of this session exists. A process belongs to the
+session when its environment names the session's directory or its token, or bears the mark of a
+daemon whose state lay in that directory (children get an allow-listed environment, so the mark is
+all that they have).
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from waiting import bearing, remove_group
 SESSION_MARK = "TEST_SESSION_OF_PX"
 """Not `PX_…`: the daemon reads those as settings."""
 ELSEWHERE = ("only on macOS", "measured", "not shown here")
-"""Beginnings of reasons for which a skip is right even in CI: the test is about another system, coverage would falsify
-what it measures (the Makefile's target `unmeasured` runs those), or .ci/run could not install what it needs."""
+"""Beginnings of reasons for which a skip is right even in CI: the test is about another system,
+coverage would falsify what it measures (the Makefile's target `unmeasured` runs those), or .ci/run
+could not install what it needs.
+"""
 IN_CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 LINGER_SECONDS = 60.0
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
@@ -44,16 +48,27 @@ settings.register_profile(
 )
 settings.load_profile("ours")
 STATE_DEPTH = 4
-TAKE_LONG = ("tests/e2e/", "tests/kernels/", "tests/jupyter/", "tests/repo/", "tests/daemon/test_daemon_life.py")
-# Assertions are rewritten once, not in every process of every run: a sixth of the time of `make test`.
+TAKE_LONG = (
+    "tests/e2e/",
+    "tests/kernels/",
+    "tests/jupyter/",
+    "tests/repo/",
+    "tests/daemon/test_daemon_life.py",
+)
+# Assertions are rewritten once, not in every process of every run: a sixth of the time of `make
+# test`.
 sys.dont_write_bytecode = False
-# structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what no test looks at.
+# structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what
+# no test looks at.
 for _slow in ("rich", "rfc3987_syntax"):
     sys.modules.setdefault(_slow, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
-# A shell that starts us in the background has us ignore Ctrl-C, which all that we start would inherit.
+# A shell that starts us in the background has us ignore Ctrl-C, which all that we start would
+# inherit.
 for _number in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            _number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        )
 
 
 class Session:
@@ -67,7 +82,8 @@ class Session:
         self.left_elsewhere: list[str] = []
 
     def note_daemons(self, folder: Path) -> None:
-        """Remember the id of each daemon whose state directory lies in `folder`, before that is removed.
+        """Remember the id of each daemon whose state directory lies in `folder`, before that is
+        removed.
 
         What daemons that a test killed have left of theirs in the cgroup file system is removed.
         """
@@ -75,7 +91,9 @@ class Session:
             if len(Path(path).relative_to(folder).parts) >= STATE_DEPTH:
                 names.clear()
             if Path(path).name == "state" or "pxd.db" in files:
-                self.daemons.add(hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8])
+                self.daemons.add(
+                    hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8]
+                )
         for daemon in self.daemons:
             remove_group(daemon)
 
@@ -92,7 +110,8 @@ class Session:
         self.note_daemons(self.root)
         deadline = time.monotonic() + LINGER_SECONDS
         while (left := self.left_processes()) and time.monotonic() < deadline:
-            time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
+            # not a wait for a test: the last children of the last test may be on their way out
+            time.sleep(0.05)
         lines = []
         for pid in left:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -134,7 +153,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail the run when a process or a mount is left."""
     ours = session.config.stash[_SESSION]
     left = [*ours.left_elsewhere, *ours.end_what_is_left()]
-    if hasattr(session.config, "workeroutput"):  # one of several processes of pytest-xdist: the first one tells
+    # one of several processes of pytest-xdist: the first one tells
+    if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[_LEFT] = left
         return
     for line in left:
@@ -160,7 +180,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, so that at the end nobody plays a minute's file alone; random order stays within that."""
+    """Put long files first, so that at the end nobody plays a minute's file alone; random order
+    stays within that.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(TAKE_LONG))
 
 

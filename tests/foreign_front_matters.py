@@ -1,7 +1,7 @@
 """Front matters as people write them for other programs, and what each key of them is told.
 
-By name: the front matter, and of its keys what the finding has to say. A key that is not listed only has to be named.
-`FAILS` marks a file that cannot run; its findings say why.
+By name: the front matter, and of its keys what the finding has to say. A key that is not listed
+only has to be named. `FAILS` marks a file that cannot run; its findings say why.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ PERMITTED = "the agent may do what you may do"
 NAMED: dict[str, str] = {}
 
 FRONTS: dict[str, Foreign] = {
-    # -- Claude Code: commands, agents, skills, scheduled tasks --------------------------------------
+    # -- Claude Code: commands, agents, skills, scheduled tasks ------------------------------------
     "claude-command": Foreign(
-        "description: Review the last commit\nallowed-tools: Read, Grep, Bash(git log:*)\nargument-hint: '[branch]'",
+        "description: Review the last commit\nallowed-tools: Read, Grep, Bash(git "
+        "log:*)\nargument-hint: '[branch]'",
         {
             "allowed-tools": PERMITTED,
         },
     ),
     "claude-command-model": Foreign(
-        "description: Fix an issue\nargument-hint: NUMBER\nmodel: sonnet\ndisable-model-invocation: true\nagent: pi",
+        "description: Fix an issue\nargument-hint: NUMBER\nmodel: "
+        "sonnet\ndisable-model-invocation: true\nagent: pi",
         NAMED,
     ),
     "claude-agent": Foreign(
-        "name: claude-agent\ndescription: Looks at code\ntools: Read, Glob, Grep\nmodel: inherit\ncolor: blue",
+        "name: claude-agent\ndescription: Looks at code\ntools: Read, Glob, Grep\nmodel: "
+        "inherit\ncolor: blue",
         {
             "tools": PERMITTED,
         },
@@ -65,7 +68,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "claude-scheduled-task": Foreign(
-        "name: standup\ncronExpression: '0 9 * * 1-5'\nenabled: true\ncwd: ~/src/app\nnotifyOnCompletion: true",
+        "name: standup\ncronExpression: '0 9 * * 1-5'\nenabled: true\ncwd: "
+        "~/src/app\nnotifyOnCompletion: true",
         {
             "cronExpression": "write schedule: 0 9 * * 1-5",
             "cwd": "name the other folder in the prompt",
@@ -76,7 +80,7 @@ FRONTS: dict[str, Foreign] = {
         "name: terse\ndescription: Short answers\nkeep-coding-instructions: true",
         NAMED,
     ),
-    # -- GitHub: actions and agentic workflows -------------------------------------------------------
+    # -- GitHub: actions and agentic workflows -----------------------------------------------------
     "actions-nightly": Foreign(
         "name: Nightly\non:\n  schedule:\n    - cron: '30 5 * * *'\npermissions:\n"
         "  contents: read\njobs: {a: {runs-on: x}}",
@@ -127,7 +131,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "gh-aw-engine-map": Foreign(
-        "on: {schedule: [{cron: '0 7 * * 1'}]}\nengine:\n  id: codex\n  model: gpt-5\nstop-after: +1mo\nstrict: true",
+        "on: {schedule: [{cron: '0 7 * * 1'}]}\nengine:\n  id: codex\n  model: gpt-5\nstop-after: "
+        "+1mo\nstrict: true",
         {
             "on": "0 7 * * 1",
             "engine": "write agent: codex",
@@ -135,7 +140,7 @@ FRONTS: dict[str, Foreign] = {
             "strict": PERMITTED,
         },
     ),
-    # -- Copilot, Cursor and other editors -----------------------------------------------------------
+    # -- Copilot, Cursor and other editors ---------------------------------------------------------
     "copilot-instructions": Foreign(
         "description: Python rules\napplyTo: '**/*.py'",
         NAMED,
@@ -160,13 +165,14 @@ FRONTS: dict[str, Foreign] = {
             "trigger": "rules are no pipes",
         },
     ),
-    # -- Codex, OpenAI, opencode, pi, gemini ---------------------------------------------------------
+    # -- Codex, OpenAI, opencode, pi, gemini -------------------------------------------------------
     "codex-prompt": Foreign(
         "description: Draft a PR\nargument-hint: FILES=<paths>",
         NAMED,
     ),
     "codex-automation": Foreign(
-        "name: triage\nstatus: PAUSED\nrrule: FREQ=DAILY;BYHOUR=9\ncwds: [~/src/app]\nexecution_environment: worktree",
+        "name: triage\nstatus: PAUSED\nrrule: FREQ=DAILY;BYHOUR=9\ncwds: "
+        "[~/src/app]\nexecution_environment: worktree",
         {
             "status": "write enabled: false",
             "rrule": "schedule_config",
@@ -193,7 +199,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "openai-agent": Foreign(
-        "instructions: Look at tickets\nhandoff: billing\nmodel: gpt-5\ntool_choice: required\nguardrails: [pii]",
+        "instructions: Look at tickets\nhandoff: billing\nmodel: gpt-5\ntool_choice: "
+        "required\nguardrails: [pii]",
         {
             "instructions": "prompt",
             "tool_choice": "extra_argv",
@@ -228,7 +235,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "gemini-subagent": Foreign(
-        "name: docs\nkind: local\ndescription: x\ntools: [read_file]\nmodel: gemini-3\nmax_turns: 8\ntimeout_mins: 5",
+        "name: docs\nkind: local\ndescription: x\ntools: [read_file]\nmodel: gemini-3\nmax_turns: "
+        "8\ntimeout_mins: 5",
         {
             "tools": PERMITTED,
             "max_turns": "write limits: {turns: 8}",
@@ -242,7 +250,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "qwen-agent": Foreign(
-        "name: t\ndescription: x\napprovalMode: yolo\nmodelConfig: {model: q}\nrunConfig: {max_time_minutes: 3}",
+        "name: t\ndescription: x\napprovalMode: yolo\nmodelConfig: {model: q}\nrunConfig: "
+        "{max_time_minutes: 3}",
         {
             "approvalMode": PERMITTED,
         },
@@ -251,7 +260,7 @@ FRONTS: dict[str, Foreign] = {
         "model: gpt-5\nedit-format: diff\nauto-commits: false\nread: [CONVENTIONS.md]",
         NAMED,
     ),
-    # -- cron-like files -----------------------------------------------------------------------------
+    # -- cron-like files ---------------------------------------------------------------------------
     "cron-tz": Foreign(
         "schedule: 0 9 * * 1-5\ntz: America/New_York",
         {
@@ -342,7 +351,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "hermes-job": Foreign(
-        "schedule: every 2h\ndeliver: telegram\nskills: [news]\nrepeat: 3\nworkdir: /srv\nscript: fetch.py",
+        "schedule: every 2h\ndeliver: telegram\nskills: [news]\nrepeat: 3\nworkdir: /srv\nscript: "
+        "fetch.py",
         {
             "deliver": "pipe_failed",
             "repeat": "schedule says it already",
@@ -350,7 +360,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "ofelia": Foreign(
-        "schedule: '@daily'\ncontainer: web\nuser: www\nno-overlap: true\nslack-webhook: https://example.org/x",
+        "schedule: '@daily'\ncontainer: web\nuser: www\nno-overlap: true\nslack-webhook: "
+        "https://example.org/x",
         {
             "user": "runs as the daemon's user",
             "no-overlap": "one run of a pipe",
@@ -393,7 +404,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "prefect-like": Foreign(
-        "name: flow\ncron: 0 6 * * *\nparameters: {day: mon}\nretry_delay_seconds: 60\nlog_prints: true\nwork_pool: x",
+        "name: flow\ncron: 0 6 * * *\nparameters: {day: mon}\nretry_delay_seconds: 60\nlog_prints: "
+        "true\nwork_pool: x",
         {
             "cron": "write schedule: 0 6 * * *",
             "parameters": "--context",
@@ -410,7 +422,8 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "n8n-like": Foreign(
-        "name: wf\nactive: false\nnodes: []\nconnections: {}\nsettings: {timezone: UTC}\nversionId: 7\ntags: [a]",
+        "name: wf\nactive: false\nnodes: []\nconnections: {}\nsettings: {timezone: "
+        "UTC}\nversionId: 7\ntags: [a]",
         {
             "active": "write enabled: false",
             "settings": "--context",
@@ -424,9 +437,10 @@ FRONTS: dict[str, Foreign] = {
             "secrets": ".env",
         },
     ),
-    # -- notes and sites -----------------------------------------------------------------------------
+    # -- notes and sites ---------------------------------------------------------------------------
     "jekyll": Foreign(
-        "layout: post\ntitle: Hi\ndate: 2026-01-01\ncategories: [a]\npermalink: /x\npublished: false",
+        "layout: post\ntitle: Hi\ndate: 2026-01-01\ncategories: [a]\npermalink: /x\npublished: "
+        "false",
         {
             "published": "write enabled: false",
         },
@@ -443,12 +457,13 @@ FRONTS: dict[str, Foreign] = {
         NAMED,
     ),
     "obsidian": Foreign(
-        "aliases: [A]\ntags: [b]\ncssclasses: [wide]\ncreated: 2026-01-01\nup: '[[Home]]'\nstatus: reading",
+        "aliases: [A]\ntags: [b]\ncssclasses: [wide]\ncreated: 2026-01-01\nup: '[[Home]]'\nstatus: "
+        "reading",
         {
             "status": "enabled: false",
         },
     ),
-    # -- the family that this format comes from ------------------------------------------------------
+    # -- the family that this format comes from ----------------------------------------------------
     "screen-meeting": Foreign(
         "schedule: manual\ntrigger:\n  events: [meeting_ended]\npermissions: reader\n"
         "connections: [slack]\nicon: x\nfeatured: true",
@@ -459,13 +474,14 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "screen-both": Foreign(
-        "preset: auto\nmodel: haiku\nschedule: every 1h\nlookback: 1h\nsubagent: false\nsource_slug: a/b",
+        "preset: auto\nmodel: haiku\nschedule: every 1h\nlookback: 1h\nsubagent: "
+        "false\nsource_slug: a/b",
         {
             "model": "model has no effect beside preset",
             "lookback": "TIME RANGE",
         },
     ),
-    # -- costs, ceilings, keys -----------------------------------------------------------------------
+    # -- costs, ceilings, keys ---------------------------------------------------------------------
     "ceilings": Foreign(
         "max_cost: 0.5\nmax_budget_usd: 1\ndaily_budget: 3\nturns: 9\nmonthly_cost: 20\n"
         "cpus: 2\nmemory_mb: 512\npriority: high",
@@ -498,9 +514,10 @@ FRONTS: dict[str, Foreign] = {
             "fallback_model": "preset: [first, second",
         },
     ),
-    # -- slips of the pen ----------------------------------------------------------------------------
+    # -- slips of the pen --------------------------------------------------------------------------
     "typos": Foreign(
-        "shedule: every 1h\ntimout: 10m\nenabeld: false\ndesciption: x\nallowed-tool: Read\npreest: fast\nmax-turn: 5",
+        "shedule: every 1h\ntimout: 10m\nenabeld: false\ndesciption: x\nallowed-tool: "
+        "Read\npreest: fast\nmax-turn: 5",
         {
             "shedule": "did you mean 'schedule'?",
             "timout": "did you mean 'timeout'?",
@@ -512,14 +529,15 @@ FRONTS: dict[str, Foreign] = {
         },
     ),
     "spelling": Foreign(
-        "Schedule: every 1h\ntimeZone: Europe/Berlin\nTIMEOUT: 10m\ntime-out: 5\nRun-On-Enable: false",
+        "Schedule: every 1h\ntimeZone: Europe/Berlin\nTIMEOUT: 10m\ntime-out: 5\nRun-On-Enable: "
+        "false",
         {
             "Schedule": "write schedule: every 1h",
             "timeZone": "write timezone: Europe/Berlin",
             "TIMEOUT": "write timeout: 10m",
         },
     ),
-    # -- keys of ours that have no effect where they stand ------------------------------------------------------------
+    # -- keys of ours that have no effect where they stand -----------------------------------------
     "idle-effort": Foreign(
         "agent: gemini\neffort: high\nrun_on_enable: true\nschedule: daily at 9:00",
         {

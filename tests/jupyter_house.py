@@ -1,4 +1,6 @@
-"""A daemon and a front end's surroundings: kernelspecs, folders, an environment in which Jupyter's libraries run."""
+"""A daemon and a front end's surroundings: kernelspecs, folders, an environment in which
+Jupyter's libraries run.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ PATIENCE = 60.0
 
 @dataclass
 class Front:
-    """A front end's side of one house; notebooks lie in `folder`, `patch` is undone when the front end ends."""
+    """A front end's side of one house; notebooks lie in `folder`, `patch` is undone when the
+    front end ends.
+    """
 
     house: House
     folder: Path
@@ -69,17 +73,23 @@ class Front:
 
 
 @contextmanager
-def front_end(settings: Mapping[str, str] | None = None, *, started: bool = True) -> Iterator[Front]:
+def front_end(
+    settings: Mapping[str, str] | None = None, *, started: bool = True
+) -> Iterator[Front]:
     """Make a house and turn this process into a front end of it."""
     with house() as home, pytest.MonkeyPatch.context() as patch:
         jupyter = home.home / "jupyter"
         places = {
-            f"JUPYTER_{name.upper()}": jupyter / name for name in ("path", "data_dir", "runtime_dir", "config_dir")
+            f"JUPYTER_{name.upper()}": jupyter / name
+            for name in ("path", "data_dir", "runtime_dir", "config_dir")
         }
         places["IPYTHONDIR"] = jupyter / "ipython"
         for place in places.values():
             place.mkdir(parents=True)
-        shared = {"JUPYTER_PLATFORM_DIRS": "1", **{name: str(place) for name, place in places.items()}}
+        shared = {
+            "JUPYTER_PLATFORM_DIRS": "1",
+            **{name: str(place) for name, place in places.items()},
+        }
         home.settings = {**shared, **(settings or {})}
         for name in set(os.environ) - set(home.environ):
             patch.delenv(name)
@@ -95,7 +105,9 @@ def front_end(settings: Mapping[str, str] | None = None, *, started: bool = True
 
 
 @asynccontextmanager
-async def kernel(name: str = "pxd", **kwargs: Any) -> AsyncIterator[tuple[AsyncKernelManager, AsyncKernelClient]]:
+async def kernel(
+    name: str = "pxd", **kwargs: Any
+) -> AsyncIterator[tuple[AsyncKernelManager, AsyncKernelClient]]:
     km = AsyncKernelManager(kernel_name=name)
     await km.start_kernel(**kwargs)
     kc = km.client()
@@ -121,7 +133,9 @@ async def run(kc: AsyncKernelClient, code: str, **kwargs: Any) -> tuple[dict[str
 
 
 async def value(kc: AsyncKernelClient, expression: str) -> Any:
-    reply, printed = await run(kc, f"import json; print(json.dumps({expression}))", allow_stdin=False)
+    reply, printed = await run(
+        kc, f"import json; print(json.dumps({expression}))", allow_stdin=False
+    )
     assert reply["status"] == "ok", reply
     return json.loads(printed)
 
@@ -130,18 +144,27 @@ async def value(kc: AsyncKernelClient, expression: str) -> Any:
 async def lab(front: Front, **options: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Run a server, with these options of `GatewayClient`; yields what asks it."""
     path = front.jupyter / f"{uuid.uuid4().hex[:8]}.sock"
-    given = {"open_browser": "False", "allow_root": "True", "sock": str(path), "root_dir": str(front.folder)}
+    given = {
+        "open_browser": "False",
+        "allow_root": "True",
+        "sock": str(path),
+        "root_dir": str(front.folder),
+    }
     words = [f"--ServerApp.{name}={value}" for name, value in given.items()]
     words += [f"--GatewayClient.{name}={value}" for name, value in options.items()]
     command = [*lean_module(PYTHON, "jupyter_server"), "--IdentityProvider.token=front", *words]
     log = path.with_suffix(".log")
     with log.open("wb") as written:
-        process = beside(command, cwd=front.folder, stdin=subprocess.DEVNULL, stdout=written, stderr=written)
+        process = beside(
+            command, cwd=front.folder, stdin=subprocess.DEVNULL, stdout=written, stderr=written
+        )
     try:
         await asyncio.to_thread(until, lambda: _listens(path), "the server listens")
         connector = aiohttp.UnixConnector(str(path), limit=0)
         about = {"Authorization": "token front"}
-        async with aiohttp.ClientSession("http://localhost", connector=connector, headers=about) as client:
+        async with aiohttp.ClientSession(
+            "http://localhost", connector=connector, headers=about
+        ) as client:
             yield client
     finally:
         process.terminate()
@@ -154,7 +177,9 @@ def _listens(path: Path) -> bool:
         return asked.connect_ex(os.fspath(path)) == 0
 
 
-async def ask(http: aiohttp.ClientSession, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+async def ask(
+    http: aiohttp.ClientSession, method: str, path: str, body: Any = None, status: int = 200
+) -> Any:
     async with http.request(method, path, json=body) as answer:
         assert answer.status == status, await answer.text()
         return await answer.json(content_type=None) if status != 204 else None
@@ -167,7 +192,11 @@ class Page:
     async def begin(self, code: str) -> Message:
         message = make("execute_request", {**EXECUTE, "code": code}, "page")
         framed = pack(message, self.socket.protocol)
-        await (self.socket.send_str(framed) if isinstance(framed, str) else self.socket.send_bytes(framed))
+        await (
+            self.socket.send_str(framed)
+            if isinstance(framed, str)
+            else self.socket.send_bytes(framed)
+        )
         return message
 
     async def hear(self, *stops: Callable[[Message], bool]) -> list[Message]:
@@ -176,7 +205,10 @@ class Page:
         async with asyncio.timeout(PATIENCE):
             while not all(any(map(stop, heard)) for stop in stops):
                 item = await self.socket.receive()
-                assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (item, heard)
+                assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (
+                    item,
+                    heard,
+                )
                 heard.append(unpack(item.data, self.socket.protocol))
         return heard
 
@@ -187,7 +219,10 @@ class Page:
         """
         while True:
             asked = await self.begin(code)
-            heard = await self.hear(is_reply(asked), lambda it: it.parent_id == asked.id and it.state == "idle")  # noqa: B023
+            heard = await self.hear(
+                is_reply(asked),
+                lambda it: it.parent_id == asked.id and it.state == "idle",  # noqa: B023
+            )
             ours = [it for it in heard if it.parent_id == asked.id]
             reply = next(it.content for it in ours if it.type == "execute_reply")
             if reply["status"] != "aborted":

@@ -1,4 +1,5 @@
-"""A model provider for real agents in tests: OpenAI's chat completions on loopback, streamed. It does as it is told.
+"""A model provider for real agents in tests: OpenAI's chat completions on loopback, streamed. It
+does as it is told.
 
 What it does with a request is chosen by the model's name:
 
@@ -22,9 +23,21 @@ ANSWER = "Hello from the mock provider."
 COMMAND = "echo from-the-tool"
 ERRORS = {
     "401": (401, "invalid_api_key", "Incorrect API key provided: mock****."),
-    "404": (404, "model_not_found", "The model `404` does not exist or you do not have access to it."),
-    "429": (429, "rate_limit_exceeded", "Rate limit reached for 429 on requests per min (RPM): Limit 3."),
-    "quota": (429, "insufficient_quota", "You exceeded your current quota, please check your plan."),
+    "404": (
+        404,
+        "model_not_found",
+        "The model `404` does not exist or you do not have access to it.",
+    ),
+    "429": (
+        429,
+        "rate_limit_exceeded",
+        "Rate limit reached for 429 on requests per min (RPM): Limit 3.",
+    ),
+    "quota": (
+        429,
+        "insufficient_quota",
+        "You exceeded your current quota, please check your plan.",
+    ),
     "500": (500, "server_error", "The server had an error while processing your request."),
 }
 
@@ -87,8 +100,19 @@ class MockProvider:
         messages = body.get("messages") or [{}]
         if model == "tool" and messages[-1].get("role") != "tool":
             call = {"name": "bash", "arguments": json.dumps({"command": self.command})}
-            calls = [{"index": 0, "id": f"call{len(self.requests)}", "type": "function", "function": call}]
-            return [_chunk({"role": "assistant", "tool_calls": calls}), _chunk({}, "tool_calls"), _used()]
+            calls = [
+                {
+                    "index": 0,
+                    "id": f"call{len(self.requests)}",
+                    "type": "function",
+                    "function": call,
+                }
+            ]
+            return [
+                _chunk({"role": "assistant", "tool_calls": calls}),
+                _chunk({}, "tool_calls"),
+                _used(),
+            ]
         text = _text(messages[-1].get("content")) if model == "echo" else ANSWER
         first, rest = text[: len(text) // 2], text[len(text) // 2 :]
         begun = _chunk({"role": "assistant", "content": first})
@@ -97,12 +121,22 @@ class MockProvider:
 
 def _chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {"id": "mock", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": [choice]}
+    return {
+        "id": "mock",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "mock",
+        "choices": [choice],
+    }
 
 
 def _used() -> dict[str, Any]:
     total = INPUT_TOKENS + OUTPUT_TOKENS
-    usage = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "total_tokens": total}
+    usage = {
+        "prompt_tokens": INPUT_TOKENS,
+        "completion_tokens": OUTPUT_TOKENS,
+        "total_tokens": total,
+    }
     return {**_chunk({}), "choices": [], "usage": usage}
 
 

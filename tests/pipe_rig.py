@@ -1,4 +1,7 @@
-"""The room of pipes under test: a real keeper, a real ledger, small commands as agents. Control planes come and go."""
+"""The room of pipes under test: a real keeper, a real ledger, small commands as agents.
+
+Control planes come and go.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ from waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "eventually"]
 in_one_room = pytest.mark.asyncio(loop_scope="module")
-"""Of a test that shares its room with the others of its file: its pipes bear its id, and it ends what it started."""
+"""Of a test that shares its room with the others of its file: its pipes bear its id, and it ends
+what it started.
+"""
 
 UNTIL_GATE = "while [ ! -e gate ]; do sleep 0.01; done"
 TELL = """
@@ -41,7 +46,9 @@ argv = [
 prompt = "stdin"
 parser = "text"
 """
-"""An agent that tells with which model it is run; where a file `wait` lies in its folder, once there is `gate`."""
+"""An agent that tells with which model it is run; where a file `wait` lies in its folder, once
+there is `gate`.
+"""
 FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
 
 
@@ -69,7 +76,9 @@ class TurnedClocks:
     def clocks(self) -> Clocks:
         real = Clocks()
         return Clocks(
-            lambda: real.wall() + self.wall, lambda: real.boot() + self.boot, lambda: real.awake() + self.awake
+            lambda: real.wall() + self.wall,
+            lambda: real.boot() + self.boot,
+            lambda: real.awake() + self.awake,
         )
 
 
@@ -84,13 +93,22 @@ class PipeRig:
         self.events: EventStream
         self.room: Pipes
         self.time = TurnedClocks()
-        quick: dict[str, Any] = {"stop_seconds": 1.0, "settle_seconds": 0.05, "preflight_seconds": 0.0}
-        self.config = pipes_config(folder, examples_dir=folder / "examples", timezone="UTC", **quick)
-        self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(folder)}
+        quick: dict[str, Any] = {
+            "stop_seconds": 1.0,
+            "settle_seconds": 0.05,
+            "preflight_seconds": 0.0,
+        }
+        self.config = pipes_config(
+            folder, examples_dir=folder / "examples", timezone="UTC", **quick
+        )
+        self.environ = {
+            "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+            "HOME": str(folder),
+        }
         for name in ("pipes", "examples"):
             (folder / name).mkdir()
 
-    # -- control planes ----------------------------------------------------------------------------------------------
+    # -- control planes ----------------------------------------------------------------------------
 
     async def connect(self) -> None:
         self.placement = await self.keeper.client()
@@ -126,7 +144,7 @@ class PipeRig:
         await self.close()
         await self.open()
 
-    # -- pipes -------------------------------------------------------------------------------------------------------
+    # -- pipes -------------------------------------------------------------------------------------
 
     def write(self, name: str, front: str, body: str = "Do it.\n") -> Path:
         folder = self.config.pipes_dir / name
@@ -143,7 +161,9 @@ class PipeRig:
         return self.write(name, f"agent: command\ncommand: {command}\n{front}", body)
 
     def agent(self, name: str, script: str, front: str = "") -> Path:
-        """Write a pipe and the agent of its name: a script whose words are judged like those of a provider."""
+        """Write a pipe and the agent of its name: a script whose words are judged like those of
+        a provider.
+        """
         with self.config.agents_file.open("a") as file:
             file.write(scripted_agent(name, script))
         return self.write(name, f"agent: {name}\n{front}")
@@ -151,7 +171,9 @@ class PipeRig:
     def fake(self, name: str, *steps: str, front: str = "") -> Path:
         """Write a pipe whose agent is the fake one."""
         argv = [sys.executable, str(FAKE_AGENT)]
-        self.config.agents_file.write_text(f'[agents.fake]\nargv = {argv}\nprompt = "stdin"\nparser = "pi-jsonl"\n')
+        self.config.agents_file.write_text(
+            f'[agents.fake]\nargv = {argv}\nprompt = "stdin"\nparser = "pi-jsonl"\n'
+        )
         return self.write(name, f"agent: fake\n{front}", f"FAKE: {' '.join(steps)}\n")
 
     async def run(self, name: str, **request: Any) -> Execution:
@@ -165,7 +187,9 @@ class PipeRig:
         return queued.id
 
     async def ended(self, pipe: str, count: int = 1) -> list[Execution]:
-        """Return the executions of a pipe, oldest first, once so many are final and their slots are free."""
+        """Return the executions of a pipe, oldest first, once so many are final and their slots
+        are free.
+        """
         async with asyncio.timeout(PATIENCE):
             while True:
                 rows = await self.rows(pipe)
@@ -190,11 +214,14 @@ class PipeRig:
         fresh.replace(self.config.presets_file)
 
     async def overdue(self, name: str, size: int) -> Execution:
-        """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many bytes and not before."""
+        """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many
+        bytes and not before.
+        """
         [queued] = await self.room.run(name)
         live, folder = self.room.runs[queued.id], self.room.folder(queued.id)
 
-        def has_spoken() -> bool:  # its time counts from when it is known to run; its first words may be there before
+        # its time counts from when it is known to run; its first words may be there before
+        def has_spoken() -> bool:
             return (
                 live.execution.pid is not None
                 and sum(output.size(folder, stream) or 0 for stream in output.BOTH) >= size
@@ -228,8 +255,12 @@ class PipeRig:
 
 
 @asynccontextmanager
-async def pipe_house(folder: Path, *, scheduler: bool = True, **changes: Any) -> AsyncIterator[PipeRig]:
-    """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
+async def pipe_house(
+    folder: Path, *, scheduler: bool = True, **changes: Any
+) -> AsyncIterator[PipeRig]:
+    """Start a keeper in a short folder and be its control plane; everything is stopped at the
+    end.
+    """
     keeper = RealKeeper(folder)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, keeper.close)

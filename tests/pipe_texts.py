@@ -50,5 +50,9 @@ EXAMPLES = Path(__file__).parents[1] / "supervisord_py" / "examples" / "pipes"
 
 def pipes_config(root: Path, **changes: Any) -> PipesConfig:
     places = {name: root / name.partition("_")[0] for name in ("pipes_dir", "executions_dir")}
-    places |= {name: root / name.replace("_file", ".toml") for name in ("presets_file", "agents_file")}
-    return PipesConfig(**{"examples_dir": EXAMPLES, "socket": str(root / "pxd.sock"), **places, **changes})
+    places |= {
+        name: root / name.replace("_file", ".toml") for name in ("presets_file", "agents_file")
+    }
+    return PipesConfig(
+        **{"examples_dir": EXAMPLES, "socket": str(root / "pxd.sock"), **places, **changes}
+    )

@@ -14,12 +14,16 @@ OLD = 1_700_000_000
 OPTIONS = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]
 _MORE: dict[str, dict[str, Any]] = {
     "text": {"default": "hi", "max_length": 20}, "textarea": {"monospace": True, "default": ""},
-    "number": {"min": 0, "max": 100, "step": 1, "default": 42}, "slider": {"min": 0, "max": 100, "step": 1},
+    "number": {"min": 0, "max": 100, "step": 1, "default": 42},
+    "slider": {"min": 0, "max": 100, "step": 1},
     "select": {"options": OPTIONS}, "multiselect": {"options": OPTIONS, "default": ["a"]},
     "radio": {"options": [{"value": 1, "label": "1"}, {"value": 12, "label": "12"}]},
-    "checkbox": {"default": True, "required": False}, "date": {"min": "2020-01-01"}, "colour": {"default": "#5563d1"},
-    "file": {"multiple": True, "accept": ".csv", "required": False}, "json": {"schema": {"type": "object"}},
-    "autocomplete": {"endpoint": "cities"}, "table": {"columns": [{"key": "n", "type": "text"}], "min_rows": 1},
+    "checkbox": {"default": True, "required": False}, "date": {"min": "2020-01-01"},
+    "colour": {"default": "#5563d1"},
+    "file": {"multiple": True, "accept": ".csv", "required": False},
+    "json": {"schema": {"type": "object"}},
+    "autocomplete": {"endpoint": "cities"},
+    "table": {"columns": [{"key": "n", "type": "text"}], "min_rows": 1},
     "map_point": {"default_center": [51.5, -0.1]}, "hidden": {"default": "secret-value"},
 }  # fmt: skip
 FULL_INPUTS: list[dict[str, Any]] = [
@@ -31,7 +35,9 @@ FULL_INPUTS.append({"key": "t_range", "type": "slider", "min": 0, "max": 100, "r
 
 
 def write_tool(parent: Path, name: str, manifest: Any = None, **files: str | bytes) -> Path:
-    """Write a tool folder; `manifest` may be text, bytes or a JSON value; `files` are named with `__` for dots."""
+    """Write a tool folder; `manifest` may be text, bytes or a JSON value; `files` are named with
+    `__` for dots.
+    """
     folder = parent / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "main.py").write_text("print('x')\n")
@@ -69,7 +75,9 @@ def pixie_manifest(name: str = "tool", **keys: Any) -> dict[str, Any]:
     }
 
 
-def pixie(parent: Path, name: str = "tool", sidecar: dict[str, Any] | None = None, **keys: Any) -> ToolSpec:
+def pixie(
+    parent: Path, name: str = "tool", sidecar: dict[str, Any] | None = None, **keys: Any
+) -> ToolSpec:
     """Load a tool of Pixie's dialect."""
     files = {} if sidecar is None else {"pxd__json": json.dumps(sidecar)}
     return load_tool(write_tool(parent, name, pixie_manifest(name, **keys), **files))

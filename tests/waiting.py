@@ -1,4 +1,6 @@
-"""Bounded waits on conditions, looks at processes, and what a killed daemon leaves: what every rig stands on."""
+"""Bounded waits on conditions, looks at processes, and what a killed daemon leaves: what every
+rig stands on.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def bearing(*marks: str) -> list[int]:
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # gone, or not ours to read
             environ = Path(f"/proc/{entry}/environ").read_bytes()
-            found += [int(entry)] if any(os.fsencode(mark) in environ for mark in marks) and alive(int(entry)) else []
+            found += (
+                [int(entry)]
+                if any(os.fsencode(mark) in environ for mark in marks) and alive(int(entry))
+                else []
+            )
     return found
 
 
@@ -62,13 +68,16 @@ def marked(daemon_id: str) -> list[int]:
 
 
 def remove_group(daemon_id: str) -> None:
-    """Remove the empty control group of a daemon that was killed: only its own end would have done it.
+    """Remove the empty control group of a daemon that was killed: only its own end would have done
+    it.
 
     One that root starts outside of a service has its group at the top of cgroup2.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             if " - cgroup2 " in line:
-                for folder, _, _ in os.walk(Path(line.split()[4]) / f"pxd-{daemon_id}", topdown=False):
+                for folder, _, _ in os.walk(
+                    Path(line.split()[4]) / f"pxd-{daemon_id}", topdown=False
+                ):
                     with contextlib.suppress(OSError):
                         os.rmdir(folder)

@@ -1,8 +1,9 @@
-"""The command line: what a call was given and how it answers, how commands are declared, loaded and completed.
+"""The command line: what a call was given and how it answers, how commands are declared, loaded and
+completed.
 
-`pxctl X` imports the module of X and of no other command. A command gets everything from its `Invocation`: none reads
-the environment on its own. Whatever a command raises ends in an exit code of CONTRACT §3, with at most one error on
-stderr, or one problem document on stdout under `--json`.
+`pxctl X` imports the module of X and of no other command. A command gets everything from its
+`Invocation`: none reads the environment on its own. Whatever a command raises ends in an exit code
+of CONTRACT §3, with at most one error on stderr, or one problem document on stdout under `--json`.
 """
 
 from __future__ import annotations
@@ -33,17 +34,26 @@ _SAMPLE = "compound-interest"
 _MEMBER_LINES = 40  # of a text of several lines
 _DOCTOR = "pxctl doctor"
 Decorator = Callable[[Any], Any]
-_MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
+_MOMENTS = {
+    "next_run",
+    "last_run",
+    "last_used",
+    "last_success",
+    "not_before",
+    "context_start",
+    "context_end",
+}
 
 
-# -- one call ----------------------------------------------------------------------------------------------------------
+# -- one call --------------------------------------------------------------------------------------
 
 
 class Invocation:
-    """What was asked for, beside the command's own arguments: global options, the daemon that is meant, the streams.
+    """What was asked for, beside the command's own arguments: global options, the daemon that is
+    meant, the streams.
 
-    `action` is what is being done, in the words of "pxctl: cannot …". `is_of_one_kind`: the command is of a group, in
-    which units are called by their names alone.
+    `action` is what is being done, in the words of "pxctl: cannot …". `is_of_one_kind`: the command
+    is of a group, in which units are called by their names alone.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -61,7 +71,10 @@ class Invocation:
 
     @property
     def given_options(self) -> list[str]:
-        """The options that say which daemon is meant. Variables are there for the next command, too."""
+        """The options that say which daemon is meant.
+
+        Variables are there for the next command, too.
+        """
         options = ["--system"] if self.system else []
         return [*options, "--socket", self.socket_path] if self.socket else options
 
@@ -84,20 +97,26 @@ class Invocation:
         return hints.complete_document(value, options, _MODULES)
 
     def next_step(self, failure: Failure) -> str | None:
-        """Return the hint of a failure: a command for this very daemon, and never the one that has just failed."""
+        """Return the hint of a failure: a command for this very daemon, and never the one that
+        has just failed.
+        """
         import shlex
 
         from pxctl import hints
 
         if failure.kind in {"unreachable", "not_running"} and self._machines_daemon_answers():
-            return f"the machine's daemon runs: {shlex.join(['pxctl', '--system', *self.arguments])}"
+            return (
+                f"the machine's daemon runs: {shlex.join(['pxctl', '--system', *self.arguments])}"
+            )
         hint = failure.hint
         program = failure.extra.get("program")
         found = _which(str(program), self.env) if program else None
         if found is not None:
             return self.complete(
-                f"{program} is on your PATH, not on the daemon's: write {found}, or start the daemon with your PATH:"
-                " pxctl daemon stop && pxctl daemon start (a service: pxctl daemon install --force before that)"
+                f"{program} is on your PATH, not on the daemon's: write {found}, or start the "
+                "daemon with your PATH:"
+                " pxctl daemon stop && pxctl daemon start (a service: pxctl daemon install --force "
+                "before that)"
             )
         if hint is not None and hints.names_itself(hint, self.arguments):
             log = f"tail -n 50 {shlex.quote(paths.find_log_file(self.env, system=self.system))}"
@@ -105,7 +124,9 @@ class Invocation:
         return None if hint is None else self.complete(hint)
 
     def _machines_daemon_answers(self) -> bool:
-        """Say whether the user's own daemon was meant by default, and only the machine's is there."""
+        """Say whether the user's own daemon was meant by default, and only the machine's is
+        there.
+        """
         if self.system or self.socket or self.env.get("PX_SOCKET") or self.env.get("PX_HOME"):
             return False
         with contextlib.suppress(Failure):
@@ -122,7 +143,9 @@ class Invocation:
         return output.wants_colour(self.colour, self.env, terminal=self.err_is_terminal)
 
     def client(self, wake: Callable[[], None] | None = None) -> Client:
-        return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
+        return Client(
+            self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…")
+        )
 
     # -- stdout
 
@@ -134,7 +157,9 @@ class Invocation:
 
     def print_json(self, value: Document) -> None:
         value = self.complete_document(value)
-        self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
+        self.print(
+            json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None)
+        )
 
     def print_result(self, result: Document, ids: Iterable[object]) -> bool:
         """Write the result as `--json` or `-q` want it; False where neither was given."""
@@ -149,8 +174,12 @@ class Invocation:
             self.print(*lines)
 
     def print_check(self, word: str, text: object, cure: object = None) -> None:
-        """Write what a check found: the verdict, in its colour, a sentence, and below it lines of what to do."""
-        self.print(f"{self.paint(f'{word:<5}', output.BY_STATE.get(word))}  {output.clean(str(text))}")
+        """Write what a check found: the verdict, in its colour, a sentence, and below it lines
+        of what to do.
+        """
+        self.print(
+            f"{self.paint(f'{word:<5}', output.BY_STATE.get(word))}  {output.clean(str(text))}"
+        )
         cure = self.complete(str(cure or ""))
         self.print(*(f"       {output.clean(line)}" for line in cure.splitlines()))
 
@@ -159,9 +188,16 @@ class Invocation:
         return output.table(columns, rows, width, colour=self.has_colour)
 
     def print_rows(
-        self, result: Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
+        self,
+        result: Document,
+        rows: Sequence[Document],
+        key: str,
+        columns: Sequence[output.Column],
+        none: str,
     ) -> None:
-        """Write rows as a table, as `--json` the whole result, as `-q` one member of each; `none`: there are none."""
+        """Write rows as a table, as `--json` the whole result, as `-q` one member of each;
+        `none`: there are none.
+        """
         if self.print_result(result, (row.get(key) for row in rows)):
             return
         if rows:
@@ -172,7 +208,8 @@ class Invocation:
     def print_members(self, document: Document, **more: object) -> None:
         """Write names and values of a document, and `more`, below each other.
 
-        What is absent, empty or nested is left out. A text of several lines stands below its name, indented.
+        What is absent, empty or nested is left out. A text of several lines stands below its name,
+        indented.
         """
         members = {**document, **more, "schema": None}
         shown: dict[str, str] = {}
@@ -189,7 +226,9 @@ class Invocation:
                 self.print(name, *output.indented(text, _MEMBER_LINES))
 
     def _member(self, name: str, value: object, members: Document) -> tuple[str, str]:
-        """Return the name and the text of one member; the text is empty where there is nothing to show."""
+        """Return the name and the text of one member; the text is empty where there is nothing
+        to show.
+        """
         if value is None or isinstance(value, dict):
             return name, ""
         if isinstance(value, list):
@@ -219,11 +258,17 @@ class Invocation:
             self.print(*map(self.complete, lines))
 
     def moment(self, text: object) -> str:
-        """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
+        """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it
+        came.
+        """
         at = output.epoch(text)
         if at is None:
             return output.ABSENT
-        return time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if self.out_is_terminal else str(text)
+        return (
+            time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+            if self.out_is_terminal
+            else str(text)
+        )
 
     # -- stderr
 
@@ -255,10 +300,17 @@ class Invocation:
 
     # -- what is done alike to tools and pipes
 
-    def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
-        """Have a unit made or installed and say where; return its document where the next step is to be told."""
-        if "source" in content and not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", content["source"]):
-            content["source"] = os.path.abspath(os.path.expanduser(content["source"]))  # the daemon runs elsewhere
+    def add(
+        self, kind: str, target: str, content: Document, words: str = "added in {folder}"
+    ) -> Document | None:
+        """Have a unit made or installed and say where; return its document where the next step
+        is to be told.
+        """
+        if "source" in content and not re.match(
+            r"example:|[A-Za-z][A-Za-z0-9+.-]*://", content["source"]
+        ):
+            # the daemon runs elsewhere
+            content["source"] = os.path.abspath(os.path.expanduser(content["source"]))
         with self.spinner(kind, "adding…"):
             made = self.client().ask("POST", target, content=content, timeout=None)
         if self.print_result(made, [made["name"]]):
@@ -268,27 +320,40 @@ class Invocation:
         return made
 
     def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
-        """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
+        """Have a unit and its folder removed once a person says so; `command` is the one that
+        does not ask.
+        """
         if not yes and not (self.in_is_terminal and self.err_is_terminal):
-            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
+            raise Failure(
+                "nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit
+            )
         if not yes and not click.confirm(f"Remove {unit} and its folder?", err=True):
             raise click.exceptions.Exit(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
         self.show(answer, [unit.partition(":")[2]], f"{unit} removed")
 
 
-# -- one command line -------------------------------------------------------------------------------------------------
+# -- one command line ------------------------------------------------------------------------------
 
 
 def run(arguments: list[str]) -> int:
     invocation = Invocation(os.environ)
     invocation.arguments = tuple(arguments)
     try:
-        code: Any = root.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
+        code: Any = root.main(
+            args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation
+        )
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
         output.notice(error.format_message())
         return Exit.USAGE
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError, *_BAD_ANSWER) as error:
+    except (
+        click.ClickException,
+        click.Abort,
+        KeyboardInterrupt,
+        Failure,
+        OSError,
+        *_BAD_ANSWER,
+    ) as error:
         failure = _failure_of(error)
         # A line that was not parsed to its end may have asked for JSON behind the mistake.
         invocation.json = invocation.json or (failure.kind == "usage" and "--json" in arguments)
@@ -297,7 +362,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _which(program: str, env: Mapping[str, str]) -> str | None:
-    """Return where a person's shell finds a program that the daemon did not find; None where it is a path."""
+    """Return where a person's shell finds a program that the daemon did not find; None where it
+    is a path.
+    """
     import shutil
 
     return None if "/" in program else shutil.which(program, path=env.get("PATH", os.defpath))
@@ -315,7 +382,9 @@ def _failure_of(error: BaseException) -> Failure:
     match error:
         case Failure():
             return error
-        case click.NoSuchOption() if error.ctx is not None and error.ctx.command_path == "pxctl run":
+        case click.NoSuchOption() if (
+            error.ctx is not None and error.ctx.command_path == "pxctl run"
+        ):
             key = error.option_name.lstrip("-").replace("-", "_")
             detail = f"there is no option {error.option_name}; inputs of a tool are KEY=VALUE"
             return usage(detail, f"pxctl run TOOL {key}=VALUE")
@@ -329,8 +398,14 @@ def _failure_of(error: BaseException) -> Failure:
             way_out = "go to one that exists, or enter it again: cd .. && cd -"
             return Failure(detail, kind="os_error", hint=way_out, errno=error.errno)
         case OSError():
-            where, hint = (f" ({error.filename})", f"ls -ld {error.filename}") if error.filename else ("", None)
-            return Failure(f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno)
+            where, hint = (
+                (f" ({error.filename})", f"ls -ld {error.filename}")
+                if error.filename
+                else ("", None)
+            )
+            return Failure(
+                f"{error.strerror or error}{where}", kind="os_error", hint=hint, errno=error.errno
+            )
         case KeyError() | json.JSONDecodeError():
             detail = f"the daemon's answer is not as it should be: {error!r}"
             return Failure(detail, kind="bad_answer", hint="pxctl version")
@@ -339,7 +414,10 @@ def _failure_of(error: BaseException) -> Failure:
 
 
 def report(invocation: Invocation, failure: Failure) -> int:
-    """Say how it failed: a problem document on stdout with `--json`, else words on stderr. Returns the exit code."""
+    """Say how it failed: a problem document on stdout with `--json`, else words on stderr.
+
+    Returns the exit code.
+    """
     failure.hint = invocation.next_step(failure)
     document = invocation.complete_document(failure.document())
     on = invocation.err_has_colour
@@ -349,12 +427,16 @@ def report(invocation: Invocation, failure: Failure) -> int:
         return code
     # What the sentence says already is not listed again.
     lines = [
-        f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
+        f"{error.get('pointer') or error.get('file') or '(the whole input)'}: "
+        f"{error.get('message')}"
         for error in document.get("errors") or []
         if str(error.get("message")) not in failure.detail
     ]
     lines += [f"candidate: {candidate}" for candidate in document.get("candidates") or []]
-    lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in document.get("survivors") or []]
+    lines += [
+        f"survived: pid {one.get('pid')} ({one.get('name', '?')})"
+        for one in document.get("survivors") or []
+    ]
     tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip().splitlines()
     lines += [f"stderr: {output.cut(line, _STDERR_COLUMNS)}" for line in tail[-_STDERR_LINES:]]
     action = invocation.action if failure.action is None else failure.action
@@ -367,7 +449,7 @@ def report(invocation: Invocation, failure: Failure) -> int:
     return code
 
 
-# -- how commands are declared ----------------------------------------------------------------------------------------
+# -- how commands are declared ---------------------------------------------------------------------
 
 
 def _seconds(text: str) -> float:
@@ -376,8 +458,12 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def timeout_option(about: str = "Give up after S seconds (exit 7).", default: float | None = None) -> Decorator:
-    return click.option("--timeout", type=_seconds, default=default, show_default=True, metavar="S", help=about)
+def timeout_option(
+    about: str = "Give up after S seconds (exit 7).", default: float | None = None
+) -> Decorator:
+    return click.option(
+        "--timeout", type=_seconds, default=default, show_default=True, metavar="S", help=about
+    )
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
@@ -390,12 +476,18 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 no_autostart_option = click.option(
-    "--no-autostart", is_flag=True, expose_value=False, callback=_keep, help="Do not start the daemon."
+    "--no-autostart",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep,
+    help="Do not start the daemon.",
 )
 
 
 def _globals(*, hidden: bool) -> list[click.Parameter]:
-    """Return the options that are taken anywhere on the line; `pxctl --help` alone explains them."""
+    """Return the options that are taken anywhere on the line; `pxctl --help` alone explains
+    them.
+    """
 
     def option(*names: str, **settings: Any) -> click.Option:
         return click.Option(names, expose_value=False, callback=_keep, hidden=hidden, **settings)
@@ -412,17 +504,26 @@ def _globals(*, hidden: bool) -> list[click.Parameter]:
 
 _GLOBAL_OPTIONS = _globals(hidden=True)
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
-_GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
+_GLOBAL_WORDS = (
+    "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
+)
 
 
 def _hidden_options(command: click.Command, incomplete: str) -> list[CompletionItem]:
-    """Return the options that begin so and that the help leaves out: they are taken all the same."""
+    """Return the options that begin so and that the help leaves out: they are taken all the
+    same.
+    """
     if not incomplete.startswith("-"):
         return []
     from click.shell_completion import CompletionItem
 
     hidden = [one for one in command.params if isinstance(one, click.Option) and one.hidden]
-    return [CompletionItem(name, help=one.help) for one in hidden for name in one.opts if name.startswith(incomplete)]
+    return [
+        CompletionItem(name, help=one.help)
+        for one in hidden
+        for name in one.opts
+        if name.startswith(incomplete)
+    ]
 
 
 class PxCommand(click.Command):
@@ -449,7 +550,9 @@ class PxGroup(click.Group):
         options = _globals(hidden=False) if modules else _GLOBAL_OPTIONS
         words = "" if modules else _GLOBAL_WORDS  # pxctl's own help lists those options
         epilog = f"{words}\n\n\b\nExamples:\n  " + "\n  ".join(examples)
-        super().__init__(name, help=about, epilog=epilog.strip("\n"), params=options, context_settings=_SETTINGS)
+        super().__init__(
+            name, help=about, epilog=epilog.strip("\n"), params=options, context_settings=_SETTINGS
+        )
         self._modules, self.sample = modules, sample
         if not modules:
             root.add_command(self)
@@ -475,14 +578,17 @@ class PxGroup(click.Group):
 
         group = "" if self is root else str(self.name)
         near = nearest_commands(group, name, args[1:], known)
-        raise usage(f"there is no command {name!r}", ", or ".join(near) or f"{ctx.command_path} --help")
+        raise usage(
+            f"there is no command {name!r}", ", or ".join(near) or f"{ctx.command_path} --help"
+        )
 
 
 _MODULES = {
-    "run": "tools", "status": "units", "is-active": "units", "start": "units", "stop": "units", "restart": "units",
-    "pin": "units", "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel",
-    "pipe": "pipe", "logs": "logs", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
-    "config": "daemon", "completion": "help", "help": "help", "version": "help",
+    "run": "tools", "status": "units", "is-active": "units", "start": "units", "stop": "units",
+    "restart": "units", "pin": "units", "unpin": "units", "wait": "history", "tools": "tools",
+    "exec": "exec", "kernel": "kernel", "pipe": "pipe", "logs": "logs", "events": "history", "why":
+    "history", "doctor": "daemon", "daemon": "daemon", "config": "daemon", "completion": "help",
+    "help": "help", "version": "help",
 }  # fmt: skip
 _ABOUT = "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes."
 _FIRST_STEPS = (
@@ -493,16 +599,20 @@ _FIRST_STEPS = (
     "pxctl help pxctl                 # the manual; pxctl help lists its pages",
 )
 root = PxGroup("pxctl", _ABOUT, modules=_MODULES, examples=_FIRST_STEPS)
-click.version_option(None, "-V", "--version", package_name="supervisord-py", message="%(prog)s %(version)s")(root)
+click.version_option(
+    None, "-V", "--version", package_name="supervisord-py", message="%(prog)s %(version)s"
+)(root)
 
 
 def declare(
     group: PxGroup, name: str, action: str | None = None
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
+    """Declare a command of a group; the function gets the Invocation first and returns the exit
+    code (None is 0).
 
-    Its docstring is the help: the text, then examples as `$` lines, else it is shown with the group's sample. `action`
-    is what it does, in the words of "pxctl: cannot …", with the command's arguments in braces.
+    Its docstring is the help: the text, then examples as `$` lines, else it is shown with the
+    group's sample. `action` is what it does, in the words of "pxctl: cannot …", with the command's
+    arguments in braces.
     """
 
     def wrap(function: Callable[..., int | None]) -> click.Command:
@@ -511,7 +621,10 @@ def declare(
             invocation: Invocation = context.obj
             invocation.is_of_one_kind = group is not root
             if action is not None:
-                named = {key: ", ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
+                named = {
+                    key: ", ".join(one) if isinstance(one, tuple) else one
+                    for key, one in given.items()
+                }
                 invocation.action = action.format(**named)
             try:
                 return function(invocation, **given)
@@ -522,13 +635,25 @@ def declare(
 
         about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\n$ ")
         given = [*reversed(getattr(function, "__click_params__", [])), *_GLOBAL_OPTIONS]
-        sample = [group.sample] if any(isinstance(one, click.Argument) and one.required for one in given) else []
-        examples = examples or " ".join(["pxctl", *([] if group is root else [str(group.name)]), name, *sample])
+        sample = (
+            [group.sample]
+            if any(isinstance(one, click.Argument) and one.required for one in given)
+            else []
+        )
+        examples = examples or " ".join(
+            ["pxctl", *([] if group is root else [str(group.name)]), name, *sample]
+        )
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
         epilog = f"{_GLOBAL_WORDS}\n\n\b\nExamples:\n  " + examples.replace("\n$ ", "\n  ")
         made = PxCommand(
-            name, callback=call, params=given, help=about, short_help=short, epilog=epilog, context_settings=_SETTINGS
+            name,
+            callback=call,
+            params=given,
+            help=about,
+            short_help=short,
+            epilog=epilog,
+            context_settings=_SETTINGS,
         )
         group.add_command(made)
         return made
@@ -536,7 +661,7 @@ def declare(
     return wrap
 
 
-# -- live names for the shell's completion -----------------------------------------------------------------------------
+# -- live names for the shell's completion ---------------------------------------------------------
 
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[str] | list[CompletionItem]"]
@@ -545,7 +670,10 @@ _NAMES_SECONDS = 0.1
 
 
 def _ask(context: click.Context, target: str) -> Any:
-    """Return the document at `target`; {} when it does not come in time. Never starts a daemon, nor prints an error."""
+    """Return the document at `target`; {} when it does not come in time.
+
+    Never starts a daemon, nor prints an error.
+    """
     invocation: Invocation = context.find_root().obj or Invocation({})
     with contextlib.suppress(Failure, OSError, *_BAD_ANSWER):
         return Client(invocation.socket_path).get(target, timeout=_NAMES_SECONDS)
@@ -561,7 +689,9 @@ def _choices(*words: str) -> Completer:
 
 
 def _file(begun: str, kind: str = "file") -> list[CompletionItem]:
-    """Have the shell complete a path that is begun, which may be the end of a word only; `kind`: "file" or "dir"."""
+    """Have the shell complete a path that is begun, which may be the end of a word only; `kind`:
+    "file" or "dir".
+    """
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(begun, type=kind)]
@@ -597,12 +727,15 @@ tool_names = _names("/api/units?name=tool:*", "units", "name")
 pipe_names = _names("/api/units?name=pipe:*", "units", "name")
 kernel_names = _names("/api/kernels", "kernels", "name", "id")
 interpreters = _or_files("managed")
-example_tools = _or_files("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+example_tools = _or_files(
+    "example:compound-interest", "example:lorenz-ode-solver", "example:text-stats"
+)
 example_pipes = _or_files("example:daily-digest", "example:disk-digest", "example:tell-failure")
 pipe_keys = _choices(
-    "agent=", "allow_empty=", "budget=", "command=", "description=", "effort=", "enabled=", "history=", "limits=",
-    "model=", "name=", "preset=", "provider=", "redact=", "retries=", "run_on_enable=", "schedule=", "schedule_config=",
-    "timeout=", "timezone=", "title=", "trigger=",
+    "agent=", "allow_empty=", "budget=", "command=", "description=", "effort=", "enabled=",
+    "history=", "limits=", "model=", "name=", "preset=", "provider=", "redact=", "retries=",
+    "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=",
+    "trigger=",
 )  # fmt: skip
 """Every key of pipe.md(5); a test compares it with what the daemon reads."""
 
@@ -613,12 +746,18 @@ def execution_names(context: click.Context, _: click.Parameter, incomplete: str)
     return _offer([*ids, *pipes], incomplete)
 
 
-def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
+def assignments(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[str] | list[CompletionItem]:
     """Offer a tool's inputs as KEY=, and files behind KEY=@."""
     key, is_file, begun = incomplete.partition("=@")
     if key and is_file:
         return _file(begun)
     with contextlib.suppress(Failure):
-        schema = _ask(context, route("tool", context.params.get("tool") or "")).get("input_schema") or {}
-        return _offer((f"{key}=" for key in schema.get("properties", ()) if "=" not in incomplete), incomplete)
+        schema = (
+            _ask(context, route("tool", context.params.get("tool") or "")).get("input_schema") or {}
+        )
+        return _offer(
+            (f"{key}=" for key in schema.get("properties", ()) if "=" not in incomplete), incomplete
+        )
     return []

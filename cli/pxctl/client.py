@@ -1,7 +1,9 @@
-"""The daemon as the commands see it: requests and documents over its Unix socket, failures, and names of units.
+"""The daemon as the commands see it: requests and documents over its Unix socket, failures, and
+names of units.
 
-HTTP/1.1 (RFC 9112), as much of it as pxd answers with: the stdlib's client would double the start-up time. An answer
-that ends before its framing says so is never taken for a whole one. A lost GET is asked again once.
+HTTP/1.1 (RFC 9112), as much of it as pxd answers with: the stdlib's client would double the
+start-up time. An answer that ends before its framing says so is never taken for a whole one. A lost
+GET is asked again once.
 """
 
 from __future__ import annotations
@@ -26,35 +28,54 @@ _RESET_CONTENT = 205  # has no content either, but says so with a length (RFC 91
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-# -- failures and their exit codes (CONTRACT §3, §4) ----------------------------------------------------------------
+# -- failures and their exit codes (CONTRACT §3, §4) -----------------------------------------------
 
 
 Document = dict[str, Any]
 
 
 class Exit:
-    OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+    (
+        OK,
+        FAILED,
+        USAGE,
+        INACTIVE,
+        UNKNOWN_UNIT,
+        UNREACHABLE,
+        PERMISSION,
+        TIMED_OUT,
+        CONFLICT,
+        LIMIT_EXCEEDED,
+    ) = range(10)
 
 
 _EXIT_BY_KIND = {
-    "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
-    "unreachable": 5, "forbidden": 6, "timed_out": 7, "keeper_timeout": 7, "conflict": 8, "survivors": 8,
+    "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3,
+    "unknown_unit": 4, "unreachable": 5, "forbidden": 6, "timed_out": 7, "keeper_timeout": 7,
+    "conflict": 8, "survivors": 8,
 }  # fmt: skip
 PROBLEM_PREFIX = "urn:px:problem:"
-AWAY = {"unreachable", "interrupted", "shutdown"}  # kinds of failures of a daemon that is away, perhaps for a moment
+# kinds of failures of a daemon that is away, perhaps for a moment
+AWAY = {"unreachable", "interrupted", "shutdown"}
 
 
 class Failure(Exception):
     """An outcome to report and to exit with, by default with the exit code of its kind.
 
-    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all. `extra`: more
-    members of its document.
+    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it
+    all. `extra`: more members of its document.
     """
 
     action: str | None = None
 
     def __init__(
-        self, detail: str, *, kind: str = "failed", hint: str | None = None, unit: str | None = None, **extra: Any
+        self,
+        detail: str,
+        *,
+        kind: str = "failed",
+        hint: str | None = None,
+        unit: str | None = None,
+        **extra: Any,
     ) -> None:
         super().__init__(detail)
         self.detail, self.kind, self.hint, self.unit, self.extra = detail, kind, hint, unit, extra
@@ -62,8 +83,18 @@ class Failure(Exception):
 
     def document(self) -> Document:
         title = self.kind.replace("_", " ").capitalize()
-        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
-        rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
+        head = {
+            "type": PROBLEM_PREFIX + self.kind,
+            "title": title,
+            "status": None,
+            "kind": self.kind,
+        }
+        rest = {
+            "detail": self.detail,
+            "hint": self.hint,
+            "unit": self.unit,
+            "exit_code": self.exit_code,
+        }
         return {**head, **rest, **self.extra}
 
 
@@ -74,15 +105,21 @@ class Unreachable(Failure):
 
 
 class Interrupted(Failure):
-    """The connection was lost after the request went out: whether it happened is unknown; asking again is safe."""
+    """The connection was lost after the request went out: whether it happened is unknown; asking
+    again is safe.
+    """
 
     def __init__(self, why: str) -> None:
-        detail = f"the connection to the daemon was lost, and whether it was done is not known: {why}"
+        detail = (
+            f"the connection to the daemon was lost, and whether it was done is not known: {why}"
+        )
         super().__init__(detail, kind="interrupted", hint="pxctl doctor", retryable=True)
 
 
 def usage(detail: str, hint: str | None = None) -> Failure:
-    """Return the failure of a call that cannot be meant so; without a hint it is the help of the command."""
+    """Return the failure of a call that cannot be meant so; without a hint it is the help of the
+    command.
+    """
     return Failure(detail, kind="usage", hint=hint)
 
 
@@ -92,17 +129,21 @@ def problem(status: int, members: Document) -> Failure:
     return Failure(str(found.pop("detail", f"the daemon answered {status}")), **found)
 
 
-# -- one exchange -----------------------------------------------------------------------------------------------------
+# -- one exchange ----------------------------------------------------------------------------------
 
 
 class Exchange(AbstractContextManager["Exchange"]):
-    """A connection with a request and its answer at a time. To close it before its end means a wish to cancel."""
+    """A connection with a request and its answer at a time.
+
+    To close it before its end means a wish to cancel.
+    """
 
     def __init__(self, path: str) -> None:
         self._path, self._timeout = path, 0.0
         self._socket = _connect(path)
         self._answer = self._socket.makefile("rb")
-        self.status, self.fields = 0, dict[str, str]()  # of the answer; names of fields in lower case
+        # of the answer; names of fields in lower case
+        self.status, self.fields = 0, dict[str, str]()
         self.is_kept = False  # the daemon leaves the connection open for one more request
 
     def __exit__(self, *exc: object) -> None:
@@ -118,9 +159,16 @@ class Exchange(AbstractContextManager["Exchange"]):
         return self.fields.get("content-type", "").split(";", 1)[0].strip().lower()
 
     def send(
-        self, method: str, target: str, fields: Mapping[str, str], body: bytes | None, timeout: float | None
+        self,
+        method: str,
+        target: str,
+        fields: Mapping[str, str],
+        body: bytes | None,
+        timeout: float | None,
     ) -> None:
-        """Send a request and read the head of its answer; `timeout`: seconds of silence that are borne (None: any)."""
+        """Send a request and read the head of its answer; `timeout`: seconds of silence that are
+        borne (None: any).
+        """
         self._timeout = timeout or 0.0
         self._socket.settimeout(timeout)
         lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl"]
@@ -130,7 +178,9 @@ class Exchange(AbstractContextManager["Exchange"]):
         with self._failing():
             # A refusal (413) may be on its way already although not everything was taken.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+                self._socket.sendall(
+                    "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+                )
             line = self._line()
             if not re.match(rb"HTTP/1\.\d \d{3}\b", line):
                 raise ValueError(f"an answer that begins with {line[:40]!r}")
@@ -138,14 +188,18 @@ class Exchange(AbstractContextManager["Exchange"]):
             while line := self._line():
                 name, _, value = line.decode("latin-1").partition(":")
                 self.fields[name.lower()] = value.strip()
-        self.is_kept = fields.get("Connection") == "keep-alive" and self.fields.get("connection") != "close"
+        self.is_kept = (
+            fields.get("Connection") == "keep-alive" and self.fields.get("connection") != "close"
+        )
 
     def read(self) -> bytes:
         return b"".join(self.chunks())
 
     @property
     def has_content(self) -> bool:
-        """False where the status alone says that nothing follows the head, whatever its fields say."""
+        """False where the status alone says that nothing follows the head, whatever its fields
+        say.
+        """
         return self.status not in _NO_CONTENT
 
     def chunks(self) -> Iterator[bytes]:
@@ -163,7 +217,9 @@ class Exchange(AbstractContextManager["Exchange"]):
                 raise ValueError("an answer without a length")
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines of NDJSON without their ends, each as soon as it is complete; raise one that is a problem."""
+        """Yield the lines of NDJSON without their ends, each as soon as it is complete; raise
+        one that is a problem.
+        """
         held = b""
         for chunk in itertools.chain(self.chunks(), [b"\n"]):  # the last one may have no end
             *lines, held = (held + chunk).split(b"\n")
@@ -203,47 +259,69 @@ class Exchange(AbstractContextManager["Exchange"]):
 
 def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # While the queue of a socket is full, connect(2) waits, for as long as a send may take: a struct timeval.
+    # While the queue of a socket is full, connect(2) waits, for as long as a send may take: a
+    # struct timeval.
     patience = _CONNECT_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         connection.connect(path)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))  # none: a daemon reads when it can
+        # none: a daemon reads when it can
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
         return connection
     except OSError as error:
         connection.close()
         if isinstance(error, PermissionError):
             hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
-            raise Failure(f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint) from error
-        why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
+            raise Failure(
+                f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint
+            ) from error
+        why = (
+            error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
+        )
         raise Unreachable(path, why) from error
 
 
-# -- the daemon -------------------------------------------------------------------------------------------------------
+# -- the daemon ------------------------------------------------------------------------------------
 
 
 Waiting = Callable[[], AbstractContextManager[object]]
 
 
 class Client:
-    """Asks the daemon at the socket `path`, under `waiting`, which tells a person that an answer is waited for.
+    """Asks the daemon at the socket `path`, under `waiting`, which tells a person that an answer is
+    waited for.
 
-    `wake` is called once when nobody answers there, then it is asked again; None: that is a failure at once.
+    `wake` is called once when nobody answers there, then it is asked again; None: that is a failure
+    at once.
     """
 
-    def __init__(self, path: str, wake: Callable[[], None] | None = None, waiting: Waiting = nullcontext) -> None:
+    def __init__(
+        self, path: str, wake: Callable[[], None] | None = None, waiting: Waiting = nullcontext
+    ) -> None:
         self.path, self._wake, self._waiting = path, wake, waiting
         self._kept: Exchange | None = None  # its connection takes one more request
 
     def open(
-        self, method: str, target: str, *, timeout: float | None = READ_SECONDS, keep: bool = False, **sent: Any
+        self,
+        method: str,
+        target: str,
+        *,
+        timeout: float | None = READ_SECONDS,
+        keep: bool = False,
+        **sent: Any,
     ) -> Exchange:
-        """Send a request: `content` as JSON or a `body`, and `fields` of its head. Its answer is still to be read.
+        """Send a request: `content` as JSON or a `body`, and `fields` of its head. Its answer is
+        still to be read.
 
-        With `keep` the connection may be used for the next request, too. Raises the problem that is answered.
+        With `keep` the connection may be used for the next request, too. Raises the problem that is
+        answered.
         """
         content, body, fields = (sent.get(name) for name in ("content", "body", "fields"))
-        head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
+        head = {
+            "Accept": "application/json",
+            **(fields or {}),
+            "Connection": "keep-alive" if keep else "close",
+        }
         if content is not None:
             body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
@@ -259,7 +337,9 @@ class Client:
             exchange.send(method, target, head, body, timeout)
             if exchange.status >= 400:
                 raw = exchange.read()
-                found = _document_in(raw) or {"detail": f"the daemon answered {exchange.status}: {raw[:500]!r}"}
+                found = _document_in(raw) or {
+                    "detail": f"the daemon answered {exchange.status}: {raw[:500]!r}"
+                }
                 raise problem(exchange.status, found)
         except BaseException:
             exchange.close()
@@ -292,10 +372,15 @@ def _document_in(raw: bytes) -> Document | None:
 
 
 def quote(text: str) -> str:
-    """Return `text` as one segment of a path or one value of a query; "." and ".." are quoted too."""
+    """Return `text` as one segment of a path or one value of a query; "." and ".." are quoted
+    too.
+    """
     if text in {".", ".."}:
         return text.replace(".", "%2E")
-    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape"))
+    return "".join(
+        chr(byte) if byte in _SAFE else f"%{byte:02X}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
 
 
 def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
@@ -305,12 +390,16 @@ def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
     return f"{target}?{'&'.join(pairs)}" if pairs else target
 
 
-# -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands ---------------------------------
+# -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands --------------
 
 
 def folder_for(names: Iterable[str]) -> str | None:
-    """Return the folder that decides between sessions of one name; None where no name can be a session's."""
-    may_be_sessions = (not name.startswith(("tool:", "pipe:")) and not set(name) & set("*?[") for name in names)
+    """Return the folder that decides between sessions of one name; None where no name can be a
+    session's.
+    """
+    may_be_sessions = (
+        not name.startswith(("tool:", "pipe:")) and not set(name) & set("*?[") for name in names
+    )
     if not any(may_be_sessions):
         return None
     with contextlib.suppress(OSError):  # it may be gone, and the names may need none
@@ -324,12 +413,16 @@ def of_units(target: str, member: str, names: Sequence[str], *more: tuple[str, o
 
 
 def of_unit(name: str, verb: str, *more: tuple[str, object]) -> str:
-    """Return a request for what a unit's route `verb` has; a session's name is meant in the present folder."""
+    """Return a request for what a unit's route `verb` has; a session's name is meant in the
+    present folder.
+    """
     return query(f"/api/units/{quote(name)}/{verb}", [*more, ("cwd", folder_for([name]))])
 
 
 def bare_name(kind: str, text: str) -> str:
-    """Return the name alone out of `x` or `kind:x`; a usage error where it names something else, or nothing."""
+    """Return the name alone out of `x` or `kind:x`; a usage error where it names something else,
+    or nothing.
+    """
     found, colon, rest = text.partition(":")
     if not colon and text.strip():
         return text

@@ -1,13 +1,15 @@
 """`KEY=VALUE` becomes JSON, led by the tool's input schema: texts and a schema in, a value out.
 
-What the schema allows and the text can mean becomes that; what cannot be coerced stays a string, so that the daemon
-says with a JSON pointer what does not fit. Nothing is guessed where the schema says nothing.
+What the schema allows and the text can mean becomes that; what cannot be coerced stays a string, so
+that the daemon says with a JSON pointer what does not fit. Nothing is guessed where the schema says
+nothing.
 
     n=5            by the schema: 5, 5.0, true, null, "5", [5]
     xs=1,2,3       an array where the schema wants one; JSON works, too
     a.b=1          nested, unless the schema has a property called "a.b"
     key:=[1, {}]   JSON as it stands
-    key=@FILE      the file: as a data URL or in base64 where the schema says so, else its text, coerced as if typed
+    key=@FILE      the file: as a data URL or in base64 where the schema says so, else its text,
+                   coerced as if typed
 """
 
 from __future__ import annotations
@@ -25,8 +27,19 @@ from pxctl.client import Failure, usage
 
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
 
-_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-_NAMES = {int: "integer", float: "number", bool: "boolean", str: "string", dict: "object", list: "array"}  # else null
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+# else null
+_NAMES = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "string",
+    dict: "object",
+    list: "array",
+}
 
 
 def read_argument(given: str) -> bytes:
@@ -34,7 +47,9 @@ def read_argument(given: str) -> bytes:
     if given == "-":
         with open(0, "rb", closefd=False) as file:  # sys.stdin is None where it was closed
             return file.read()
-    return _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
+    return (
+        _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
+    )
 
 
 def _content(name: str) -> bytes:
@@ -57,7 +72,10 @@ def read_json(text: str | bytes, what: str) -> Any:
 
 
 def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
-    """Return `base` with the assignments put over it. Raises Failure: one makes no sense, or runs into another."""
+    """Return `base` with the assignments put over it.
+
+    Raises Failure: one makes no sense, or runs into another.
+    """
     if not isinstance(base, dict):
         raise usage("KEY=VALUE can only be put over an object, and --input is none")
     root: Schema = schema if isinstance(schema, dict) else {}
@@ -70,7 +88,9 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         name = key.removesuffix(":")
         path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
-            raise usage(f"{argument!r} has no key before the '=', or an empty part between its dots")
+            raise usage(
+                f"{argument!r} has no key before the '=', or an empty part between its dots"
+            )
         if path in given:
             raise usage(f"{name} is given twice; an array is {name}=1,2 or {name}:='[1, 2]'")
         given.add(path)
@@ -93,11 +113,14 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
 
 
 def _refuse_name_of_file(key: str, text: str, schema: Any, root: Schema) -> None:
-    """Raise Failure if an input that takes a file gets the name of one, where its content is meant."""
+    """Raise Failure if an input that takes a file gets the name of one, where its content is
+    meant.
+    """
     if not _file_forms(schema, root) or text.startswith("data:"):
         return
     is_file = False
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long for a name, a NUL, no such user
+    # too long for a name, a NUL, no such user
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
         is_file = Path(text).expanduser().is_file()
     if is_file:
         raise usage(
@@ -107,7 +130,9 @@ def _refuse_name_of_file(key: str, text: str, schema: Any, root: Schema) -> None
 
 
 def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
-    """Return a file as the schema takes it: a data URL or base64 (also as the one item of an array), else its text."""
+    """Return a file as the schema takes it: a data URL or base64 (also as the one item of an
+    array), else its text.
+    """
     import mimetypes
 
     try:
@@ -115,18 +140,23 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     except Failure as error:
         raise usage(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
     encoded = binascii.b2a_base64(content, newline=False).decode()
-    url = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{encoded}"  # RFC 2397
+    # RFC 2397
+    url = f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{encoded}"
     for form, is_item in _file_forms(schema, root):
         found = url if form == "data-url" else encoded
         return [found] if is_item else found
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
-        raise usage(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
+        raise usage(
+            f"{key}: {name} is no text in UTF-8, and the schema asks for no other form"
+        ) from error
 
 
 def _file_forms(schema: Any, root: Schema) -> list[tuple[str, bool]]:
-    """Return the forms in which a schema takes a file, the one to use first, and whether it is an item of an array."""
+    """Return the forms in which a schema takes a file, the one to use first, and whether it is
+    an item of an array.
+    """
     variants = _variants(schema, root)
     items = [one for variant in variants for one in _variants(variant.get("items"), root)]
     found: list[tuple[str, bool]] = []
@@ -149,11 +179,18 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     try:
         value = read_json(text, "it")
     except Failure:
-        with contextlib.suppress(ValueError):  # ".5" and "+1" are no JSON, and numbers to people; "1_000" is neither
+        # ".5" and "+1" are no JSON, and numbers to people; "1_000" is neither
+        with contextlib.suppress(ValueError):
             value = text if text.strip("+-.0123456789") else float(text)
     kind = _NAMES.get(type(value), "null")
     if kind in {"integer", "number"} and abs(value) < math.inf and {"integer", "number"} & allowed:
-        return int(value) if "integer" in allowed and value % 1 == 0 else value if "number" in allowed else text
+        return (
+            int(value)
+            if "integer" in allowed and value % 1 == 0
+            else value
+            if "number" in allowed
+            else text
+        )
     if kind in allowed - {"integer", "number", "string"}:
         return value
     if "boolean" in allowed and text.lower() in _BOOLEANS:
@@ -161,16 +198,23 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     if not splits or "array" not in allowed or "string" in allowed:
         return text
     items = next((variant.get("items") for variant in variants if "array" in _types(variant)), None)
-    return [coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])]
+    return [
+        coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])
+    ]
 
 
 def _variants(schema: Any, root: Schema, above: tuple[int, ...] = ()) -> list[Schema]:
-    """Return the schema and what its $ref, anyOf, oneOf and allOf say, flat, in the order of reading; loops once."""
+    """Return the schema and what its $ref, anyOf, oneOf and allOf say, flat, in the order of
+    reading; loops once.
+    """
     if not isinstance(schema, dict) or id(schema) in above:
         return []
     branches = [_resolve(schema["$ref"], root)] if "$ref" in schema else []
     branches += [each for word in ("anyOf", "oneOf", "allOf") for each in schema.get(word, ())]
-    return [schema, *(one for branch in branches for one in _variants(branch, root, (*above, id(schema))))]
+    return [
+        schema,
+        *(one for branch in branches for one in _variants(branch, root, (*above, id(schema)))),
+    ]
 
 
 def _resolve(reference: str, root: Schema) -> Any:

@@ -1,4 +1,5 @@
-"""Executions of pipes as the client tells them: found, followed to their end; how one ended, in words.
+"""Executions of pipes as the client tells them: found, followed to their end; how one ended, in
+words.
 
 What one ended with is an exit code of CONTRACT §3: 0 completed, 7 timed out, 1 else.
 """
@@ -22,17 +23,24 @@ _HINTS = {
     "timeout": f"raise timeout: in pipe.md, then: {_AGAIN}",
     "disk_full": "pxctl doctor",
     "budget_exceeded": f"raise limits: or budget: in pipe.md, then: {_AGAIN}",
-    **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _AGAIN),
+    **dict.fromkeys(
+        ("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"),
+        _AGAIN,
+    ),
     "auth_failed": f"check {{credentials}}, then: {_AGAIN}",
     "model_not_found": f"mend the model in {{place}}, then: {_AGAIN}",
     "quota_exhausted": f"name another preset in pipe.md, or wait, then: {_AGAIN}",
     "preflight_failed": f"start the provider ({{provider}}), then: {_AGAIN}",
-    **dict.fromkeys(("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _CHECK),
+    **dict.fromkeys(
+        ("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _CHECK
+    ),
 }  # the next step by error type; what is not here is told by the agent's stderr
 
 
 def find_execution(client: Client, text: str) -> Document:
-    """Return the execution that an id means, or the newest one of a pipe; a pipe that is called 12 is `pipe:12`."""
+    """Return the execution that an id means, or the newest one of a pipe; a pipe that is called
+    12 is `pipe:12`.
+    """
     if text.isascii() and text.isdigit():
         return client.get(f"/api/executions/{int(text)}")
     name = bare_name("pipe", text)
@@ -58,13 +66,18 @@ def newest_of(client: Client, name: str) -> Document | None:
 
 
 def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
-    """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
+    """Return the whole row once it is final; a restart of the control plane meanwhile does not
+    end the waiting.
+    """
     target = query(f"/api/executions/{execution['id']}", [("wait", True)])
     try:
         return ask_until(client, lambda _: target, timeout)
     except Failure as failure:
         if failure.kind == "timed_out":
-            failure.detail, failure.unit = f"it is not over after {timeout:g} s", f"pipe:{execution['pipe_name']}"
+            failure.detail, failure.unit = (
+                f"it is not over after {timeout:g} s",
+                f"pipe:{execution['pipe_name']}",
+            )
             failure.hint = f"pxctl pipe tail -f {execution['id']}"
         raise
 
@@ -115,7 +128,9 @@ def sentence(execution: Document) -> str:
 
 
 def where_it_is(execution: Document) -> str:
-    """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it is over."""
+    """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it
+    is over.
+    """
     if execution["status"] != "queued":
         return "" if is_final(execution) else "running"
     now, not_before = time.time(), output.epoch(execution.get("not_before"))
@@ -128,7 +143,9 @@ def where_it_is(execution: Document) -> str:
 
 
 def failure_of(execution: Document, successor: Document | None = None) -> Failure:
-    """Return the failure of an execution that is over and did not complete, with the retry that follows."""
+    """Return the failure of an execution that is over and did not complete, with the retry that
+    follows.
+    """
     kind, preset, name = (execution.get(key) for key in ("error_type", "preset_id", "pipe_name"))
     place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
     credentials = f"the login of {execution.get('agent')}, or its key in .env beside pipe.md"
@@ -136,12 +153,19 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
         credentials = f"presets.toml and the key that [presets.{preset}] names"
     hint = _HINTS.get(str(kind), _evidence(execution))
     hint = hint.format(
-        id=execution["id"], name=name, place=place, credentials=credentials, provider=execution.get("provider")
+        id=execution["id"],
+        name=name,
+        place=place,
+        credentials=credentials,
+        provider=execution.get("provider"),
     )
     detail, kind = sentence(execution), str(kind or execution["status"])
     if successor is not None:
         after = successor.get("id")
-        detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
+        detail, hint = (
+            f"{detail}; it is tried again as execution {after}",
+            f"pxctl pipe tail -f {after}",
+        )
     members = {"unit": f"pipe:{name}", "execution": execution["id"]}
     return Failure(detail, kind=kind, hint=hint, exit_code=exit_code_of(execution), **members)
 
@@ -154,7 +178,8 @@ def _evidence(execution: Document) -> str:
 
 
 def execution_events(client: Client, execution: Document) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event: `start` at each connection, `output`, `status`, and `done` with the final row.
+    """Yield line and event: `start` at each connection, `output`, `status`, and `done` with the
+    final row.
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """

@@ -1,4 +1,5 @@
-"""What a command is called here that other programs call otherwise: systemctl, docker, pm2, supervisorctl, pueue, git.
+"""What a command is called here that other programs call otherwise: systemctl, docker, pm2,
+supervisorctl, pueue, git.
 
 Nothing of it is run: the nearest command is told, with the arguments that were given.
 """
@@ -11,19 +12,27 @@ from difflib import get_close_matches
 
 _MOST_LETTERS = 200  # of arguments that a hint repeats
 
-# By group ("" for pxctl itself) the other word and the commands that do it, as they are typed behind `pxctl`.
+# By group ("" for pxctl itself) the other word and the commands that do it, as they are typed
+# behind `pxctl`.
 OTHER_WORDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "": {
         **dict.fromkeys(("ps", "ls", "list", "list-units", "units", "jlist"), ("status",)),
-        **dict.fromkeys(("top", "htop", "stats", "monit", "watch", "dashboard"), ("status --watch",)),
+        **dict.fromkeys(
+            ("top", "htop", "stats", "monit", "watch", "dashboard"), ("status --watch",)
+        ),
         **dict.fromkeys(("kill", "down", "terminate"), ("stop",)),
         "up": ("start",),
-        **dict.fromkeys(("rm", "remove", "delete", "del", "unregister"), ("tools remove", "pipe remove")),
+        **dict.fromkeys(
+            ("rm", "remove", "delete", "del", "unregister"), ("tools remove", "pipe remove")
+        ),
         **dict.fromkeys(("add", "register"), ("tools add", "pipe add")),
         **dict.fromkeys(("new", "create", "init", "scaffold"), ("tools new", "pipe new")),
         **dict.fromkeys(("log", "journal", "journalctl"), ("logs",)),
         **dict.fromkeys(("tail", "follow"), ("logs",)),
-        **dict.fromkeys(("inspect", "describe", "show", "info", "cat"), ("tools show", "pipe show", "kernel show")),
+        **dict.fromkeys(
+            ("inspect", "describe", "show", "info", "cat"),
+            ("tools show", "pipe show", "kernel show"),
+        ),
         **dict.fromkeys(("explain", "reason"), ("why",)),
         **dict.fromkeys(("enable", "unpause", "resume", "unstash"), ("pipe enable",)),
         **dict.fromkeys(("disable", "pause", "stash"), ("pipe disable",)),
@@ -69,7 +78,10 @@ OTHER_WORDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         **dict.fromkeys(("inspect", "describe", "info", "cat", "schema"), ("tools show",)),
         **dict.fromkeys(("check", "lint", "test"), ("tools validate",)),
         **dict.fromkeys(("build", "update", "upgrade"), ("tools sync",)),
-        **{word: (word,) for word in ("run", "start", "stop", "restart", "pin", "unpin", "logs", "why", "events")},
+        **{
+            word: (word,)
+            for word in ("run", "start", "stop", "restart", "pin", "unpin", "logs", "why", "events")
+        },
         "log": ("logs",),
         "call": ("run",),
     },
@@ -121,14 +133,19 @@ OTHER_WORDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def nearest_commands(group: str, word: str, arguments: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return what is typed instead of `pxctl [group] word arguments`: one command, several, or none where none is near.
+def nearest_commands(
+    group: str, word: str, arguments: Sequence[str], known: Sequence[str]
+) -> list[str]:
+    """Return what is typed instead of `pxctl [group] word arguments`: one command, several, or none
+    where none is near.
 
     `group` is "" for pxctl itself, `known` its commands.
     """
     commands = list(OTHER_WORDS.get(group, {}).get(word, ()))
     if not commands:
-        near = [name for name in known if name.startswith(word)] or get_close_matches(word, known, 1)
+        near = [name for name in known if name.startswith(word)] or get_close_matches(
+            word, known, 1
+        )
         commands = [f"{group} {name}".strip() for name in near[:1]]
     given = shlex.join(arguments)
     if len(given) > _MOST_LETTERS or not given.isprintable():

@@ -13,7 +13,9 @@ from typing import Any
 
 MEMBERS = frozenset({"hint", "next_step", "repair"})
 """Members of documents that hold a next step."""
-_SOLE_COMMAND = re.compile(r"(?:see:? |run:? |look with:? )?`?(?P<command>pxctl [^`;,]+?)`?\.?", re.IGNORECASE)
+_SOLE_COMMAND = re.compile(
+    r"(?:see:? |run:? |look with:? )?`?(?P<command>pxctl [^`;,]+?)`?\.?", re.IGNORECASE
+)
 _GLOBAL = {"--system": 0, "--json": 0, "-q": 0, "--quiet": 0, "--socket": 1, "--color": 1}
 """Global options, and how many words follow each."""
 

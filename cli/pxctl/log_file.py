@@ -1,8 +1,9 @@
 """The log file of a daemon that is started in the background: opened safely, or refused.
 
-The rules are those of the daemon for its own folders: real ones, ours, closed to others. Another user's folder could
-hold a link, and what is written through it would go to a file of that user's choice. Everything is opened relative to
-the folder that was checked, so that no folder can be exchanged between the look and the use.
+The rules are those of the daemon for its own folders: real ones, ours, closed to others. Another
+user's folder could hold a link, and what is written through it would go to a file of that user's
+choice. Everything is opened relative to the folder that was checked, so that no folder can be
+exchanged between the look and the use.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _FILE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK |
 
 
 def open_log(path: str, *, own_folder: bool) -> BinaryIO:
-    """Open the log at `path` for appending; make its folder, and without `own_folder` that folder's parent, 0700.
+    """Open the log at `path` for appending; make its folder, and without `own_folder` that folder's
+    parent, 0700.
 
-    Without `own_folder` the parent is the daemon's state directory and checked, too. Raises Failure if a folder or the
-    file is a link or belongs to another user, or cannot be made.
+    Without `own_folder` the parent is the daemon's state directory and checked, too. Raises Failure
+    if a folder or the file is a link or belongs to another user, or cannot be made.
     """
     folder = os.path.dirname(path)
     opened: list[int] = []
@@ -42,7 +44,9 @@ def open_log(path: str, *, own_folder: bool) -> BinaryIO:
 
 
 def _open_folder(path: str, name: str, parent: int | None) -> int:
-    """Make a folder unless it is there, open it, and check it; `name` is relative to `parent`, if there is one."""
+    """Make a folder unless it is there, open it, and check it; `name` is relative to `parent`,
+    if there is one.
+    """
     try:
         if parent is None:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -83,14 +87,23 @@ def _open_file(path: str, folder: int) -> BinaryIO:
 
 def _refusal(path: str, error: OSError) -> Failure:
     if os.path.islink(path) or error.errno == errno.ELOOP:
-        return _refused(f"{path} is a symbolic link; the daemon's own files and directories must be real ones", path)
+        return _refused(
+            f"{path} is a symbolic link; the daemon's own files and directories must be real ones",
+            path,
+        )
     if error.errno in {errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENOTDIR, errno.EISDIR}:
         return _refused(f"cannot use {path} for the log: {error.strerror}", path)
-    return Failure(f"cannot write the log {path}: {error.strerror}", kind="start_failed", hint="df -h; pxctl doctor")
+    return Failure(
+        f"cannot write the log {path}: {error.strerror}",
+        kind="start_failed",
+        hint="df -h; pxctl doctor",
+    )
 
 
 def _foreign(path: str, uid: int) -> Failure:
-    return _refused(f"{path} belongs to uid {uid}, not to uid {os.geteuid()} that runs this daemon", path)
+    return _refused(
+        f"{path} belongs to uid {uid}, not to uid {os.geteuid()} that runs this daemon", path
+    )
 
 
 def _refused(detail: str, path: str) -> Failure:

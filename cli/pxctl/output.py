@@ -1,4 +1,5 @@
-"""What people and programs see: the streams, the spinner, numbers and times in words, colour, tables.
+"""What people and programs see: the streams, the spinner, numbers and times in words, colour,
+tables.
 
 stdout carries the result and nothing else; everything else goes to stderr.
 """
@@ -20,7 +21,7 @@ Cell = tuple[str, str | None]  # a text and the name of its style
 STDOUT, STDERR = 1, 2
 
 
-# -- streams ----------------------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 def screen() -> os.terminal_size:
@@ -42,11 +43,14 @@ def write_error(piece: str | bytes) -> None:
 
 
 def notice(text: str) -> None:
-    write_error(text.encode(sys.stderr.encoding if sys.stderr else "utf-8", "backslashreplace") + b"\n")
+    write_error(
+        text.encode(sys.stderr.encoding if sys.stderr else "utf-8", "backslashreplace") + b"\n"
+    )
 
 
 def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
-    """Write a file beside its place and move it there once it is complete; return its size in bytes.
+    """Write a file beside its place and move it there once it is complete; return its size in
+    bytes.
 
     What is there and is no file (a pipe, /dev/null) is written to.
     """
@@ -68,10 +72,12 @@ def write_whole(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> int:
 
 
 class Spinner:
-    """Says on stderr what is waited for and for how long, after 0.3 s, until it is stopped; leaves nothing behind.
+    """Says on stderr what is waited for and for how long, after 0.3 s, until it is stopped; leaves
+    nothing behind.
 
-    `phase` says what is going on; it is asked twice a second and may block briefly. One that is not `on` draws nothing,
-    nor does a second one while another is there. It may be started and stopped again and again.
+    `phase` says what is going on; it is asked twice a second and may block briefly. One that is not
+    `on` draws nothing, nor does a second one while another is there. It may be started and stopped
+    again and again.
     """
 
     _is_there = False
@@ -83,7 +89,10 @@ class Spinner:
     def start(self) -> Spinner:
         if self._on and not Spinner._is_there:
             Spinner._is_there, stopped = True, threading.Event()
-            self._drawing = threading.Thread(target=self._draw, args=[stopped], daemon=True), stopped
+            self._drawing = (
+                threading.Thread(target=self._draw, args=[stopped], daemon=True),
+                stopped,
+            )
             self._drawing[0].start()
         return self
 
@@ -116,7 +125,7 @@ class Spinner:
             write_error("\r\x1b[K")
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 ABSENT = "-"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -124,13 +133,17 @@ BY_STATE = {
     **dict.fromkeys(("ready", "idle", "completed", "ok", "pass"), "green"),
     **dict.fromkeys(("busy", "running"), "cyan"),
     **dict.fromkeys(("queued", "starting", "stopping", "warn", "preparing"), "yellow"),
-    **dict.fromkeys(("failed", "unresponsive", "timed_out", "fail", "error", "broken", "FOUND"), "red"),
+    **dict.fromkeys(
+        ("failed", "unresponsive", "timed_out", "fail", "error", "broken", "FOUND"), "red"
+    ),
     **dict.fromkeys(("cold", "stopped", "disabled", "cancelled", "aborted", "skip", "no"), "dim"),
 }
 
 
 def wants_colour(choice: str, env: Mapping[str, str], *, terminal: bool) -> bool:
-    """Decide by `--color`, then NO_COLOR, CLICOLOR_FORCE, TERM=dumb, then whether it is a terminal."""
+    """Decide by `--color`, then NO_COLOR, CLICOLOR_FORCE, TERM=dumb, then whether it is a
+    terminal.
+    """
     if choice != "auto":
         return choice == "always"
     if env.get("NO_COLOR"):
@@ -151,7 +164,11 @@ def duration(seconds: float | None) -> str:
     if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
     whole = max(0, int(seconds))
-    for length, unit, part, part_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for length, unit, part, part_unit in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= length:
             return f"{whole // length}{unit}{whole % length // part:02d}{part_unit}"
     return f"{whole}s"
@@ -168,7 +185,9 @@ def size(count: float | None) -> str:
 
 
 def memory(document: dict[str, Any]) -> str:
-    """Return what a unit uses; "rss" behind it: pages that its processes share are counted for each of them."""
+    """Return what a unit uses; "rss" behind it: pages that its processes share are counted for
+    each of them.
+    """
     text = size(document.get("memory_bytes") or document.get("rss_bytes"))
     is_sum = document.get("memory_kind") == "rss" and (document.get("processes") or 0) > 1
     return f"{text} rss" if is_sum else text
@@ -190,11 +209,15 @@ def clean(text: str) -> str:
     """Return `text` on one line and without what steers a terminal."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else " " if letter in "\n\t\r" else "�" for letter in text)
+    return "".join(
+        letter if letter.isprintable() else " " if letter in "\n\t\r" else "�" for letter in text
+    )
 
 
 def indented(text: str, most: int) -> list[str]:
-    """Return the lines of a text for people, each by two columns to the right; of a long one the last `most`."""
+    """Return the lines of a text for people, each by two columns to the right; of a long one the
+    last `most`.
+    """
     lines = text.splitlines()
     left_out = len(lines) - most
     shown = [f"  {clean(line.expandtabs())}".rstrip() for line in lines[-most:]]
@@ -203,7 +226,7 @@ def indented(text: str, most: int) -> list[str]:
     return shown
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 _GAP = "  "
 
@@ -215,7 +238,11 @@ def width_of(text: str) -> int:
     import unicodedata
 
     invisible = sum(unicodedata.category(letter) in {"Mn", "Me", "Cf"} for letter in text)
-    return len(text) - invisible + sum(unicodedata.east_asian_width(letter) in {"W", "F"} for letter in text)
+    return (
+        len(text)
+        - invisible
+        + sum(unicodedata.east_asian_width(letter) in {"W", "F"} for letter in text)
+    )
 
 
 def cut(text: str, width: int) -> str:
@@ -227,11 +254,12 @@ def cut(text: str, width: int) -> str:
 
 
 class Column(NamedTuple):
-    """A column: heading; the key of a row or a function of it, to a text, a number or a Cell; what is absent is blank.
+    """A column: heading; the key of a row or a function of it, to a text, a number or a Cell; what
+    is absent is blank.
 
-    `rank`: the column of the highest is dropped first where there is no room, the first column never. `minimum`: cells
-    to which it may be cut before a column is dropped; None: it is not. `is_count`: it says how many, and is left out
-    where there is none in any row.
+    `rank`: the column of the highest is dropped first where there is no room, the first column
+    never. `minimum`: cells to which it may be cut before a column is dropped; None: it is not.
+    `is_count`: it says how many, and is left out where there is none in any row.
     """
 
     title: str
@@ -261,7 +289,11 @@ def state_column(key: str = "state", title: str = "STATE", rank: int = 1) -> Col
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int | None, *, colour: bool = False
+    columns: Sequence[Column],
+    rows: Sequence[dict[str, Any]],
+    width: int | None,
+    *,
+    colour: bool = False,
 ) -> list[str]:
     """Return heading and rows as lines of at most `width` cells (None: as wide as they are).
 
@@ -286,7 +318,9 @@ def table(
 
 
 def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
-    """Drop columns until what is left fits once it is cut to its minimum, and cut it as far as is needed."""
+    """Drop columns until what is left fits once it is cut to its minimum, and cut it as far as
+    is needed.
+    """
 
     def too_much() -> int:
         return max(0, sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width)

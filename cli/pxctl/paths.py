@@ -1,8 +1,10 @@
-"""Where the daemon keeps its things, computed as the daemon computes it, without loading what the daemon loads.
+"""Where the daemon keeps its things, computed as the daemon computes it, without loading what the
+daemon loads.
 
-For every environment the answer equals the daemon's; a test holds the two together. `platformdirs` is asked only where
-neither PX_HOME nor the usual run directory decides, for loading it costs as much as a whole call. Nothing is created
-here. CONTRACT §1 is the table. (os.path: pathlib doubles the start-up.)
+For every environment the answer equals the daemon's; a test holds the two together. `platformdirs`
+is asked only where neither PX_HOME nor the usual run directory decides, for loading it costs as
+much as a whole call. Nothing is created here. CONTRACT §1 is the table. (os.path: pathlib doubles
+the start-up.)
 """
 
 from __future__ import annotations
@@ -22,14 +24,20 @@ Env = Mapping[str, str]
 
 
 def find_socket(env: Env, *, explicit: str | None, system: bool) -> str:
-    """Return the path of the control socket: `--socket`, PX_SOCKET, else `pxd.sock` in the run directory."""
+    """Return the path of the control socket: `--socket`, PX_SOCKET, else `pxd.sock` in the run
+    directory.
+    """
     chosen = explicit or env.get("PX_SOCKET")
     return _full(chosen) if chosen else os.path.join(find_run_dir(env, system=system), "pxd.sock")
 
 
 def find_run_dir(env: Env, *, system: bool) -> str:
     return _place(
-        env, "RUNTIME_DIRECTORY", _MACHINES_RUN_DIR if system else None, "run", lambda: _user_runtime_dir(env)
+        env,
+        "RUNTIME_DIRECTORY",
+        _MACHINES_RUN_DIR if system else None,
+        "run",
+        lambda: _user_runtime_dir(env),
     )
 
 
@@ -42,7 +50,9 @@ def find_log_file(env: Env, *, system: bool) -> str:
 
 
 def find_data(env: Env, *, system: bool) -> list[str]:
-    """Return the folders with what is the user's (settings, tools, pipes, ledger, logs), as far as they are there."""
+    """Return the folders with what is the user's (settings, tools, pipes, ledger, logs), as far
+    as they are there.
+    """
     found = ["/etc/pxd", "/var/lib/pxd", "/var/log/pxd"]
     if not system:
         home = env.get("PX_HOME")
@@ -68,17 +78,24 @@ def _full(path: str) -> str:
 
 
 def _place(env: Env, grant: str, machines: str | None, own: str, users: Callable[[], str]) -> str:
-    """Return a directory: systemd's grant, else the machine's, else the one under PX_HOME, else the user's."""
+    """Return a directory: systemd's grant, else the machine's, else the one under PX_HOME, else
+    the user's.
+    """
     home = env.get("PX_HOME")
     if given := _granted(env, grant):
         return given
     if home and machines:
-        raise usage(f"--system means {machines}, but PX_HOME={home} is set", "unset PX_HOME, or leave --system out")
+        raise usage(
+            f"--system means {machines}, but PX_HOME={home} is set",
+            "unset PX_HOME, or leave --system out",
+        )
     return machines or (os.path.join(_full(home), own) if home else users())
 
 
 def _granted(env: Env, name: str) -> str | None:
-    """Return the first of a colon-separated list of directories (systemd.exec(5), RuntimeDirectory=)."""
+    """Return the first of a colon-separated list of directories (systemd.exec(5),
+    RuntimeDirectory=).
+    """
     first = env.get(name, "").split(":", 1)[0]
     return _full(first) if first else None
 
@@ -95,13 +112,18 @@ def _user_runtime_dir(env: Env) -> str:
     if sys.platform == "linux" and env.get("XDG_RUNTIME_DIR", usual) == usual:
         with contextlib.suppress(OSError):
             found = os.lstat(usual)
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700:
+            if (
+                stat.S_ISDIR(found.st_mode)
+                and found.st_uid == os.geteuid()
+                and found.st_mode & 0o777 == 0o700
+            ):
                 return os.path.join(usual, APP)
     import warnings
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the daemon says what is to be said of a place under /tmp
+            # the daemon says what is to be said of a place under /tmp
+            warnings.simplefilter("ignore")
             return _user_dir("runtime")
     except (OSError, RuntimeError) as error:
         hint = "set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME"

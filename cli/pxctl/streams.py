@@ -1,7 +1,9 @@
-"""Output that comes over time: followed over restarts of the control plane, and shown as pipe and terminal get it.
+"""Output that comes over time: followed over restarts of the control plane, and shown as pipe and
+terminal get it.
 
-After each loss a stream is taken up again at the place that the caller remembers, so that nothing is shown twice and
-nothing is left out. A pipe gets bytes as they are, a terminal text that cannot steer it.
+After each loss a stream is taken up again at the place that the caller remembers, so that nothing
+is shown twice and nothing is left out. A pipe gets bytes as they are, a terminal text that cannot
+steer it.
 """
 
 from __future__ import annotations
@@ -33,12 +35,17 @@ _PAGE_BYTES = 1024 * 1024
 _ALL = 1_000_000_000  # more events than are ever kept
 
 
-# -- a daemon that is away ---------------------------------------------------------------------------------------------
+# -- a daemon that is away -------------------------------------------------------------------------
 
 
 def waking_client(invocation: Invocation) -> Client:
     """Return a client that starts the daemon where nobody answers, unless that is turned off."""
-    if invocation.no_autostart or invocation.env.get("PX_AUTOSTART", "1").lower() in {"0", "false", "no", "off"}:
+    if invocation.no_autostart or invocation.env.get("PX_AUTOSTART", "1").lower() in {
+        "0",
+        "false",
+        "no",
+        "off",
+    }:
         return invocation.client()
 
     def wake() -> None:
@@ -59,23 +66,33 @@ class Patience:
         self._seen = time.monotonic()
 
     def bear_cut(self, failure: Failure) -> None:
-        """Do the same for an answer that has an end, and was cut off before it: a daemon that is gone stays gone."""
+        """Do the same for an answer that has an end, and was cut off before it: a daemon that is
+        gone stays gone.
+        """
         if failure.kind == "unreachable" and self._seen is not None:
-            detail = "the daemon was stopped before its answer was complete; what was shown is not all"
+            detail = (
+                "the daemon was stopped before its answer was complete; what was shown is not all"
+            )
             hint = "pxctl daemon start, then run the same command again"
             raise Failure(detail, kind="interrupted", hint=hint) from failure
         self.bear(failure)
 
     def bear(self, failure: Failure) -> None:
-        """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
+        """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away
+        too long.
+        """
         if failure.kind != "unreachable":  # who took the request was there until now
             self.met()
-        if failure.kind not in AWAY or self._seen is None or time.monotonic() - self._seen > _AWAY_SECONDS:
+        if (
+            failure.kind not in AWAY
+            or self._seen is None
+            or time.monotonic() - self._seen > _AWAY_SECONDS
+        ):
             raise failure
         time.sleep(_PAUSE_SECONDS)
 
 
-# -- followed ---------------------------------------------------------------------------------------------------------
+# -- followed --------------------------------------------------------------------------------------
 
 
 def stream(
@@ -96,17 +113,23 @@ def stream(
 def events_of(
     client: Client, target: str, asked: dict[str, object], on_head: OnHead | None = None
 ) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event of an NDJSON answer to the parameters `asked`; unless `follow` is false, for ever.
+    """Yield line and event of an NDJSON answer to the parameters `asked`; unless `follow` is false,
+    for ever.
 
-    After a loss it goes on behind the last event, at the position, number or mark that this one names. Raises Failure
-    if the answer has an end and cannot be had up to it.
+    After a loss it goes on behind the last event, at the position, number or mark that this one
+    names. Raises Failure if the answer has an end and cannot be had up to it.
     """
     is_endless = asked.get("follow", True)
     patience, seen = Patience(), dict[str, str]()
     while True:
         try:
-            request: dict[str, Any] = {"timeout": None if is_endless else _READ_SECONDS, "fields": seen}
-            for line, event in stream(client, "GET", _question(target, asked), on_head=on_head, **request):
+            request: dict[str, Any] = {
+                "timeout": None if is_endless else _READ_SECONDS,
+                "fields": seen,
+            }
+            for line, event in stream(
+                client, "GET", _question(target, asked), on_head=on_head, **request
+            ):
                 patience.met()
                 if "seen" in event:
                     seen = {"Last-Event-ID": event["seen"]}
@@ -119,7 +142,8 @@ def events_of(
             if not is_endless:
                 return
             patience.met()
-            time.sleep(_PAUSE_SECONDS)  # an orderly end of an endless answer: the control plane is being replaced
+            # an orderly end of an endless answer: the control plane is being replaced
+            time.sleep(_PAUSE_SECONDS)
         except Failure as failure:
             if is_endless:
                 patience.bear(failure)
@@ -135,11 +159,14 @@ def _question(target: str, asked: dict[str, object]) -> str:
     return query(target, items)
 
 
-def ask_until(client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0) -> Document:
-    """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
+def ask_until(
+    client: Client, target: Callable[[float], str], timeout: float | None, *, slack: float = 0.0
+) -> Document:
+    """Return a document once the daemon has it, asked for in slices, over restarts of the control
+    plane.
 
-    `target` makes the request of so many seconds; `slack`: how much longer than those the daemon may take to say that
-    they are over. Raises Failure: `timeout` is over.
+    `target` makes the request of so many seconds; `slack`: how much longer than those the daemon
+    may take to say that they are over. Raises Failure: `timeout` is over.
     """
     patience, deadline = Patience(), None if timeout is None else time.monotonic() + timeout
     while True:
@@ -170,8 +197,9 @@ def pages(
 ) -> Iterator[tuple[bytes, int, Document]]:
     """Yield pages of kept output up to its end for now, or to the limit; at least one.
 
-    Each is its content, where the next one begins, and what is known: `total_bytes` so far; `complete`: no more will
-    come; `truncated`: not all was kept (a full disk), and an empty page is the end.
+    Each is its content, where the next one begins, and what is known: `total_bytes` so far;
+    `complete`: no more will come; `truncated`: not all was kept (a full disk), and an empty page is
+    the end.
     """
     last = None if limit is None else offset + limit
     patience = Patience()
@@ -186,16 +214,19 @@ def pages(
             continue
         patience.met()
         offset += len(content)
-        known: Document = {name: fields.get(f"x-{name}") == "true" for name in ("complete", "truncated")}
+        known: Document = {
+            name: fields.get(f"x-{name}") == "true" for name in ("complete", "truncated")
+        }
         yield content, offset, known | {"total_bytes": int(fields.get("x-total-bytes") or 0)}
         if not content or known["complete"]:
             return
 
 
-# -- moments that people name ------------------------------------------------------------------------------------------
+# -- moments that people name ----------------------------------------------------------------------
 
 _TIME_FORMS = (
-    "10m, 1h30m, '2 hours ago', '1 month ago', 16:00, today, 'yesterday 23:00', 2026-01-31, 2026-01-31T12:00:00Z"
+    "10m, 1h30m, '2 hours ago', '1 month ago', 16:00, today, 'yesterday 23:00', 2026-01-31, "
+    "2026-01-31T12:00:00Z"
 )
 _SECONDS_OF_UNIT = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
@@ -217,8 +248,9 @@ _CLOCK = re.compile(r"\d?\d:\d\d(?::\d\d)?")
 def since_when(text: str | None, option: str = "--since") -> str | None:
     """Return the moment that a person names as RFC 3339 in UTC, None for None.
 
-    It is an age (`1h30m`, `2 weeks ago`; a month and a year go back in the calendar), a time of day (the last one), a
-    day, or an ISO 8601 time; without a zone it is of here. Raises Failure (usage): it is none of these.
+    It is an age (`1h30m`, `2 weeks ago`; a month and a year go back in the calendar), a time of day
+    (the last one), a day, or an ISO 8601 time; without a zone it is of here. Raises Failure
+    (usage): it is none of these.
     """
     if text is None:
         return None
@@ -266,9 +298,13 @@ def _before(now: datetime, words: str) -> datetime:
         elif unit in _MONTHS_OF_UNIT and count.is_integer():
             moment = _months_before(moment, int(count) * _MONTHS_OF_UNIT[unit])
         elif unit in _MONTHS_OF_UNIT:
-            raise _UnknownTimeError(f"a part of a {unit.removesuffix('s')} has no fixed length; use days")
+            raise _UnknownTimeError(
+                f"a part of a {unit.removesuffix('s')} has no fixed length; use days"
+            )
         else:
-            raise _UnknownTimeError(f"{unit!r} is no unit of time; use s, m, h, d, w, months or years")
+            raise _UnknownTimeError(
+                f"{unit!r} is no unit of time; use s, m, h, d, w, months or years"
+            )
     return moment
 
 
@@ -298,11 +334,12 @@ def _iso_time(text: str) -> datetime:
     from datetime import datetime
 
     if not re.match(r"\d{4}-\d\d-\d\d", text):
-        raise ValueError(text)  # Python also reads weeks and numbers without hyphens, which few people mean
+        # Python also reads weeks and numbers without hyphens, which few people mean
+        raise ValueError(text)
     return datetime.fromisoformat(text)
 
 
-# -- shown ------------------------------------------------------------------------------------------------------------
+# -- shown -----------------------------------------------------------------------------------------
 
 _STEERING = re.compile(
     r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI, of which colours are
@@ -312,12 +349,16 @@ _STEERING = re.compile(
     "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # What may become an escape sequence with the next piece.
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
+_BEGUN = re.compile(
+    r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def harmless(text: str, *, colour: bool = False) -> str:
-    """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
+    """Return a complete text without what steers a terminal; colours stay where `colour` wants
+    them.
+    """
 
     def instead(found: re.Match[str]) -> str:
         kept = found[0] if colour and _COLOUR.fullmatch(found[0]) else ""
@@ -327,7 +368,9 @@ def harmless(text: str, *, colour: bool = False) -> str:
 
 
 class Outlet:
-    """Where one stream goes: bytes as they are, or made harmless for a terminal, the same however they are cut."""
+    """Where one stream goes: bytes as they are, or made harmless for a terminal, the same
+    however they are cut.
+    """
 
     def __init__(self, invocation: Invocation, stream: str) -> None:
         is_err = stream == "stderr"
@@ -347,7 +390,10 @@ class Outlet:
         if not is_end and (begun := _BEGUN.search(text)):
             text, self._held = text[: begun.start()], begun[0]
         if shown := harmless(text, colour=self._colour):
-            self._ends_line, self._is_painted = shown.endswith("\n"), self._is_painted or "\x1b" in shown
+            self._ends_line, self._is_painted = (
+                shown.endswith("\n"),
+                self._is_painted or "\x1b" in shown,
+            )
             self._write(shown)
 
     def put_lines(self, text: str) -> None:
@@ -363,7 +409,9 @@ class Outlet:
 
 
 class Screen(AbstractContextManager["Screen"]):
-    """Both streams of what runs elsewhere, what is said about it, and a spinner; as a context manager it ends lines."""
+    """Both streams of what runs elsewhere, what is said about it, and a spinner; as a context
+    manager it ends lines.
+    """
 
     def __init__(self, invocation: Invocation, unit: str) -> None:
         self.invocation, self.phase = invocation, "…"

@@ -1,1 +1,3 @@
-"""HTTP over the Unix socket: one route table, peer credentials, problem documents, streams of events and output."""
+"""HTTP over the Unix socket: one route table, peer credentials, problem documents, streams of
+events and output.
+"""

@@ -1,9 +1,10 @@
 """The aiohttp application: what happens to every request, whichever route it takes.
 
-Who is asking is established; the request gets an id; a body over its limit is refused unread; the route's access,
-query, body and idempotency are honoured; every failure becomes a problem document (RFC 9457), whoever raised it: we,
-aiohttp, or a bug, which is told as kind `internal` with the id of its request and nothing else. A failure after the
-answer began breaks the connection off, so that a truncated answer can never look complete.
+Who is asking is established; the request gets an id; a body over its limit is refused unread; the
+route's access, query, body and idempotency are honoured; every failure becomes a problem document
+(RFC 9457), whoever raised it: we, aiohttp, or a bug, which is told as kind `internal` with the id
+of its request and nothing else. A failure after the answer began breaks the connection off, so that
+a truncated answer can never look complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from yarl import URL
 
 from supervisord_py import errors
 from supervisord_py.api.auth import admit_bearer, foreigner
-from supervisord_py.api.bodies import MAX_COST_OF_ORDER, BodyBudget, check_values, discard, too_large
+from supervisord_py.api.bodies import (
+    MAX_COST_OF_ORDER,
+    BodyBudget,
+    check_values,
+    discard,
+    too_large,
+)
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext, Live
 from supervisord_py.api.listening import Listener
 from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
@@ -41,17 +48,21 @@ _log = structlog.get_logger(__name__)
 
 TCP_CONNECTIONS = 128
 FIRST_REQUEST_SECONDS = 10.0
-IDLE_SECONDS = 0.1  # between an answer and the next request that is here already: far more than it takes
+# between an answer and the next request that is here already: far more than it takes
+IDLE_SECONDS = 0.1
 JUPYTER = "/jupyter"
 _REQUEST_ID: web.RequestKey[str] = web.RequestKey("px.request_id", str)
 _ROUTE: web.RequestKey[str] = web.RequestKey("px.route", str)
 _ANSWER: web.RequestKey[web.StreamResponse] = web.RequestKey("px.answer", web.StreamResponse)
 _ASCII_HEADERS = (
-    "Accept", "Accept-Language", "Authorization", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "Traceparent",
-    "Tracestate", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol",
-    "Sec-WebSocket-Extensions",
+    "Accept", "Accept-Language", "Authorization", "Content-Encoding", "Idempotency-Key",
+    "Last-Event-ID", "Traceparent", "Tracestate", "Upgrade", "Sec-WebSocket-Key",
+    "Sec-WebSocket-Version", "Sec-WebSocket-Protocol", "Sec-WebSocket-Extensions",
 )  # fmt: skip
-"""Headers that are read here, or passed on to a tool. In others any byte may stand: they are not looked at."""
+"""Headers that are read here, or passed on to a tool.
+
+In others any byte may stand: they are not looked at.
+"""
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CLIENT_GONE = 499
 _ODD_PATHS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ})
@@ -61,14 +72,18 @@ class UnknownRouteError(PxError, kind="unknown_route", title="No such route", st
     """The API has no such path."""
 
 
-class MethodNotAllowedError(PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=2):
+class MethodNotAllowedError(
+    PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=2
+):
     """The path is there, the method is not; `allow` lists those that are."""
 
 
 async def serve(context: ApiContext, *listeners: socket.socket | None) -> web.AppRunner:
-    """Serve every route of the table on sockets that are bound, until the runner that is returned is cleaned up.
+    """Serve every route of the table on sockets that are bound, until the runner that is returned
+    is cleaned up.
 
-    Requests under way then have the `drain_seconds` of the context. A client that goes away cancels its request.
+    Requests under way then have the `drain_seconds` of the context. A client that goes away cancels
+    its request.
     """
     config = context.config
     live = Live(config.drain_seconds, BodyBudget(config.max_body_bytes))
@@ -97,7 +112,9 @@ class _Runner(web.AppRunner):
         made = await super()._make_server()
         answer: Any = _answer_every_failure(made.request_handler, self._config, self._live)
 
-        def routed(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> web.BaseRequest:
+        def routed(
+            message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any
+        ) -> web.BaseRequest:
             protocol.asked += 1
             if protocol.is_tcp or message.path.startswith("/px/"):
                 path = routed_path(message.path, is_tcp=protocol.is_tcp)
@@ -115,10 +132,11 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """One connection. Of the loopback listener there are TCP_CONNECTIONS at most; none may stay silent for long.
+    """One connection. Of the loopback listener there are TCP_CONNECTIONS at most; none may stay
+    silent for long.
 
-    Where there are too many, the oldest one that has not shown the token gives way, so that strangers who hold
-    connections open cannot keep the token's owner out.
+    Where there are too many, the oldest one that has not shown the token gives way, so that
+    strangers who hold connections open cannot keep the token's owner out.
     """
 
     is_tcp = False
@@ -148,7 +166,9 @@ class _Connection(RequestHandler):
             self.force_close()
 
     def eof_received(self) -> bool:  # type: ignore[override] # True: go on writing
-        """Answer a client that has said all and still reads (`nc -N`): on one that is gone, poll(2) sees a hang-up."""
+        """Answer a client that has said all and still reads (`nc -N`): on one that is gone,
+        poll(2) sees a hang-up.
+        """
         if self.is_tcp or self.transport is None:
             return False
         looking = select.poll()
@@ -162,7 +182,9 @@ class _Connection(RequestHandler):
         self.close_when_idle()
 
     def close_when_idle(self) -> None:
-        """Close once a client that says no more has all answers: requests may wait that came in one piece."""
+        """Close once a client that says no more has all answers: requests may wait that came in
+        one piece.
+        """
         if self.has_said_all and self.answered == self.asked:
             self._loop.call_later(IDLE_SECONDS, self._close_if_idle, self.asked)
 
@@ -178,14 +200,16 @@ class _Connection(RequestHandler):
 def routed_path(path: str, *, is_tcp: bool) -> str:
     """Return the path by which the table of routes knows it; `path` may end in a query.
 
-    Jupyter's clients know one place for their API, `/api/kernels` and its like: on the loopback listener these paths
-    mean Jupyter's. Ours is behind `/px/api/…` there, and so it is on the Unix socket, too; Jupyter's has the prefix
-    `/jupyter` on both.
+    Jupyter's clients know one place for their API, `/api/kernels` and its like: on the loopback
+    listener these paths mean Jupyter's. Ours is behind `/px/api/…` there, and so it is on the Unix
+    socket, too; Jupyter's has the prefix `/jupyter` on both.
     """
     bare, question, query = path.partition("?")
     if bare.startswith("/px/api/"):
         bare = bare.removeprefix("/px")
-    elif is_tcp and (bare in {"/api", "/api/"} or f"{bare}/".startswith(("/api/kernelspecs/", "/api/kernels/"))):
+    elif is_tcp and (
+        bare in {"/api", "/api/"} or f"{bare}/".startswith(("/api/kernelspecs/", "/api/kernels/"))
+    ):
         bare = JUPYTER + bare
     return bare + question + query
 
@@ -193,7 +217,9 @@ def routed_path(path: str, *, is_tcp: bool) -> str:
 def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
     async def answer(request: web.Request) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id")
-        request[_REQUEST_ID] = given if given and _ACCEPTABLE_ID.fullmatch(given) else secrets.token_hex(8)
+        request[_REQUEST_ID] = (
+            given if given and _ACCEPTABLE_ID.fullmatch(given) else secrets.token_hex(8)
+        )
         status = _CLIENT_GONE
         asker: Any = request.protocol
         try:
@@ -201,7 +227,11 @@ def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
                 if asker.refusal is not None:
                     raise asker.refusal
                 if asker.is_tcp:
-                    token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
+                    token = (
+                        request.query.get("token")
+                        if request.path.startswith(f"{JUPYTER}/")
+                        else None
+                    )
                     admit_bearer(request.headers, config.tcp, token)
                     asker.is_admitted = True
                 _check_headers(request)
@@ -211,7 +241,8 @@ def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
             except Exception as error:
                 response = await _fail(request, error, config)
             status = response.status
-            if asker.has_said_all:  # the answer must have gone out before the connection counts as idle
+            # the answer must have gone out before the connection counts as idle
+            if asker.has_said_all:
                 await response.prepare(request)
                 await response.write_eof()
             if asker.is_tcp and not asker.is_admitted:
@@ -225,14 +256,19 @@ def _answer_every_failure(handler: Any, config: ApiConfig, live: Live) -> Any:
 
 
 def _check_headers(request: web.Request) -> None:
-    """Refuse bytes that are not ASCII in the headers that count. Raises BadRequestError, with the header's name."""
+    """Refuse bytes that are not ASCII in the headers that count.
+
+    Raises BadRequestError, with the header's name.
+    """
     if b"".join([value for _, value in request.raw_headers]).isascii():
         return  # as nearly always, and one look is quicker than a dozen
     for name in _ASCII_HEADERS:
         value = request.headers.get(name)
         if value is not None and not value.isascii():
             detail = f"The header {name} has characters that are not ASCII."
-            raise errors.BadRequestError(detail, hint="a header's value is printable ASCII (RFC 9110, 5.5)")
+            raise errors.BadRequestError(
+                detail, hint="a header's value is printable ASCII (RFC 9110, 5.5)"
+            )
 
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
@@ -251,13 +287,19 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
     async def endpoint(request: web.Request) -> web.StreamResponse:
         request[_ROUTE] = name
         if begins and context.control.stopping:
-            raise errors.ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
+            raise errors.ShuttingDownError(
+                "The daemon is stopping and takes no new work.", hint="pxctl daemon start"
+            )
         held = live.bodies.hold()
         going_on: asyncio.Task[Answer] | None = None
         try:
             call = ApiCall(request, context, live, held)
             headers, handler = request.headers, handler_of(route.handler)
-            given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
+            given = (
+                {}
+                if "lenient" in rules or not request.query_string
+                else read_query(handler.query, request.query)
+            )
             if handler.body is not None:
                 body = await call.body()
                 await check_values(body, MAX_COST_OF_ORDER)
@@ -270,7 +312,9 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
             else:
                 from supervisord_py.api.idempotency import answer_once  # which few ask for
 
-                work = answer_once(call, key, begin, respond, streams="streams" in rules, marks="marks" in rules)
+                work = answer_once(
+                    call, key, begin, respond, streams="streams" in rules, marks="marks" in rules
+                )
             if "outlives" in rules:
                 going_on = live.detach(work)
                 found = await asyncio.shield(going_on)
@@ -278,7 +322,8 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
                 found = await work
             return found if isinstance(found, web.StreamResponse) else respond(found)
         finally:
-            # Whoever still refers to the request, in an error's traceback for example, must not keep its body.
+            # Whoever still refers to the request, in an error's traceback for example, must not
+            # keep its body.
             discard(request)
             if going_on is None or going_on.done():
                 held.release()
@@ -304,25 +349,44 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
         why = str(error).strip().splitlines()[-1][:200]
         error = errors.BadRequestError(f"The body cannot be read: {why}.", hint=hint)
     elif begun is None and (odd := _error_of_input(error)) is not None:
-        _log.warning("input_refused", request_id=request_id, path=request.path[:200], error=repr(error)[:500])
+        _log.warning(
+            "input_refused", request_id=request_id, path=request.path[:200], error=repr(error)[:500]
+        )
         error = odd
     elif begun is None and isinstance(error, OSError) and error.errno in SHORT:
-        # Whatever the handler wanted to open: a file, a socket, or a module that it loads at its first call.
-        _log.warning("too_few_descriptors", request_id=request_id, path=request.path[:200], error=repr(error)[:500])
-        hint = "Ask again later, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor."
+        # Whatever the handler wanted to open: a file, a socket, or a module that it loads at its
+        # first call.
+        _log.warning(
+            "too_few_descriptors",
+            request_id=request_id,
+            path=request.path[:200],
+            error=repr(error)[:500],
+        )
+        hint = (
+            "Ask again later, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see "
+            "pxctl doctor."
+        )
         detail = "pxd has no file descriptors left to answer this request."
         error = errors.OverloadedError(detail, hint=hint, retry_after_seconds=1)
-    elif not isinstance(error, PxError) and (begun is None or not isinstance(error, ConnectionError)):
-        _log.exception("request_failed", request_id=request_id, method=request.method, path=request.path)
+    elif not isinstance(error, PxError) and (
+        begun is None or not isinstance(error, ConnectionError)
+    ):
+        _log.exception(
+            "request_failed", request_id=request_id, method=request.method, path=request.path
+        )
         detail = f"The daemon made a mistake in request {request_id}; its log says more."
-        error = errors.InternalError(detail, hint=f"look for {request_id} in the daemon's log, and please report it")
+        error = errors.InternalError(
+            detail, hint=f"look for {request_id} in the daemon's log, and please report it"
+        )
     if isinstance(error, PxError) and request.path.startswith(f"{JUPYTER}/"):
         error.extra.setdefault("message", error.detail)  # which Jupyter's clients look for
     if begun is None:
         assert isinstance(error, PxError)
         return _problem_response(error, request_id)
     if isinstance(error, PxError):  # else the client went away in the middle of its answer
-        _log.warning("answer_broken_off", request_id=request_id, path=request.path, error=str(error))
+        _log.warning(
+            "answer_broken_off", request_id=request_id, path=request.path, error=str(error)
+        )
         if begun.content_type in {SSE, NDJSON} and begun.content_length is None:
             # The last item, whatever half an item stands before it.
             rest = b"\n\n" if begun.content_type == SSE else b"\n"
@@ -335,7 +399,9 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
 
 def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> PxError:
     if isinstance(refusal, web.HTTPNotFound):
-        return UnknownRouteError(f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json")
+        return UnknownRouteError(
+            f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json"
+        )
     if isinstance(refusal, web.HTTPMethodNotAllowed):
         allowed = sorted(refusal.allowed_methods)
         detail = f"{path[:200]!r} does not answer to {refusal.method[:20]}."
@@ -348,9 +414,11 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
 
 
 def _error_of_input(error: Exception) -> PxError | None:
-    """Return the refusal for what no route looks for, and the system or Python then refuses; None for a bug of ours.
+    """Return the refusal for what no route looks for, and the system or Python then refuses; None
+    for a bug of ours.
 
-    A text may hold what no path, no process and no ledger takes, a number may be larger than a machine's.
+    A text may hold what no path, no process and no ledger takes, a number may be larger than a
+    machine's.
     """
     why = None
     if isinstance(error, UnicodeError):
@@ -369,7 +437,9 @@ def _error_of_input(error: Exception) -> PxError | None:
 def _problem_response(error: PxError, request_id: str) -> web.Response:
     """Return the answer for an error; a body that was refused unread also ends the connection."""
     headers: dict[str, str] = {}
-    retry = error.extra.get("retry_after_seconds", 1.0 if isinstance(error, errors.OverloadedError) else None)
+    retry = error.extra.get(
+        "retry_after_seconds", 1.0 if isinstance(error, errors.OverloadedError) else None
+    )
     if retry is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry)))
     if isinstance(error, MethodNotAllowedError):

@@ -1,10 +1,13 @@
-"""Bodies of requests: received within a common budget of memory, decompressed, and bounded in what they hold.
+"""Bodies of requests: received within a common budget of memory, decompressed, and bounded in what
+they hold.
 
-Invariants: all bodies that are held at a moment, read or being read, have at most `limit_bytes` together. A body that
-is refused is never buffered. A body is counted until its request is over, also when the client has gone away.
+Invariants: all bodies that are held at a moment, read or being read, have at most `limit_bytes`
+together. A body that is refused is never buffered. A body is counted until its request is over,
+also when the client has gone away.
 
-The event loop must not be held by one request, and a JSON parser holds the interpreter's lock for as long as it works.
-So the number of values in a body is bounded before it is parsed (`check_values`).
+The event loop must not be held by one request, and a JSON parser holds the interpreter's lock for
+as long as it works. So the number of values in a body is bounded before it is parsed
+(`check_values`).
 """
 
 from __future__ import annotations
@@ -25,13 +28,16 @@ MAX_BODY = "tools.max_body_bytes"
 MAX_COST = 1_500_000
 """Cost of the values of one body: about 50 ms of parsing for each million. See `cost_of`."""
 MAX_COST_OF_ORDER = 150_000
-"""The same for a body that a route reads itself and checks member by member; 10,000 cells are allowed."""
-_WIDE_OBJECT = 64  # members; in larger objects each member costs more, because the table of names grows
+"""The same for a body that a route reads itself and checks member by member; 10,000 cells are
+allowed.
+"""
+# members; in larger objects each member costs more, because the table of names grows
+_WIDE_OBJECT = 64
 _THREAD_BYTES = 64 * 1024  # work on more than this is done in a thread
 _GZIP = 16 + zlib.MAX_WBITS  # of zlib: only gzip
 _ZLIB = zlib.MAX_WBITS
-# A JSON string, closed or not. Possessive quantifiers: without them a string that is never closed costs the square of
-# its length.
+# A JSON string, closed or not. Possessive quantifiers: without them a string that is never closed
+# costs the square of its length.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BODY: web.RequestKey[bytes] = web.RequestKey("px.body", bytes)
 
@@ -58,15 +64,25 @@ class HeldBody:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.release()
 
     def grow(self, count: int) -> None:
         """Count more bytes. Raises OverloadedError if they do not fit into the budget."""
         budget = self._budget
         if budget.held_bytes + count > budget.limit_bytes:
-            detail = f"The bodies of all requests under way may have {budget.limit_bytes} bytes together."
-            raise errors.OverloadedError(detail, hint="ask again later, or send fewer large bodies at once")
+            detail = (
+                f"The bodies of all requests under way may have {budget.limit_bytes} bytes "
+                "together."
+            )
+            raise errors.OverloadedError(
+                detail, hint="ask again later, or send fewer large bodies at once"
+            )
         budget.held_bytes += count
         self.held_bytes += count
 
@@ -85,8 +101,8 @@ def too_large(limit_bytes: int) -> errors.TooLargeError:
 async def receive(request: web.Request, held: HeldBody, max_body_bytes: int) -> bytes:
     """Read the body of a request, decompressed; a second call returns the same bytes.
 
-    Raises TooLargeError if the body, or what it decompresses to, is over the limit, or has too many values;
-    OverloadedError if the budget has no room; BadRequestError if its compression is wrong.
+    Raises TooLargeError if the body, or what it decompresses to, is over the limit, or has too many
+    values; OverloadedError if the budget has no room; BadRequestError if its compression is wrong.
     """
     received: bytes | None = request.get(_BODY)
     if received is not None:
@@ -126,12 +142,18 @@ async def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
         return decompress(body, encoding, limit)
     except zlib.error as error:
         hint = "send the body as its Content-Encoding says"
-        raise errors.BadRequestError(f"The body cannot be decompressed: {error}.", hint=hint) from None
+        raise errors.BadRequestError(
+            f"The body cannot be decompressed: {error}.", hint=hint
+        ) from None
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """Decompress one whole gzip or deflate stream. Raises zlib.error if it is damaged or cut off; TooLargeError."""
-    # RFC 9110 calls the zlib format "deflate"; some clients send the bare stream, which has another first byte.
+    """Decompress one whole gzip or deflate stream.
+
+    Raises zlib.error if it is damaged or cut off; TooLargeError.
+    """
+    # RFC 9110 calls the zlib format "deflate"; some clients send the bare stream, which has another
+    # first byte.
     is_bare = encoding == "deflate" and (body[0] & 0x0F) != zlib.DEFLATED
     window = -zlib.MAX_WBITS if is_bare else _ZLIB if encoding == "deflate" else _GZIP
     pieces: list[bytes] = []
@@ -158,10 +180,17 @@ async def check_values(body: bytes, max_cost: int = MAX_COST) -> None:
     # No character costs more than ten: most bodies are too short to be looked at.
     if 10 * len(body) <= max_cost or cost_of(body) <= max_cost:
         return
-    # Commas and brackets within strings are text (a table as CSV, a notebook): look closer, in a thread.
+    # Commas and brackets within strings are text (a table as CSV, a notebook): look closer, in a
+    # thread.
     if await asyncio.to_thread(cost_without_strings, body, max_cost) > max_cost:
-        detail = "The body has too many values to be parsed at once; objects and arrays count four times."
-        hint = f"send at most {max_cost:,} values in one request, or put them into a file and send its path"
+        detail = (
+            "The body has too many values to be parsed at once; objects and arrays count four "
+            "times."
+        )
+        hint = (
+            f"send at most {max_cost:,} values in one request, or put them into a file and send "
+            "its path"
+        )
         raise errors.TooLargeError(detail, hint=hint, limit_values=max_cost)
 
 
@@ -174,7 +203,12 @@ def cost_of(body: bytes, begin: int = 0, end: int | None = None) -> int:
     objects = body.count(b"{", *span)
     members = body.count(b":", *span)
     containers = objects + body.count(b"[", *span)
-    return body.count(b",", *span) + 4 * containers + 2 * members + 8 * max(0, members - _WIDE_OBJECT * objects)
+    return (
+        body.count(b",", *span)
+        + 4 * containers
+        + 2 * members
+        + 8 * max(0, members - _WIDE_OBJECT * objects)
+    )
 
 
 def cost_without_strings(body: bytes, max_cost: int = MAX_COST) -> int:

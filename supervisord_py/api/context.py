@@ -1,7 +1,8 @@
-"""What a route is given: the rooms, one request, and what lives while the API runs: counts, work, followed calls.
+"""What a route is given: the rooms, one request, and what lives while the API runs: counts, work,
+followed calls.
 
-Work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the client
-goes.
+Work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else
+ends when the client goes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Document = dict[str, Any]
 Told = Callable[[CallEvent], None]
 Work = Callable[[Told], Coroutine[Any, Any, Document]]
 _LAST_CHANCE_SECONDS = 10.0
-_DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
+# of what requests get when the control plane is replaced: the rest is for telling that it is
+_DRAIN_SHARE = 0.8
 _log = structlog.get_logger(__name__)
 
 
@@ -49,7 +51,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float  # of the control plane, Unix seconds
     system: bool = False  # run for the whole machine
     max_body_bytes: int = 16 * 1024 * 1024  # largest request body
-    stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
+    # longest silence on a followed stream, so that a lost client is noticed
+    stream_heartbeat_seconds: float = 15.0
     drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced
     tcp: TcpAccess | None = None  # the loopback listener, or None when there is none
 
@@ -63,7 +66,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     placement: KeeperClient
     control: Any  # daemon/control_plane.py's ControlPlane, which nothing here may import
     config: ApiConfig
-    interrupted: Sequence[Document] = ()  # process lives cut off before this start: `{instance, unit, pid}`
+    # process lives cut off before this start: `{instance, unit, pid}`
+    interrupted: Sequence[Document] = ()
 
 
 _HAS_BEGUN: web.RequestKey[bool] = web.RequestKey("px.has_begun", bool)
@@ -82,9 +86,11 @@ class ApiCall(NamedTuple):
         return await receive(self.request, self.held, self.context.config.max_body_bytes)
 
     def mark_begun(self) -> None:
-        """Note that the work may have an effect from here on: its Idempotency-Key is never free again.
+        """Note that the work may have an effect from here on: its Idempotency-Key is never free
+        again.
 
-        Call it right before the first step that cannot be taken back, such as sending the input to a tool.
+        Call it right before the first step that cannot be taken back, such as sending the input to
+        a tool.
         """
         self.request[_HAS_BEGUN] = True
 
@@ -104,17 +110,26 @@ class Live:
         self.units = UnitCounts()  # what happened to each unit
         self.seats = Seats()  # connections of Jupyter's clients that outlive their WebSockets
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
-        self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
+        # told as server-sent events, by the id under which clients come back
+        self.held: dict[str, HeldCall] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
 
     async def end_streams(self, _: web.Application) -> None:
-        """Have followed streams end; work whose course is followed has a part of the time, then it is left."""
+        """Have followed streams end; work whose course is followed has a part of the time, then
+        it is left.
+        """
         self.closing.set()
-        asyncio.get_running_loop().call_later(self._drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None)
+        asyncio.get_running_loop().call_later(
+            self._drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None
+        )
 
-    def detach(self, work: Coroutine[Any, Any, T] | asyncio.Task[T], *, owned: bool = False) -> asyncio.Task[T]:
-        """Have `work` go on whether or not anybody waits for it; what is `owned` by a room is ended by that alone."""
+    def detach(
+        self, work: Coroutine[Any, Any, T] | asyncio.Task[T], *, owned: bool = False
+    ) -> asyncio.Task[T]:
+        """Have `work` go on whether or not anybody waits for it; what is `owned` by a room is
+        ended by that alone.
+        """
         task, tasks = asyncio.ensure_future(work), self._left if owned else self._tasks
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -139,7 +154,8 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 class HeldCall:
-    """One work, what happened in it, and who follows it; it may end (`ends_with_client`) when nobody does any more.
+    """One work, what happened in it, and who follows it; it may end (`ends_with_client`) when
+    nobody does any more.
 
     `path`: of the request; `work` is given what takes its events, and returns the last document.
     """
@@ -162,7 +178,9 @@ class HeldCall:
         news.set_result(None)
 
     async def until_more(self, known: int, seconds: float | None = None) -> None:
-        """Wait until more than so many events are there, or no more will come; at most so many seconds."""
+        """Wait until more than so many events are there, or no more will come; at most so many
+        seconds.
+        """
         if len(self.events) <= known:
             signs: set[asyncio.Future[Any]] = {self._news, self.work, self._live.given_up}
             await asyncio.wait(signs, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -170,14 +188,19 @@ class HeldCall:
     def result(self) -> Document:
         """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
         if not self.work.done():
-            told = "The control plane is being replaced; what runs in the kernel goes on, what comes behind is not run."
+            told = (
+                "The control plane is being replaced; what runs in the kernel goes on, what comes "
+                "behind is not run."
+            )
             hint = "pxctl kernel list; what cells give stays at /api/kernels/ID/cells"
             raise InterruptedRunError(told, hint=hint)
         return self.work.result()
 
     @asynccontextmanager
     async def followed(self, hold_seconds: float) -> AsyncIterator[None]:
-        """Follow it while the block lasts; for so long it is then kept for a client that may come back."""
+        """Follow it while the block lasts; for so long it is then kept for a client that may
+        come back.
+        """
         self._live.held[self.id] = self
         self._followers += 1
         if self._timer is not None:
@@ -195,7 +218,9 @@ class HeldCall:
                 self._timer = asyncio.get_running_loop().call_later(seconds, self.let_go)
 
     def let_go(self) -> None:
-        """Nobody comes back: the work ends where it ends with its client; the room says so where we are replaced."""
+        """Nobody comes back: the work ends where it ends with its client; the room says so where
+        we are replaced.
+        """
         self._live.held.pop(self.id, None)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,6 @@
-"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/doctor`: the daemon itself, and its checks."""
+"""`/api/health`, `/api/daemon…`, `/api/config`, `/api/doctor`: the daemon itself, and its
+checks.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ async def show_daemon(call: ApiCall) -> dict[str, Any]:
         "token_file": None if config.tcp is None else config.tcp.token_file,
         "stopping": call.context.control.stopping,
         "keeper": _process(caps.keeper_version, caps.keeper_pid, caps.keeper_started_at),
-        "control": {**_process(__version__, os.getpid(), config.started_at), "restarts": caps.control_restarts},
+        "control": {
+            **_process(__version__, os.getpid(), config.started_at),
+            "restarts": caps.control_restarts,
+        },
         **pick(caps, "kill_rung", "memory_rung", "controllers"),
         "interrupted": call.context.interrupted,
         "degraded": degraded_parts(call.context),
@@ -57,22 +62,38 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     found = [*context.control.degraded.values(), *_moved_ledgers(context)]
     for unit, why in context.pipes.refused_output().items():
         detail = f"the disk refuses it, and its agent waits: {why}"
-        found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
+        found.append(
+            {"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"}
+        )
     if (why := context.pipes.health()["scheduler_error"]) is not None:
-        found.append({"part": "scheduler", "detail": f"was restarted: {why}", "repair": "pxctl daemon restart"})
+        found.append(
+            {
+                "part": "scheduler",
+                "detail": f"was restarted: {why}",
+                "repair": "pxctl daemon restart",
+            }
+        )
     return found
 
 
 def _moved_ledgers(context: ApiContext) -> Iterator[dict[str, str]]:
-    """Yield one part for all damaged ledgers that lie beside the present one: until they go, they may be wanted."""
+    """Yield one part for all damaged ledgers that lie beside the present one: until they go,
+    they may be wanted.
+    """
     ledger = context.ledger
     lines = []
     for moved in moved_ledgers(ledger.path):
         why = ledger.why_moved(moved.path.name) or "the reason was not recorded"
-        lines.append(f"moved aside at {rfc3339(moved.moved_at)} because it was damaged ({why}): {moved.path}")
+        lines.append(
+            f"moved aside at {rfc3339(moved.moved_at)} because it was damaged ({why}): {moved.path}"
+        )
     if lines:
         detail = f"{'; '.join(lines)}; a new ledger was begun"
-        yield {"part": "earlier ledger", "detail": detail, "repair": f"rm {shlex.quote(str(ledger.path))}{MOVED}*"}
+        yield {
+            "part": "earlier ledger",
+            "detail": detail,
+            "repair": f"rm {shlex.quote(str(ledger.path))}{MOVED}*",
+        }
 
 
 async def health(call: ApiCall) -> dict[str, Any]:
@@ -85,7 +106,9 @@ async def health(call: ApiCall) -> dict[str, Any]:
 async def reload(call: ApiCall) -> dict[str, Any]:
     """Read settings and tools again; what is broken is refused and the old settings stay."""
     report = await call.context.control.reload()
-    of_files = [one for found in (await call.context.pipes.file_problems()).values() for one in found]
+    of_files = [
+        one for found in (await call.context.pipes.file_problems()).values() for one in found
+    ]
     return {**report, "warnings": [*report["warnings"], *of_files]}
 
 
@@ -106,7 +129,8 @@ async def show_config(call: ApiCall) -> dict[str, Any]:
     return {"settings": call.context.control.loaded.rows()}
 
 
-# -- doctor: checks, each with the one command that repairs it; none raises for what it finds, none changes anything ---
+# -- doctor: checks, each with the one command that repairs it; none raises for what it finds, none
+# changes anything
 
 MEBIBYTE = 1024 * 1024
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -115,7 +139,10 @@ _SLOW_SECONDS = 0.5  # of a tool's imports
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found: `ok`, `warn` or `fail`. `repair` is one command or step; None when nothing is to be done."""
+    """What a check found: `ok`, `warn` or `fail`.
+
+    `repair` is one command or step; None when nothing is to be done.
+    """
 
     name: str
     status: str
@@ -128,19 +155,25 @@ async def doctor(call: ApiCall) -> dict[str, Any]:
     context = call.context
     found = [
         *check_daemon(context),
-        *check_rungs(context.placement.caps, is_service=_is_in_unit(), offered=offered_controllers()),
+        *check_rungs(
+            context.placement.caps, is_service=_is_in_unit(), offered=offered_controllers()
+        ),
         *check_imports(context.launcher.import_seconds()),
         *(Finding(f"forks:{tool}", OK, why) for tool, why in context.launcher.import_limits()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
-        *await asyncio.to_thread(lambda: list(check_machine(context))),  # what blocks on the file system
+        # what blocks on the file system
+        *await asyncio.to_thread(lambda: list(check_machine(context))),
     ]
     return {"checks": found}
 
 
 def check_daemon(context: ApiContext) -> Iterator[Finding]:
     """What do the rooms say of themselves, and did the last keeper die with children?"""
-    bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
+    bad = {
+        one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"])
+        for one in degraded_parts(context)
+    }
     yield from bad.values()
     yield from (Finding(part, OK, "works") for part in ("ledger", "config") if part not in bad)
     if cut_off := sorted({one["unit"] for one in context.interrupted}):
@@ -150,7 +183,10 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
         yield Finding("interrupted", OK, "nothing was cut off when this daemon started")
     entries = context.launcher.catalog.entries()
     broken = [(one.name, one.error.detail) for one in entries if one.error is not None]
-    yield from (Finding(f"tool:{name}", FAIL, detail, f"pxctl tools validate {name}") for name, detail in broken)
+    yield from (
+        Finding(f"tool:{name}", FAIL, detail, f"pxctl tools validate {name}")
+        for name, detail in broken
+    )
     silent = [state for state in context.launcher.snapshot() if state.state == UNRESPONSIVE]
     for state in silent:
         detail = f"it runs (pid {state.pid}), but has not answered since a call was given up"
@@ -172,12 +208,16 @@ def offered_controllers() -> frozenset[str]:
         mount, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):
             with suppress(OSError):
-                return frozenset(Path(mount.split()[4], "cgroup.controllers").read_text(encoding="ascii").split())
+                return frozenset(
+                    Path(mount.split()[4], "cgroup.controllers").read_text(encoding="ascii").split()
+                )
     return frozenset()
 
 
 def _is_in_unit() -> bool:
-    """Say whether this daemon runs in its unit of systemd. (INVOCATION_ID says less: shells of a session have it.)"""
+    """Say whether this daemon runs in its unit of systemd. (INVOCATION_ID says less: shells of a
+    session have it.)
+    """
     groups = _text_of("/proc/self/cgroup").splitlines()
     return any(f"/{_UNIT}/" in f"{group}/" for group in groups)
 
@@ -185,7 +225,8 @@ def _is_in_unit() -> bool:
 def check_rungs(caps: Caps, *, is_service: bool, offered: frozenset[str]) -> Iterator[Finding]:
     """How is a tree killed and held to its limits here, and what would do it better?
 
-    `is_service`: a service manager has started the daemon. `offered`: controllers that the kernel could give to it.
+    `is_service`: a service manager has started the daemon. `offered`: controllers that the kernel
+    could give to it.
     """
     repair = None if is_service else "pxctl daemon install"
     if caps.kill_rung == "cgroup":
@@ -197,11 +238,15 @@ def check_rungs(caps: Caps, *, is_service: bool, offered: frozenset[str]) -> Ite
         )
         yield Finding("kill_rung", OK, detail)
     else:
-        detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
+        detail = (
+            f"{caps.kill_rung}: a child that leaves its process group may be found late or not at "
+            "all"
+        )
         yield Finding("kill_rung", WARN, detail, repair)
     weaker = {
         "memory": f"limits of memory are held by measuring ({caps.memory_rung})",
-        "pids": "`processes` counts all of the user's" + (", which is root and bound by none" * (os.geteuid() == 0)),
+        "pids": "`processes` counts all of the user's"
+        + (", which is root and bound by none" * (os.geteuid() == 0)),
         "cpu": "`cpu_percent` is not held",
     }
     missing = [name for name in weaker if name not in caps.controllers]
@@ -213,12 +258,18 @@ def check_rungs(caps: Caps, *, is_service: bool, offered: frozenset[str]) -> Ite
         yield Finding("limits", WARN, detail)
     elif missing and sys.platform == "linux":
         place = (
-            "the unit has no right to them: Delegate=yes" if is_service else "in a unit of systemd the kernel does it"
+            "the unit has no right to them: Delegate=yes"
+            if is_service
+            else "in a unit of systemd the kernel does it"
         )
         delegate = "pxctl daemon install --force" if is_service else repair
         yield Finding("limits", WARN, f"{said}; {place}, see DELEGATION in pxd(8)", delegate)
     else:
-        yield Finding("limits", OK, said or "the kernel holds each tree to its memory, processes and cpu_percent")
+        yield Finding(
+            "limits",
+            OK,
+            said or "the kernel holds each tree to its memory, processes and cpu_percent",
+        )
 
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
@@ -237,17 +288,27 @@ def check_machine(context: ApiContext) -> Iterator[Finding]:
     for entry in entries:
         path = entry.folder / DOTENV
         if path.is_file() and (mode := path.stat().st_mode & 0o777) & 0o077:
-            detail = f"the {DOTENV} of {entry.name} has mode {mode:o}: others may read or change its secrets"
+            detail = (
+                f"the {DOTENV} of {entry.name} has mode {mode:o}: others may read or change its "
+                "secrets"
+            )
             yield Finding(f"dotenv:{entry.name}", WARN, detail, f"chmod 600 {path}")
 
 
 def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
-    """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
+    """For what do the first starts of tools wait?
+
+    `found`: seconds by package, by tool; later starts are forked.
+    """
     for tool, seconds in found:
         if (total := sum(seconds.values())) >= _SLOW_SECONDS:
             slowest = sorted(seconds, key=lambda package: -seconds[package])[:3]
             named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
-            yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
+            yield Finding(
+                f"imports:{tool}",
+                OK,
+                f"a first start imports for {total:.2f} s, most of it {named}",
+            )
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:
@@ -264,7 +325,14 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
             is_missed = report["wanted"] in {"both", name} and not offer["offered"]
             detail = offer[program] or offer["reason"] or "not offered"
             repair = offer.get("hint") or cure
-            found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, repair if is_missed else None))
+            found.append(
+                Finding(
+                    f"kernels:{name}",
+                    WARN if is_missed else OK,
+                    detail,
+                    repair if is_missed else None,
+                )
+            )
     if (trouble := await kernels.gateway_trouble()) is not None:
         found.append(
             Finding(
@@ -276,17 +344,23 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
         )
     for view in kernels.snapshot():
         if view.state is SessionState.FAILED:
-            detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")
+            detail = str(
+                (view.failure or {}).get("detail") or "it failed and does not start again by itself"
+            )
             found.append(Finding(view.unit, FAIL, detail, f"pxctl kernel restart {view.id}"))
     return found
 
 
 async def check_pipes(pipes: Pipes) -> list[Finding]:
-    """Are schedules at work, which files are broken, which pipes cannot run, and which agents are missing?"""
+    """Are schedules at work, which files are broken, which pipes cannot run, and which agents
+    are missing?
+    """
     health, views = pipes.health(), pipes.snapshot()
     found = [Finding("scheduler", OK, "schedules and events start pipes")]
     if not health["scheduler_running"]:
-        found = [Finding("scheduler", WARN, "no schedule starts a pipe at present", "pxctl config show")]
+        found = [
+            Finding("scheduler", WARN, "no schedule starts a pipe at present", "pxctl config show")
+        ]
     if health["catalog"] is not None:
         found.append(Finding("pipes_folder", FAIL, health["catalog"], "pxctl daemon reload"))
     for name, problems in (await pipes.file_problems()).items():
@@ -296,8 +370,12 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
         failed = view.config_error
         if failed is None:
             with suppress(PxError):  # it went in between
-                failed = "; ".join(one.detail for one in await pipes.validate(view.name) if one.verdict == "fail")
+                failed = "; ".join(
+                    one.detail for one in await pipes.validate(view.name) if one.verdict == "fail"
+                )
         if failed:
             verdict = FAIL if view.enabled or view.config_error else WARN
-            wrong.append(Finding(f"pipe:{view.name}", verdict, failed, f"pxctl pipe validate {view.name}"))
+            wrong.append(
+                Finding(f"pipe:{view.name}", verdict, failed, f"pxctl pipe validate {view.name}")
+            )
     return [*found, *(wrong or [Finding("pipes", OK, f"{len(views)} pipes, none broken")])]

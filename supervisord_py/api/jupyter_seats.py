@@ -1,8 +1,9 @@
 """Connections of Jupyter's front ends to kernels that outlive their WebSockets.
 
-A front end names itself (`session_id`) when it opens a WebSocket. Where that one is lost, its connection to the kernel
-is kept: what the kernel says waits, bounded as for a client that reads slowly, and the front end gets it when it comes
-back under the same name. A connection ends with its kernel; what had come until then is still given.
+A front end names itself (`session_id`) when it opens a WebSocket. Where that one is lost, its
+connection to the kernel is kept: what the kernel says waits, bounded as for a client that reads
+slowly, and the front end gets it when it comes back under the same name. A connection ends with its
+kernel; what had come until then is still given.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Seats:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def enter(self, key: SeatKey) -> OpenSocket:
-        """Note that a WebSocket is open under a name; one that is still open under it is closed first.
+        """Note that a WebSocket is open under a name; one that is still open under it is closed
+        first.
 
         A front end comes back before the loss of its last WebSocket was noticed.
         """
@@ -79,7 +81,9 @@ class Seats:
         await asyncio.gather(*(seat.channels.close() for seat in seats if seat is not None))
 
     async def _watch(self, key: SeatKey, seat: Seat) -> None:
-        """Stop listening to a kernel that has ended; forget a connection that nobody comes back for."""
+        """Stop listening to a kernel that has ended; forget a connection that nobody comes back
+        for.
+        """
         await asyncio.wait({seat.died}, timeout=KEPT_SECONDS)
         await asyncio.shield(seat.channels.close())
         if seat.died.done():  # what it said is still to be given

@@ -1,11 +1,14 @@
-"""Jupyter's REST API and WebSockets over our kernels, so that JupyterLab with `--gateway-url` joins.
+"""Jupyter's REST API and WebSockets over our kernels, so that JupyterLab with `--gateway-url`
+joins.
 
-Only kernels with ZMQ channels are shown: others cannot be joined. One that is made here has a session of its own.
+Only kernels with ZMQ channels are shown: others cannot be joined. One that is made here has a
+session of its own.
 
-`…/channels` belongs to the session, not to one life of its kernel: when the kernel goes, the client is told
-`restarting` or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits.
-A client that does not read holds up neither the kernel nor us: the channels bound what waits for it. One whose socket
-is lost, and that comes back by the same `session_id`, gets what it missed (`jupyter_seats.py`).
+`…/channels` belongs to the session, not to one life of its kernel: when the kernel goes, the client
+is told `restarting` or `dead`; when it comes again, the same socket goes on with it, and what the
+client sent meanwhile waits. A client that does not read holds up neither the kernel nor us: the
+channels bound what waits for it. One whose socket is lost, and that comes back by the same
+`session_id`, gets what it missed (`jupyter_seats.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from supervisord_py.kernels.session import BackendName, Owner, SessionState, Sta
 from supervisord_py.kernels.wire import V1, Message, make, pack, unpack
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.channels import Channels  # zmq, which only who opens channels pays for
+    # zmq, which only who opens channels pays for
+    from supervisord_py.kernels.channels import Channels
 
 DEFAULT_SPEC = "python3"
 _SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
@@ -54,14 +58,18 @@ _log = structlog.get_logger(__name__)
 
 def joinable(call: ApiCall) -> list[SessionView]:
     sessions = call.context.kernels.snapshot()
-    return [view for view in sessions if view.state in _LIVING and view.backend is BackendName.DIRECT]
+    return [
+        view for view in sessions if view.state in _LIVING and view.backend is BackendName.DIRECT
+    ]
 
 
 def session_by_uuid(call: ApiCall) -> SessionView:
     wanted = call.request.match_info["uuid"]
     if found := [view for view in joinable(call) if view.key.jupyter_id == wanted]:
         return found[0]
-    raise UnknownUnitError(f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live")
+    raise UnknownUnitError(
+        f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live"
+    )
 
 
 def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
@@ -85,7 +93,10 @@ async def version(call: ApiCall) -> dict[str, Any]:
 
 async def list_specs(call: ApiCall) -> dict[str, Any]:
     """Answer with the kernelspecs."""
-    documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
+    documents = {
+        name: spec_document(name, spec)
+        for name, spec in (await call.context.kernels.specs()).items()
+    }
     default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
     return {"default": default, "kernelspecs": documents}
 
@@ -94,14 +105,20 @@ async def show_spec(call: ApiCall) -> dict[str, Any]:
     """Answer with one kernelspec."""
     name, specs = call.request.match_info["name"], await call.context.kernels.specs()
     if name not in specs:
-        raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
+        raise UnknownUnitError(
+            f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}"
+        )
     return spec_document(name, specs[name])
 
 
 def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return Jupyter's document of a kernelspec; pictures are not served."""
     wanted = {member: spec[member] for member in _SPEC_MEMBERS if member in spec}
-    return {"name": name, "spec": {"argv": [], "env": {}, "metadata": {}, **wanted}, "resources": {}}
+    return {
+        "name": name,
+        "spec": {"argv": [], "env": {}, "metadata": {}, **wanted},
+        "resources": {},
+    }
 
 
 async def list_kernels(call: ApiCall) -> list[Any]:
@@ -111,9 +128,14 @@ async def list_kernels(call: ApiCall) -> list[Any]:
 
 async def begin(call: ApiCall, body: JupyterKernel) -> dict[str, Any]:
     """Start a kernel in a session of its own."""
-    # Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order.
+    # Front ends send folders of their own machine, or paths below a root that we do not know: a
+    # hint, no order.
     env = body.env or {}
-    wanted = [Path(path) for path in (env.get("KERNEL_WORKING_DIR"), body.path) if path and os.path.isabs(path)]
+    wanted = [
+        Path(path)
+        for path in (env.get("KERNEL_WORKING_DIR"), body.path)
+        if path and os.path.isabs(path)
+    ]
     folders = [path if path.is_dir() else path.parent for path in wanted]
     request = StartRequest(
         name=f"jupyter-{secrets.token_hex(4)}",
@@ -160,7 +182,10 @@ async def channels(call: ApiCall) -> web.StreamResponse:
     """Join a kernel for as long as the client stays and the session lives."""
     view, config = session_by_uuid(call), call.context.config
     socket = web.WebSocketResponse(
-        protocols=(V1,), heartbeat=config.stream_heartbeat_seconds, max_msg_size=config.max_body_bytes, compress=False
+        protocols=(V1,),
+        heartbeat=config.stream_heartbeat_seconds,
+        max_msg_size=config.max_body_bytes,
+        compress=False,
     )
     await socket.prepare(call.request)
     call.live.channels[view.id] += 1
@@ -179,12 +204,17 @@ class _Bridge:
         self._session_id = session_id
         named = call.request.query.get("session_id")
         self._client = named or secrets.token_hex(8)
-        self._key = SeatKey(session_id, self._client) if named else None  # whoever has no name cannot come back
+        # whoever has no name cannot come back
+        self._key = SeatKey(session_id, self._client) if named else None
         self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
-        self._news = until_closing(call.context.events.subscribe(unit=f"kernel:{session_id}"), call.live.closing)
+        self._news = until_closing(
+            call.context.events.subscribe(unit=f"kernel:{session_id}"), call.live.closing
+        )
 
     async def run(self) -> None:
-        """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
+        """Carry messages both ways until the client goes, the session ends, or the daemon
+        closes.
+        """
         if self._key is None:
             await self._carry(OpenSocket())
             return
@@ -199,7 +229,9 @@ class _Bridge:
             ends = (self._live.closing.wait(), place.must_leave.wait())
             await first_of(self._upwards(), self._lives(), self._stay_used(), *ends)
         with suppress(ConnectionError):
-            await self._socket.close(code=WSCloseCode.GOING_AWAY if self._live.closing.is_set() else WSCloseCode.OK)
+            await self._socket.close(
+                code=WSCloseCode.GOING_AWAY if self._live.closing.is_set() else WSCloseCode.OK
+            )
 
     async def _upwards(self) -> None:
         async for item in self._socket:
@@ -214,7 +246,9 @@ class _Bridge:
                 _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
 
     async def _lives(self) -> None:
-        """Serve one life of the kernel after the other; between them the client is told that it is gone."""
+        """Serve one life of the kernel after the other; between them the client is told that it
+        is gone.
+        """
         is_told = not await self._give_last_words()
         while not self._socket.closed:
             handle, state = self._kernels.handle(self._session_id), None
@@ -222,13 +256,16 @@ class _Bridge:
                 state = self._kernels.find(self._session_id).state
             if handle is not None and handle.died.done():
                 handle = None
-            if not is_told and (handle is not None or state in {SessionState.PREPARING, SessionState.STARTING}):
+            if not is_told and (
+                handle is not None or state in {SessionState.PREPARING, SessionState.STARTING}
+            ):
                 await self._tell("restarting")
                 is_told = True
             if handle is not None and handle.connection_file is not None:
                 try:
                     await self._one_life(handle.connection_file, handle.died)
-                except (OSError, ValueError) as error:  # its connection file is gone with it: the client asks again
+                # its connection file is gone with it: the client asks again
+                except (OSError, ValueError) as error:
                     _log.info("jupyter_channels_lost", session=self._session_id, detail=str(error))
                     return
                 if self._joined.done():  # else somebody waits on it, for the next life then
@@ -246,7 +283,9 @@ class _Bridge:
             await asyncio.shield(seat.channels.close())
             seat = None
         if seat is None:
-            module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
+            module = await asyncio.to_thread(
+                importlib.import_module, "supervisord_py.kernels.channels"
+            )
             seat = Seat(await module.open_channels(connection_file), died)
         self._joined.set_result(seat.channels)
         is_over = False
@@ -274,7 +313,9 @@ class _Bridge:
         return True
 
     async def _downwards(self, joined: Channels) -> None:
-        """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
+        """Send on what the kernel says; a client that cannot follow loses its socket, never the
+        kernel.
+        """
         try:
             async for message in joined:
                 try:
@@ -291,7 +332,11 @@ class _Bridge:
 
     async def _send(self, message: Message) -> None:
         framed = pack(message, self._socket.ws_protocol)
-        await (self._socket.send_str(framed) if isinstance(framed, str) else self._socket.send_bytes(framed))
+        await (
+            self._socket.send_str(framed)
+            if isinstance(framed, str)
+            else self._socket.send_bytes(framed)
+        )
 
     async def _stay_used(self) -> None:
         """Count the open socket as use: nobody wants a kernel to go idle under an open notebook."""

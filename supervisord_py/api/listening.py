@@ -1,7 +1,8 @@
 """A listener of the API, whose connections are accepted with public means of asyncio only.
 
-When descriptors are out, asyncio's own accept loop tries as often as its backlog is long: a thousand errors in a row,
-after each of which it starts again a second later. This one stops at the first error, pauses, and goes on by itself.
+When descriptors are out, asyncio's own accept loop tries as often as its backlog is long: a
+thousand errors in a row, after each of which it starts again a second later. This one stops at the
+first error, pauses, and goes on by itself.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
+# while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
+BACKLOG = 1024
 ACCEPTED_AT_ONCE = 64  # in one turn of the event loop
 PAUSE_SECONDS = 0.5  # after an error of the system's, like too few descriptors
-FIRST_REQUEST_GRACE_SECONDS = 2.0  # what an accepted connection has for its first request when we stop
+# what an accepted connection has for its first request when we stop
+FIRST_REQUEST_GRACE_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
-_OF_ONE_CLIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})  # accept(2): only that connection failed
+# accept(2): only that connection failed
+_OF_ONE_CLIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
 _log = structlog.get_logger(__name__)
 
 
@@ -44,10 +48,12 @@ class Listener(web.BaseSite):
         self._watch()
 
     async def stop(self) -> None:
-        """Accept nothing more. The socket itself is closed; the keeper holds another descriptor of it.
+        """Accept nothing more. The socket itself is closed; the keeper holds another descriptor of
+        it.
 
-        Returns once each accepted connection has begun its first request, or has had a moment for it:
-        aiohttp closes connections without a request, and does not wait for those that come later.
+        Returns once each accepted connection has begun its first request, or has had a moment for
+        it: aiohttp closes connections without a request, and does not wait for those that come
+        later.
         """
         if self._pause is not None:
             self._pause.cancel()
@@ -88,7 +94,9 @@ class Listener(web.BaseSite):
             task.add_done_callback(self._connecting.discard)
 
     def _wait(self, error: OSError) -> None:
-        """Stop accepting for a moment: the event loop would call us again at once, and for nothing."""
+        """Stop accepting for a moment: the event loop would call us again at once, and for
+        nothing.
+        """
         _log.warning("cannot_accept", detail=error.strerror, pause_seconds=PAUSE_SECONDS)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening.fileno())

@@ -1,7 +1,8 @@
-"""`GET /api/units/{u}/logs` and `GET /api/events`: what was said and what happened, and then as it goes on.
+"""`GET /api/units/{u}/logs` and `GET /api/events`: what was said and what happened, and then as it
+goes on.
 
-Every item carries the position by which a client can come back: `next_position` or the event's `id`, which are
-`Last-Event-ID` on SSE.
+Every item carries the position by which a client can come back: `next_position` or the event's
+`id`, which are `Last-Event-ID` on SSE.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from supervisord_py.process.event_words import FAILED, WORDS, EventFilter, words
 from supervisord_py.process.events import Event, EventRange, EventStream, Item
 from supervisord_py.process.logs import Chunk, Cursor, LogReader, Output, Stream
 
-_LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
+# of an execution's output: the last lines are looked for in so much of its end
+_LINES_BYTES = 1024 * 1024
 _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within this time
 _DEFAULT_EVENTS = 1000
 _KINDS = frozenset({"tool", "kernel", "pipe"})
@@ -48,7 +50,10 @@ async def unit_logs(
     cwd: s.Folder | None = None,
 ) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    unit, cursor = _unit_of(call, cwd), s.last_id(call.request.headers) if cursor is None else cursor
+    unit, cursor = (
+        _unit_of(call, cwd),
+        s.last_id(call.request.headers) if cursor is None else cursor,
+    )
     asked = _Asked(stream, follow, lines, s.moment_of("since", since, time.time()), cursor)
     if unit.startswith("pipe:"):
         source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), asked)
@@ -67,30 +72,40 @@ class _Asked(NamedTuple):
 
 
 def _unit_of(call: ApiCall, cwd: str | None) -> str:
-    """Return the unit named; what is no unit, or none any more, but has a log goes by its full name."""
+    """Return the unit named; what is no unit, or none any more, but has a log goes by its full
+    name.
+    """
     given = call.request.match_info["u"]
     try:
         return unit_named(call, cwd=cwd).unit
     except UnknownUnitError:
         with suppress(ValueError):  # it would lead elsewhere
-            if given.partition(":")[2] and LogReader.of(call.context.placement.log_dir, given).folder.is_dir():
+            if (
+                given.partition(":")[2]
+                and LogReader.of(call.context.placement.log_dir, given).folder.is_dir()
+            ):
                 return given
         raise
 
 
 async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, None]:
-    """Yield what is stored at the moment of the request, a bounded piece at a time, and then what comes."""
+    """Yield what is stored at the moment of the request, a bounded piece at a time, and then
+    what comes.
+    """
     only = None if asked.stream is None else Stream[asked.stream.upper()]
     since, cursor = asked.since, asked.cursor
     end = await asyncio.to_thread(reader.end)
     if cursor is None:
-        cursor = await asyncio.to_thread(reader.start if since is None else lambda: reader.since(since))
+        cursor = await asyncio.to_thread(
+            reader.start if since is None else lambda: reader.since(since)
+        )
     if asked.lines is not None:
         items = await asyncio.to_thread(reader.tail_lines, asked.lines, only) if asked.lines else []
         for item in items:
             if item.end > cursor:
                 yield item
-        if asked.follow and not items:  # where it goes on, should the answer break off before anything comes
+        # where it goes on, should the answer break off before anything comes
+        if asked.follow and not items:
             yield Chunk(time.time(), only or Stream.STDOUT, end, b"", 0)
         cursor = max([end, *(item.end for item in items[-1:])])
     if asked.follow:
@@ -105,23 +120,46 @@ async def _of_unit(reader: LogReader, asked: _Asked) -> AsyncGenerator[Output, N
 
 
 async def _of_pipe(pipes: Pipes, pipe: str, asked: _Asked) -> AsyncGenerator[Output, None]:
-    """Yield the output of a pipe's newest execution, with `follow` of those that come, by offsets in files."""
-    known, streams = 0, [each for each in (OutputStream.STDOUT, OutputStream.STDERR) if asked.stream in {None, each}]
+    """Yield the output of a pipe's newest execution, with `follow` of those that come, by
+    offsets in files.
+    """
+    known, streams = (
+        0,
+        [
+            each
+            for each in (OutputStream.STDOUT, OutputStream.STDERR)
+            if asked.stream in {None, each}
+        ],
+    )
     while True:
         found, _ = await pipes.executions(ExecutionFilter(pipe=pipe, since=asked.since, limit=1))
         for newest in found if found and found[0].id != known else ():
-            begins = [0 if known else await _begin(pipes, newest.id, each, asked) for each in streams]
+            begins = [
+                0 if known else await _begin(pipes, newest.id, each, asked) for each in streams
+            ]
             known = newest.id
             if asked.follow and not newest.status.is_final:
                 async with aclosing(pipes.follow(known, streams, *begins)) as items:
                     async for item in items:
                         if isinstance(item, FollowOutput):
-                            yield Chunk(time.time(), Stream[item.stream.upper()], item.offset, item.data, known)
+                            yield Chunk(
+                                time.time(),
+                                Stream[item.stream.upper()],
+                                item.offset,
+                                item.data,
+                                known,
+                            )
                 continue
             for each, begin in zip(streams, begins, strict=True):
                 at = begin
                 while (page := await pipes.output(known, each, at)).data:
-                    yield Chunk(newest.finished_at or time.time(), Stream[each.upper()], at, page.data, known)
+                    yield Chunk(
+                        newest.finished_at or time.time(),
+                        Stream[each.upper()],
+                        at,
+                        page.data,
+                        known,
+                    )
                     at += len(page.data)
         if not asked.follow:
             return
@@ -146,7 +184,9 @@ async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGene
             known: dict[str, Any] = {"position": item.position, "next_position": item.end}
             if isinstance(item, Chunk):
                 known |= {"time": rfc3339(item.time), "instance": item.instance}
-                yield frame(media, said(item.stream.name.lower(), item.data, **known), identifier=item.end)
+                yield frame(
+                    media, said(item.stream.name.lower(), item.data, **known), identifier=item.end
+                )
             elif media != RAW:
                 yield frame(media, {"gap_bytes": item.lost_bytes, **known}, identifier=item.end)
 
@@ -167,18 +207,29 @@ async def events(
 ) -> web.StreamResponse:
     """Answer with past events, and with `follow` go on with those to come.
 
-    Without `since`, `after` and `limit` it is the newest 1,000. X-Complete says whether there are others.
+    Without `since`, `after` and `limit` it is the newest 1,000. X-Complete says whether there are
+    others.
     """
     stream = call.context.events
     after = s.last_id(call.request.headers) if after is None else after
     if follow and (until is not None or before is not None):
-        raise BadRequestError("What is followed has no end.", hint="leave out follow, or until and before")
+        raise BadRequestError(
+            "What is followed has no end.", hint="leave out follow, or until and before"
+        )
     names, globs = await _named_units(call, unit, follow=follow, cwd=cwd)
-    wanted = structs.replace(_wanted_events(event, failed, since, until), units=names, unit_globs=globs)
+    wanted = structs.replace(
+        _wanted_events(event, failed, since, until), units=names, unit_globs=globs
+    )
     news = stream.subscribe(wanted=wanted)  # before anything is read: no hole in between
     async with aclosing(news):
         ids = await _range_of_events(
-            stream, wanted, follow=follow, has_since=since is not None, after=after, before=before, limit=limit
+            stream,
+            wanted,
+            follow=follow,
+            has_since=since is not None,
+            after=after,
+            before=before,
+            limit=limit,
         )
         media = choose(call, NDJSON, SSE)
         past = stream.between(ids, wanted)
@@ -187,8 +238,13 @@ async def events(
         return await feed(call, media, frames, endless=follow, headers=complete)
 
 
-def _wanted_events(words: Sequence[str], failed: bool, since: str | None, until: str | None) -> EventFilter:
-    """Read which events are asked for, of whatever unit. Raises InvalidInputError: no event has such a word."""
+def _wanted_events(
+    words: Sequence[str], failed: bool, since: str | None, until: str | None
+) -> EventFilter:
+    """Read which events are asked for, of whatever unit.
+
+    Raises InvalidInputError: no event has such a word.
+    """
     meant, unknown = words_named(words)
     if unknown is not None:
         near = nearest(unknown, WORDS)
@@ -210,7 +266,8 @@ async def _named_units(
 ) -> tuple[frozenset[str | None], tuple[str, ...]]:
     """Return full names and globs of them; None is the daemon itself.
 
-    Raises UnknownUnitError: no unit of the present or of the past is called so; AmbiguousNameError: several are.
+    Raises UnknownUnitError: no unit of the present or of the past is called so; AmbiguousNameError:
+    several are.
     """
     names: set[str | None] = set()
     globs: list[str] = []
@@ -233,7 +290,10 @@ async def _named_units(
 
 
 async def _is_exact(call: ApiCall, pattern: str) -> bool:
-    """Say whether a pattern is a name with a bracket in it. Raises UnknownUnitError: nothing is called so or fits."""
+    """Say whether a pattern is a name with a bracket in it.
+
+    Raises UnknownUnitError: nothing is called so or fits.
+    """
     try:
         views = units_named(call, [pattern], cwd=None)
     except UnknownUnitError:
@@ -273,7 +333,10 @@ async def _range_of_events(
 async def _event_frames(
     media: str, past: AsyncGenerator[Item, None], news: AsyncGenerator[Item, None] | None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what was, then what comes. The past is told in pieces of many events: each piece is a write."""
+    """Yield what was, then what comes.
+
+    The past is told in pieces of many events: each piece is a write.
+    """
     piece = bytearray()
     last_id = 0
     async with aclosing(past):

@@ -1,6 +1,7 @@
 """`GET /api/metrics`: what Prometheus may scrape, of the daemon and of each unit.
 
-A unit that is down has its series as well, with 0: an alert must not fall silent because what it is about is gone.
+A unit that is down has its series as well, with 0: an alert must not fall silent because what it is
+about is gone.
 """
 
 from __future__ import annotations
@@ -60,19 +61,33 @@ def _daemon_families(call: ApiCall, units: Iterable[UnitView]) -> Iterator[Any]:
     is_degraded = context.ledger.degraded is not None
     has_scheduler = context.pipes.health()["scheduler_running"]
     rungs = ("version", "kill_rung", "memory_rung")
-    yield _family(Gauge, "up", "1 while the API serves and takes work.", (), {(): not context.control.stopping})
+    yield _family(
+        Gauge,
+        "up",
+        "1 while the API serves and takes work.",
+        (),
+        {(): not context.control.stopping},
+    )
     yield _family(Gauge, "info", "Version and rungs, always 1.", rungs, about)
-    yield _family(Gauge, "resident_bytes", "Memory of the daemon's own processes.", ("process",), memory)
-    yield _family(Gauge, "ledger_degraded", "1 while the ledger cannot write.", (), {(): is_degraded})
+    yield _family(
+        Gauge, "resident_bytes", "Memory of the daemon's own processes.", ("process",), memory
+    )
+    yield _family(
+        Gauge, "ledger_degraded", "1 while the ledger cannot write.", (), {(): is_degraded}
+    )
     yield _family(Gauge, "scheduler_up", "1 while schedules work.", (), {(): has_scheduler})
-    yield _family(Gauge, "units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states)
+    yield _family(
+        Gauge, "units", "Tools, sessions of kernels, and pipes.", ("kind", "state"), states
+    )
     yield _family(Gauge, "in_flight", "Runs, cells and executions under way.", ("kind",), in_flight)
     yield _family(Gauge, "waiting", "Runs, cells and executions in line.", ("kind",), waiting)
     yield _family(Counted, "control_restarts", "Restarts of the control plane.", (), restarts)
     yield _family(Counted, "http_requests", "Requests answered.", ("route", "status"), requests)
 
 
-def _unit_families(call: ApiCall, units: Iterable[UnitView], measurements: Mapping[str, Measurement]) -> Iterator[Any]:
+def _unit_families(
+    call: ApiCall, units: Iterable[UnitView], measurements: Mapping[str, Measurement]
+) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily as Counted
     from prometheus_client.core import GaugeMetricFamily as Gauge
     from prometheus_client.core import HistogramMetricFamily as Histogram
@@ -92,32 +107,48 @@ def _unit_families(call: ApiCall, units: Iterable[UnitView], measurements: Mappi
         busy[labels] = unit.in_flight
         waiting[labels] = unit.waiting
         restarts[labels] = unit.restarts
-    yield _family(Gauge, "unit_up", "1 while a unit is ready for work, 0 while it is not.", _UNIT, up)
+    yield _family(
+        Gauge, "unit_up", "1 while a unit is ready for work, 0 while it is not.", _UNIT, up
+    )
     yield _family(Gauge, "unit_failed", "1 while a unit is broken, or ended badly.", _UNIT, failed)
-    yield _family(Gauge, "unit_resident_bytes", "Memory of a unit, shared pages counted once.", _UNIT, memory)
-    yield _family(Gauge, "unit_in_flight", "Runs, cells and executions of a unit under way.", _UNIT, busy)
-    yield _family(Gauge, "unit_waiting", "Runs, cells and executions of a unit in line.", _UNIT, waiting)
+    yield _family(
+        Gauge, "unit_resident_bytes", "Memory of a unit, shared pages counted once.", _UNIT, memory
+    )
+    yield _family(
+        Gauge, "unit_in_flight", "Runs, cells and executions of a unit under way.", _UNIT, busy
+    )
+    yield _family(
+        Gauge, "unit_waiting", "Runs, cells and executions of a unit in line.", _UNIT, waiting
+    )
     yield _family(Counted, "unit_restarts", "Lives of a unit that ended unasked.", _UNIT, restarts)
     events: dict[Labels, float] = {}
-    durations = Histogram("pxd_run_duration_seconds", "How long runs and executions took.", labels=_UNIT)
+    durations = Histogram(
+        "pxd_run_duration_seconds", "How long runs and executions took.", labels=_UNIT
+    )
     for labels, counts in sorted(call.live.units.by_unit.items()):
         for (word, reason), count in counts.events.items():
             events[*labels, word, reason] = count
         if counts.runs is not None:
             durations.add_metric(labels, list(counts.runs.cumulative()), counts.runs.total_seconds)
-    yield _family(Counted, "events", "What `pxctl events` tells.", (*_UNIT, "event", "reason"), events)
+    yield _family(
+        Counted, "events", "What `pxctl events` tells.", (*_UNIT, "event", "reason"), events
+    )
     yield durations
 
 
 def is_up(unit: UnitView) -> bool:
-    """Say whether a unit is ready for work: a pipe, that it is enabled and sound; others, that their process is."""
+    """Say whether a unit is ready for work: a pipe, that it is enabled and sound; others, that
+    their process is.
+    """
     if unit.config_error is not None:
         return False
     return bool(unit.enabled) if unit.kind == "pipe" else unit.state in _UP
 
 
 def has_failed(unit: UnitView) -> bool:
-    """Say whether somebody should look at a unit: it is broken, could not start, or its last execution failed."""
+    """Say whether somebody should look at a unit: it is broken, could not start, or its last
+    execution failed.
+    """
     return unit.config_error is not None or unit.state == "failed" or unit.last_status in _BAD_ENDS
 
 

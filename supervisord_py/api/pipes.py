@@ -1,8 +1,10 @@
-"""`/api/pipes…`, `…/executions…`, `/api/events/{name}`: pipes, what becomes of them, and what starts them.
+"""`/api/pipes…`, `…/executions…`, `/api/events/{name}`: pipes, what becomes of them, and what
+starts them.
 
-The tail of an execution is told by WebSocket, SSE or NDJSON: first `start`, last `done`, and each `output` names its
-stream and place. Who was cut off goes on there: by `offset`, or the Last-Event-ID of SSE, which is the end of what he
-has, of both streams as `OUT-ERR`. A client that does not read stalls its own answer only.
+The tail of an execution is told by WebSocket, SSE or NDJSON: first `start`, last `done`, and each
+`output` names its stream and place. Who was cut off goes on there: by `offset`, or the
+Last-Event-ID of SSE, which is the end of what he has, of both streams as `OUT-ERR`. A client that
+does not read stalls its own answer only.
 """
 
 from __future__ import annotations
@@ -21,13 +23,22 @@ from supervisord_py.api import streams
 from supervisord_py.api.context import ApiCall, Document
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import InvalidInputError, UnknownUnitError
-from supervisord_py.ledger.pipes import DEFAULT_PAGE, MOST_PAGE, ErrorType, Execution, ExecutionFilter, Status, Usage
+from supervisord_py.ledger.pipes import (
+    DEFAULT_PAGE,
+    MOST_PAGE,
+    ErrorType,
+    Execution,
+    ExecutionFilter,
+    Status,
+    Usage,
+)
 from supervisord_py.pipes.models import PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 _HIDDEN = frozenset({
-    "stdout", "stderr", "rendered_prompt", "plan", "preset", "progress", "start_time", "boot_id", "lost_bytes",
+    "stdout", "stderr", "rendered_prompt", "plan", "preset", "progress", "start_time", "boot_id",
+    "lost_bytes",
     *Usage.__struct_fields__,
 })  # fmt: skip
 _SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDDEN)
@@ -52,7 +63,9 @@ async def show_pipe(call: ApiCall, *, rendered: bool = False) -> Document:
 
 
 async def add_pipe(call: ApiCall, body: s.Add) -> Document:
-    """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
+    """Install a pipe from a path, an https address or an example: disabled, checked, whole or
+    not at all.
+    """
     return pipe_document(await call.context.pipes.files.install(body.source, name=body.name))
 
 
@@ -69,32 +82,48 @@ async def remove_pipe(call: ApiCall) -> Document:
 
 
 async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tuple[int, Document]:
-    """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
+    """Queue an execution: 202 with its row, or with `wait` 200 once it is final.
+
+    One for each of several contexts.
+    """
     pipes, several = call.context.pipes, isinstance(body.context, list)
     contexts = body.context if isinstance(body.context, list) else [body.context]
     triggers = [{"context": each, "advance": bool(body.advance)} for each in contexts]
     queue = several or bool(body.queue)
     name = pipe_name(call)
-    rows = await pipes.run(name, triggers, seconds=body.timeout, queue=queue, on_accepted=call.mark_begun)
+    rows = await pipes.run(
+        name, triggers, seconds=body.timeout, queue=queue, on_accepted=call.mark_begun
+    )
     if wait:
         rows = [await pipes.wait(each.id) for each in rows]
     if several:
         document = list_document(rows)
     else:
-        document = whole_document(rows[0]) if wait else {"schema": "px.execution/1", **execution_document(rows[0])}
+        document = (
+            whole_document(rows[0])
+            if wait
+            else {"schema": "px.execution/1", **execution_document(rows[0])}
+        )
     return 200 if wait else 202, document
 
 
 async def enable(call: ApiCall, body: s.Body) -> Document:
-    """Let schedule and events start it on this machine, or keep them from it: then what waits in line is cancelled."""
+    """Let schedule and events start it on this machine, or keep them from it: then what waits in
+    line is cancelled.
+    """
     is_enabled = call.request.path.endswith("/enable")
     return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=is_enabled))
 
 
 async def configure(call: ApiCall, body: dict[str, Any]) -> Document:
-    """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
+    """Change keys of the front matter; `null` removes one.
+
+    The body of the file is never touched.
+    """
     if not body:
-        raise InvalidInputError.at("", "The body names no key.", 'for example {"schedule": "every 2h"}')
+        raise InvalidInputError.at(
+            "", "The body names no key.", 'for example {"schedule": "every 2h"}'
+        )
     return pipe_document(await call.context.pipes.files.configure(pipe_name(call), body))
 
 
@@ -128,11 +157,18 @@ async def cancel_pipe(call: ApiCall, body: s.Body) -> Document:
 
 
 def list_document(rows: Sequence[Execution], cursor: int | None = None) -> Document:
-    return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
+    return {
+        "schema": "px.executions/1",
+        "executions": list(map(execution_document, rows)),
+        "next_cursor": cursor,
+    }
 
 
 async def publish_event(call: ApiCall, body: s.Happening) -> Document:
-    """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
+    """Take an event from outside: 202 with the pipes that it starts.
+
+    The same `key` starts each of them once.
+    """
     event = PublishedEvent(call.request.match_info["name"], key=body.key, facts=body.data)
     return await call.context.pipes.publish_event(event)
 
@@ -179,7 +215,9 @@ async def list_executions(
     limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE,
     cursor: s.Position | None = None,
 ) -> Document:
-    """Answer with executions of all pipes or of one, newest first; also of one that is gone, whose rows stay."""
+    """Answer with executions of all pipes or of one, newest first; also of one that is gone,
+    whose rows stay.
+    """
     now, named = time.time(), pipe_name(call) if "p" in call.request.match_info else None
     asked = named or (pipe and pipe.removeprefix("pipe:"))
     is_pattern = asked is not None and named is None and is_glob(asked)
@@ -202,7 +240,9 @@ async def list_executions(
 
 
 async def _execution_of(call: ApiCall) -> Execution:
-    """Return the execution that the path names, which must be one of its pipe, where it names one."""
+    """Return the execution that the path names, which must be one of its pipe, where it names
+    one.
+    """
     text = call.request.match_info["id"]
     if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds
         raise UnknownUnitError(f"There is no execution {text[:40]!r}.", hint="pxctl pipe runs")
@@ -224,7 +264,9 @@ async def cancel(call: ApiCall) -> Document:
 async def retry(call: ApiCall, body: s.RetryExecution) -> Document:
     """Queue the same again as a new row that names this one."""
     number = (await _execution_of(call)).id
-    again = await call.context.pipes.retry(number, queue=bool(body.queue), on_accepted=call.mark_begun)
+    again = await call.context.pipes.retry(
+        number, queue=bool(body.queue), on_accepted=call.mark_begun
+    )
     return execution_document(again)
 
 
@@ -240,7 +282,9 @@ async def output(
     return streams.raw_answer(page, **{"X-Truncated": page.truncated})
 
 
-async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.Position = 0) -> web.StreamResponse:
+async def tail(
+    call: ApiCall, *, stream: OutputStream | None = None, offset: s.Position = 0
+) -> web.StreamResponse:
     """Follow an execution; who asks for an upgrade gets a WebSocket."""
     execution = await _execution_of(call)
     seen = call.request.headers.get("Last-Event-ID")
@@ -263,21 +307,31 @@ async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.P
 async def _documents(
     call: ApiCall, execution: int, only: OutputStream | None, begin: list[int]
 ) -> AsyncGenerator[Document, None]:
-    """Yield what is to be told, without what was seen: `begin`, later `seen`, is the end of that in each stream."""
+    """Yield what is to be told, without what was seen: `begin`, later `seen`, is the end of that
+    in each stream.
+    """
     wanted = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
     ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(wanted)}
     async with aclosing(call.context.pipes.follow(execution, wanted, *ends.values())) as items:
         async for item in items:
             if isinstance(item, FollowOutput):
                 ends[item.stream.value] = end = item.offset + len(item.data)
-                place = {"offset": item.offset, "end": end, "seen": "-".join(map(str, ends.values()))}
+                place = {
+                    "offset": item.offset,
+                    "end": end,
+                    "seen": "-".join(map(str, ends.values())),
+                }
                 yield streams.said(item.stream.value, item.data, event="output", **place)
             else:
                 yield {"event": item.word, "execution": execution_document(item.execution)}
 
 
-async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -> web.StreamResponse:
-    socket = web.WebSocketResponse(heartbeat=call.context.config.stream_heartbeat_seconds, compress=False)
+async def _by_websocket(
+    call: ApiCall, source: AsyncGenerator[Document, None]
+) -> web.StreamResponse:
+    socket = web.WebSocketResponse(
+        heartbeat=call.context.config.stream_heartbeat_seconds, compress=False
+    )
     await socket.prepare(call.request)
 
     async def until_gone() -> None:
@@ -294,5 +348,7 @@ async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -
         await streams.first_of(until_gone(), tell())
     finally:
         with suppress(ConnectionError):
-            await socket.close(code=WSCloseCode.GOING_AWAY if call.live.closing.is_set() else WSCloseCode.OK)
+            await socket.close(
+                code=WSCloseCode.GOING_AWAY if call.live.closing.is_set() else WSCloseCode.OK
+            )
     return socket

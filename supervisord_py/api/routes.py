@@ -1,16 +1,19 @@
-"""The one table of routes. What is not here does not exist; what is here is described by `/api/openapi.json`.
+"""The one table of routes. What is not here does not exist; what is here is described by
+`/api/openapi.json`.
 
-A row is method and path, handler, answers, and what else holds. The handler is `module.function` of this package, whose
-module is imported by the first request (D66): its docstring says what the route does, its keyword parameters are those
-of the query, `body` is what is sent (a `Body` must say nothing; without it, it is not looked at). It returns a
-document, whose schema and status are those of the first answer; a status and a document; or a response. An answer is
-`[STATUS ]SCHEMA` or `[STATUS ]MEDIA`: `-` is JSON of no schema, `nothing` and `websocket` have no body.
+A row is method and path, handler, answers, and what else holds. The handler is `module.function` of
+this package, whose module is imported by the first request (D66): its docstring says what the route
+does, its keyword parameters are those of the query, `body` is what is sent (a `Body` must say
+nothing; without it, it is not looked at). It returns a document, whose schema and status are those
+of the first answer; a status and a document; or a response. An answer is `[STATUS ]SCHEMA` or
+`[STATUS ]MEDIA`: `-` is JSON of no schema, `nothing` and `websocket` have no body.
 
-What else holds are words: `outlives`: the work goes on when the client goes away before the answer. `streams`: the
-answer to a POST is a stream, not kept for replay under an Idempotency-Key. `resumes`: a POST with Last-Event-ID does
-nothing again, under whatever key: it is told the rest. `lenient`: query parameters that the handler does not know are
-passed over. `begins`: refused while the daemon stops, as is everything but GET that does not say `always`. `marks`: the
-handler calls `ApiCall.mark_begun` right before its work can have an effect; a failure before that leaves an
+What else holds are words: `outlives`: the work goes on when the client goes away before the answer.
+`streams`: the answer to a POST is a stream, not kept for replay under an Idempotency-Key.
+`resumes`: a POST with Last-Event-ID does nothing again, under whatever key: it is told the rest.
+`lenient`: query parameters that the handler does not know are passed over. `begins`: refused while
+the daemon stops, as is everything but GET that does not say `always`. `marks`: the handler calls
+`ApiCall.mark_begun` right before its work can have an effect; a failure before that leaves an
 Idempotency-Key free.
 """
 
@@ -58,7 +61,9 @@ class Route(NamedTuple):
 
 
 class Handler(NamedTuple):
-    """A function that answers, and what it takes of a request: the Struct of its query, the type of its body."""
+    """A function that answers, and what it takes of a request: the Struct of its query, the type
+    of its body.
+    """
 
     answer: Callable[..., Coroutine[Any, Any, Answer]]
     query: type[msgspec.Struct]
@@ -71,9 +76,13 @@ def handler_of(name: str) -> Handler:
     answer = getattr(importlib.import_module(f"supervisord_py.api.{module}"), function)
     types = get_type_hints(answer, include_extras=True)
     given = inspect.signature(answer).parameters.values()
-    fields = [(one.name, types[one.name], one.default) for one in given if one.kind is one.KEYWORD_ONLY]
+    fields = [
+        (one.name, types[one.name], one.default) for one in given if one.kind is one.KEYWORD_ONLY
+    ]
     # A parameter that is called like a word of Python's has an underscore behind it.
-    query = msgspec.defstruct("Query", fields, forbid_unknown_fields=True, rename=lambda name: name.rstrip("_"))
+    query = msgspec.defstruct(
+        "Query", fields, forbid_unknown_fields=True, rename=lambda name: name.rstrip("_")
+    )
     return Handler(answer, query, types.get("body"))
 
 
@@ -137,10 +146,30 @@ ROUTES = (
     Route("GET /jupyter/api/kernels", "jupyter_server.list_kernels", "-", "lenient"),
     Route("POST /jupyter/api/kernels", "jupyter_server.begin", "201 -", "outlives lenient"),
     Route("GET /jupyter/api/kernels/{uuid}", "jupyter_server.show_kernel", "-", "lenient"),
-    Route("DELETE /jupyter/api/kernels/{uuid}", "jupyter_server.end", "204 nothing", "outlives lenient"),
-    Route("POST /jupyter/api/kernels/{uuid}/interrupt", "jupyter_server.interrupt", "204 nothing", "outlives lenient"),
-    Route("POST /jupyter/api/kernels/{uuid}/restart", "jupyter_server.restart", "-", "outlives lenient"),
-    Route("GET /jupyter/api/kernels/{uuid}/channels", "jupyter_server.channels", "101 websocket", "begins lenient"),
+    Route(
+        "DELETE /jupyter/api/kernels/{uuid}",
+        "jupyter_server.end",
+        "204 nothing",
+        "outlives lenient",
+    ),
+    Route(
+        "POST /jupyter/api/kernels/{uuid}/interrupt",
+        "jupyter_server.interrupt",
+        "204 nothing",
+        "outlives lenient",
+    ),
+    Route(
+        "POST /jupyter/api/kernels/{uuid}/restart",
+        "jupyter_server.restart",
+        "-",
+        "outlives lenient",
+    ),
+    Route(
+        "GET /jupyter/api/kernels/{uuid}/channels",
+        "jupyter_server.channels",
+        "101 websocket",
+        "begins lenient",
+    ),
     # --
     Route("GET /api/pipes", "pipes.list_pipes", "px.pipes/1"),
     Route("POST /api/pipes", "pipes.add_pipe", "201 px.pipe/1", "outlives"),
@@ -159,33 +188,67 @@ ROUTES = (
     Route("GET /api/pipes/{p}/executions", "pipes.list_executions", "px.executions/1"),
     Route("GET /api/pipes/{p}/executions/{id}", "pipes.show_execution", "px.execution/1"),
     Route("GET /api/executions/{id}", "pipes.show_execution", "px.execution/1"),
-    Route("POST /api/pipes/{p}/executions/{id}/cancel", "pipes.cancel", "px.execution/1", "outlives"),
-    Route("POST /api/pipes/{p}/executions/{id}/retry", "pipes.retry", "202 px.execution/1", "outlives marks"),
+    Route(
+        "POST /api/pipes/{p}/executions/{id}/cancel", "pipes.cancel", "px.execution/1", "outlives"
+    ),
+    Route(
+        "POST /api/pipes/{p}/executions/{id}/retry",
+        "pipes.retry",
+        "202 px.execution/1",
+        "outlives marks",
+    ),
     Route("GET /api/pipes/{p}/executions/{id}/output", "pipes.output", "raw"),
     Route("GET /api/pipes/{p}/executions/{id}/tail", "pipes.tail", "sse, ndjson"),
     Route("POST /api/events/{name}", "pipes.publish_event", "202 px.event-claims/1", "outlives"),
 )
 
-# -- the OpenAPI 3.1 description, made from the table, so that it cannot disagree with it -----------------------------
+# -- the OpenAPI 3.1 description, made from the table, so that it cannot disagree with it ----------
 
-_MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
+_MEDIA = {
+    "ndjson": NDJSON,
+    "sse": SSE,
+    "raw": RAW,
+    "ipynb": "application/x-ipynb+json",
+    "text": "text/plain",
+}
 _TEXT = {"type": "string"}
-_PROBLEM_MEMBERS = ("type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id")
+_PROBLEM_MEMBERS = (
+    "type",
+    "title",
+    "status",
+    "kind",
+    "detail",
+    "hint",
+    "unit",
+    "exit_code",
+    "request_id",
+)
 
 
 async def openapi(_: ApiCall) -> dict[str, Any]:
     """Answer with the description of the table of routes."""
-    bodies = list(dict.fromkeys(body for it in ROUTES if (body := handler_of(it.handler).body) is not None))
-    references, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    bodies = list(
+        dict.fromkeys(body for it in ROUTES if (body := handler_of(it.handler).body) is not None)
+    )
+    references, schemas = msgspec.json.schema_components(
+        bodies, ref_template="#/components/schemas/{name}"
+    )
     body_schemas = dict(zip(bodies, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
     problem = {"schema": {"type": "object", "required": _PROBLEM_MEMBERS}}
-    described = {"description": "What every failure is answered with (RFC 9457).", "content": {PROBLEM: problem}}
+    described = {
+        "description": "What every failure is answered with (RFC 9457).",
+        "content": {PROBLEM: problem},
+    }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "pxd", "version": __version__, "description": "It is explained in pxd-api(7)."},
+        "info": {
+            "title": "pxd",
+            "version": __version__,
+            "description": "It is explained in pxd-api(7).",
+        },
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {"schemas": schemas, "responses": {"Problem": described}},
@@ -193,7 +256,11 @@ async def openapi(_: ApiCall) -> dict[str, Any]:
 
 
 def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
-    words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word and word != "api"]
+    words = [
+        word.strip("{}").replace(".", "_")
+        for word in route.path.split("/")
+        if word and word != "api"
+    ]
     handler = handler_of(route.handler)
     parameters = [("path", part, _TEXT) for part in re.findall("{(.+?)}", route.path)]
     for field in msgspec.structs.fields(handler.query):
@@ -210,7 +277,10 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
         "responses": {**_answers(route), "default": {"$ref": "#/components/responses/Problem"}},
     }
     if handler.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[handler.body]}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {JSON: {"schema": bodies[handler.body]}},
+        }
     return operation
 
 
@@ -222,6 +292,10 @@ def _answers(route: Route) -> dict[str, Any]:
             continue
         schema: dict[str, Any] = {} if word == "-" else _TEXT
         if word not in _MEDIA and word != "-":
-            schema = {"type": "object", "required": ["schema"], "properties": {"schema": {"const": word}}}
+            schema = {
+                "type": "object",
+                "required": ["schema"],
+                "properties": {"schema": {"const": word}},
+            }
         answer.setdefault("content", {})[_MEDIA.get(word, JSON)] = {"schema": schema}
     return answers

@@ -1,7 +1,8 @@
-"""Queries and bodies of requests: their types, how they are read, and how a mistake in them is told.
+"""Queries and bodies of requests: their types, how they are read, and how a mistake in them is
+told.
 
-A name that a route does not know is refused with the nearest match, as an unknown setting would be: a misspelt
-`folow=1` must not silently mean something else. In bodies null is the same as absent.
+A name that a route does not know is refused with the nearest match, as an unknown setting would be:
+a misspelt `folow=1` must not silently mean something else. In bodies null is the same as absent.
 """
 
 from __future__ import annotations
@@ -59,16 +60,22 @@ class NewPipe(New):
 
 
 class Add(Body):
-    """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or `example:NAME`."""
+    """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or
+    `example:NAME`.
+    """
 
     source: Text
     name: Text | None = None
 
 
 class RunPipe(Body):
-    """A run by hand; with several contexts one for each, in one transaction, and they wait in line."""
+    """A run by hand; with several contexts one for each, in one transaction, and they wait in
+    line.
+    """
 
-    context: dict[str, Any] | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)] | None = None
+    context: (
+        dict[str, Any] | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)] | None
+    ) = None
     queue: bool | None = None
     timeout: Annotated[float, Meta(gt=0)] | None = None
     advance: bool | None = None
@@ -101,7 +108,9 @@ class StartKernel(Place):
 
     name: Text | None = None
     env: Environment | None = None
-    arguments: Annotated[list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]], Meta(max_length=4096)] | None = None
+    arguments: (
+        Annotated[list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]], Meta(max_length=4096)] | None
+    ) = None
     owner: Literal["session", "jupyter"] | None = None
     timeout: Annotated[float, Meta(ge=0)] | None = None
     explain: bool | None = None
@@ -114,7 +123,9 @@ class CellBody(Body):
 
 
 class Execute(Place):
-    """Cells: as `code`, as `cells`, as the text of a `notebook`, or as a `script` that is split at its `# %%` lines."""
+    """Cells: as `code`, as `cells`, as the text of a `notebook`, or as a `script` that is split
+    at its `# %%` lines.
+    """
 
     code: str | None = None
     cells: Annotated[list[CellBody], Meta(max_length=MOST_CELLS)] | None = None
@@ -135,13 +146,18 @@ class JupyterKernel(msgspec.Struct, frozen=True):
 
 
 def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str, Any]:
-    """Read the query of a request; tuples are given repeated. Raises BadRequestError: one is unknown or impossible."""
+    """Read the query of a request; tuples are given repeated.
+
+    Raises BadRequestError: one is unknown or impossible.
+    """
     lists = {it.encode_name for it in msgspec.structs.fields(kind) if it.default == ()}
     values: dict[str, Any] = {}
     for name in given:
         every = given.getall(name)
         values[name] = every if name in lists or len(every) > 1 else every[0]
-    query, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
+    query, problems = documents.convert(
+        documents.Document(values, "", "", "json"), kind, strict=False
+    )
     if query is not None:
         return msgspec.structs.asdict(query)
     name = problems[0].pointer.split("/")[1][:_SHOWN]
@@ -150,13 +166,18 @@ def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str
 
 
 def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
-    """Make the error for a parameter or header with an impossible value; `wanted` is as `must be a number`."""
+    """Make the error for a parameter or header with an impossible value; `wanted` is as `must be
+    a number`.
+    """
     message = f"{name!r} cannot be {value[:_SHOWN]!r}: it {wanted}."
     return BadRequestError(message, hint="see: GET /api/openapi.json", parameter=name)
 
 
 def moment_of(name: str, text: str | None, now: float) -> float | None:
-    """Return the Unix time of an RFC 3339 time (or UTC) or of an age. Raises BadRequestError: it is neither."""
+    """Return the Unix time of an RFC 3339 time (or UTC) or of an age.
+
+    Raises BadRequestError: it is neither.
+    """
     if text is None:
         return None
     if _AGE.fullmatch(text):
@@ -171,7 +192,10 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
 
 
 def last_id(headers: Mapping[str, str]) -> int | None:
-    """Return the number in Last-Event-ID, None where there is none. Raises BadRequestError: it is no number."""
+    """Return the number in Last-Event-ID, None where there is none.
+
+    Raises BadRequestError: it is no number.
+    """
     seen = headers.get("Last-Event-ID", "")
     if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
         raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")
@@ -181,16 +205,19 @@ def last_id(headers: Mapping[str, str]) -> int | None:
 def read_body(kind: type[B], raw: bytes) -> B:
     """Read the JSON body of a request; none at all is `{}`.
 
-    Raises BadRequestError if it is not JSON, or not an object; InvalidInputError if it does not fit, with the places
-    as JSON pointers.
+    Raises BadRequestError if it is not JSON, or not an object; InvalidInputError if it does not
+    fit, with the places as JSON pointers.
     """
     raw = raw or b"{}"
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (ValueError, RecursionError):  # the slow way says what is wrong, and takes a byte order mark
+    # the slow way says what is wrong, and takes a byte order mark
+    except (ValueError, RecursionError):
         document = documents.parse_sent(raw, "The body")
     if not isinstance(document.value, dict):
-        raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
+        raise BadRequestError(
+            "The body must be a JSON object.", hint='for example {"name": "my-tool"}'
+        )
     read, problems = documents.convert(document, kind)
     if not problems:
         return cast(B, read)
@@ -201,4 +228,8 @@ def read_body(kind: type[B], raw: bytes) -> B:
 
 def _clipped(pointer: str) -> str:
     """Return a pointer that can be shown: names in a body may be as long as the body."""
-    return pointer if len(pointer) <= documents.MAX_MESSAGE else f"{pointer[: documents.MAX_MESSAGE - 1]}…"
+    return (
+        pointer
+        if len(pointer) <= documents.MAX_MESSAGE
+        else f"{pointer[: documents.MAX_MESSAGE - 1]}…"
+    )

@@ -1,4 +1,7 @@
-"""`/api/tools…`: the catalog, runs, the warm set, and a tool's files. Whatever may block runs in a thread."""
+"""`/api/tools…`: the catalog, runs, the warm set, and a tool's files.
+
+Whatever may block runs in a thread.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def tool_name(call: ApiCall) -> str:
             raise
     units = all_units(call.context)
     try:
-        return resolve_one(plain, [unit for unit in units if unit.startswith("tool:")]).removeprefix("tool:")
+        return resolve_one(
+            plain, [unit for unit in units if unit.startswith("tool:")]
+        ).removeprefix("tool:")
     except UnknownUnitError as error:
         if f"pipe:{plain}" in units:
             error.hint = f"pipe:{plain} is a pipe: pxctl pipe run {plain}"
@@ -49,7 +54,11 @@ async def list_tools(call: ApiCall) -> dict[str, Any]:
     """Answer with the catalog, broken tools included."""
     launcher = call.context.launcher
     entries, known = launcher.catalog.entries(), {each.name: each for each in launcher.snapshot()}
-    return {"tools": [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]}
+    return {
+        "tools": [
+            _tool_document(entry, known[entry.name]) for entry in entries if entry.name in known
+        ]
+    }
 
 
 async def show_tool(call: ApiCall) -> dict[str, Any]:
@@ -58,17 +67,29 @@ async def show_tool(call: ApiCall) -> dict[str, Any]:
 
 
 def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
-    (state,), entry = call.context.launcher.snapshot(name), call.context.launcher.catalog.entry(name)
+    (state,), entry = (
+        call.context.launcher.snapshot(name),
+        call.context.launcher.catalog.entry(name),
+    )
     document, spec = _tool_document(entry, state), entry.spec
     if spec is None:
-        return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
+        return {
+            **document,
+            "manifest": None,
+            "input_schema": None,
+            "output_schema": None,
+            "limits": None,
+        }
     return {
         **document,
         "manifest": spec.manifest,
         "input_schema": spec.input,
         "output_schema": spec.output,
-        "limits": pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency") | pick(spec.limits),
-        **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
+        "limits": pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency")
+        | pick(spec.limits),
+        **pick(
+            spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"
+        ),
         "streams": True if spec.pixie is None else spec.pixie.streams,
     }
 
@@ -97,18 +118,31 @@ async def run(
     is_streaming = request.path.endswith("/stream")
     body = await call.body()
     return await forward(
-        launcher, request, spec, body, timeout, keep_alive, streaming=is_streaming, on_sent=call.mark_begun
+        launcher,
+        request,
+        spec,
+        body,
+        timeout,
+        keep_alive,
+        streaming=is_streaming,
+        on_sent=call.mark_begun,
     )
 
 
 async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:
-    """Hold a warm instance for as long as the connection stays open or it lives; the first line says where it is."""
+    """Hold a warm instance for as long as the connection stays open or it lives; the first line
+    says where it is.
+    """
     launcher, name = call.context.launcher, tool_name(call)
     held = await launcher.acquire(launcher.catalog.get(name), timeout, None)
     instance = held.instance
 
     async def told() -> AsyncGenerator[bytes, None]:
-        known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
+        known = {
+            "address": "127.0.0.1",
+            "instance": instance.key,
+            "cold_start_ms": held.cold_start_ms,
+        }
         known |= pick(instance, "port", "pid")
         yield frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known})
         await instance.over.wait()
@@ -119,8 +153,12 @@ async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.Strea
         launcher.release(held)
 
 
-async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True) -> tuple[int, dict[str, Any]]:
-    """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once."""
+async def change(
+    call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True
+) -> tuple[int, dict[str, Any]]:
+    """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with
+    `wait=0` at once.
+    """
     verb = call.request.path.rpartition("/")[2]
     document = await change_unit(call, verb, f"tool:{tool_name(call)}", timeout, wait)
     return 200 if wait else 202, document
@@ -143,8 +181,8 @@ async def unpin(call: ApiCall) -> dict[str, Any]:
 async def launcher_state(call: ApiCall) -> dict[str, Any]:
     """Answer with the warm set: every tool that has a process."""
     members = (
-        "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting", "start_method",
-        "restarts", "instance", "cold_start_ms",
+        "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting",
+        "start_method", "restarts", "instance", "cold_start_ms",
     )  # fmt: skip
     warm = [state for state in call.context.launcher.snapshot() if state.pid is not None]
     return {state.name: pick(state, *members) for state in warm}
@@ -158,12 +196,18 @@ async def new(call: ApiCall, body: s.New) -> dict[str, Any]:
 
 
 async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
-    """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
+    """Copy a tool, or an example of the package, into the tools directory; compile what comes
+    along uncompiled.
+    """
     if not body.source.startswith((EXAMPLE, "/", "~")):
         detail = f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME."
-        raise BadRequestError(detail, hint="the daemon has another working directory: send the absolute path")
+        raise BadRequestError(
+            detail, hint="the daemon has another working directory: send the absolute path"
+        )
     tools_dir, settings = call.context.config.tools_dir, call.context.launcher.config.settings
-    spec = await asyncio.to_thread(add_tool, body.source, tools_dir, name=body.name, settings=settings)
+    spec = await asyncio.to_thread(
+        add_tool, body.source, tools_dir, name=body.name, settings=settings
+    )
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
         await _builder(call).compile_bytecode(spec)
     await _begin_anew(call, spec.name)
@@ -171,7 +215,10 @@ async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
 
 
 async def _begin_anew(call: ApiCall, name: str) -> None:
-    """Take in a tool that was added. What is left of an earlier one, whose folder was deleted by hand, is dropped."""
+    """Take in a tool that was added.
+
+    What is left of an earlier one, whose folder was deleted by hand, is dropped.
+    """
     launcher = call.context.launcher
     launcher.catalog.refresh()
     if launcher.instance_of(name) is None and launcher.is_remembered(name):
@@ -179,14 +226,23 @@ async def _begin_anew(call: ApiCall, name: str) -> None:
 
 
 async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
-    """Delete a tool's folder and what is remembered of it. One that runs is refused unless `force` stops it."""
-    name, launcher, tools_dir = tool_name(call), call.context.launcher, call.context.config.tools_dir
+    """Delete a tool's folder and what is remembered of it.
+
+    One that runs is refused unless `force` stops it.
+    """
+    name, launcher, tools_dir = (
+        tool_name(call),
+        call.context.launcher,
+        call.context.config.tools_dir,
+    )
     launcher.catalog.entry(name)
     (state,) = launcher.snapshot(name)
     if state.pid is not None:
         if not force:
             hint = f"pxctl stop {name} first, or pxctl tools remove --force {name}"
-            raise ConflictError(f"{state.unit} is {state.state}: it runs.", hint=hint, unit=state.unit)
+            raise ConflictError(
+                f"{state.unit} is {state.state}: it runs.", hint=hint, unit=state.unit
+            )
         await launcher.stop(name, Reason.STOPPED)
     folder = await asyncio.to_thread(remove_tool, launcher.catalog, name, tools_dir, anywhere=force)
     await launcher.refresh()
@@ -195,14 +251,21 @@ async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
 
 
 async def sync(call: ApiCall) -> web.StreamResponse:
-    """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document."""
+    """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem
+    document.
+    """
     name = tool_name(call)
     spec = call.context.launcher.catalog.get(name)
     progress = _builder(call).sync(spec)
     first = await anext(progress, None)
 
     async def told() -> AsyncGenerator[bytes, None]:
-        last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}", "built": builds(spec)}
+        last: dict[str, Any] = {
+            "schema": "px.sync/1",
+            "done": True,
+            "unit": f"tool:{name}",
+            "built": builds(spec),
+        }
         try:
             if first is not None:
                 yield frame(NDJSON, {"progress": first})
@@ -219,7 +282,9 @@ async def sync(call: ApiCall) -> web.StreamResponse:
 
 def _builder(call: ApiCall) -> Builder:
     run_program = partial(program.run, call.context.placement)
-    return Builder(run_program, os.environ, call.context.launcher.config.settings, shutil.which("uv"))
+    return Builder(
+        run_program, os.environ, call.context.launcher.config.settings, shutil.which("uv")
+    )
 
 
 async def validate(call: ApiCall) -> dict[str, Any]:
@@ -231,7 +296,9 @@ async def validate(call: ApiCall) -> dict[str, Any]:
 
 
 async def debug(call: ApiCall) -> dict[str, Any]:
-    """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
+    """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next
+    step.
+    """
     from supervisord_py.tools.debug import diagnose
 
     return await diagnose(call.context.launcher, call.context.ledger, tool_name(call))

@@ -1,7 +1,7 @@
 """What happened to each unit since the control plane began, in numbers; of few units that are gone.
 
-Counts of units beyond UNITS_MAX are added to those of their kind, under the empty name, so that sessions that live for
-one call cannot fill the memory. They only ever grow, as counters must.
+Counts of units beyond UNITS_MAX are added to those of their kind, under the empty name, so that
+sessions that live for one call cannot fill the memory. They only ever grow, as counters must.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Durations:
         self.total_seconds += seconds
 
     def merge(self, other: Durations) -> None:
-        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        self.counts = [
+            ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)
+        ]
         self.total_seconds += other.total_seconds
 
     def cumulative(self) -> Iterator[tuple[str, int]]:
@@ -56,7 +58,9 @@ class UnitCounts:
         """Take in an event."""
         kind, _, name = (event.unit or "daemon").partition(":")
         counts = self._of(kind, name)
-        reason = event.reason or event.facts.get("error_type") or event.facts.get("error_kind") or ""
+        reason = (
+            event.reason or event.facts.get("error_type") or event.facts.get("error_kind") or ""
+        )
         counts.events[event.event, str(reason)] += 1
         seconds = _run_seconds(event)
         if seconds is not None:
@@ -75,7 +79,9 @@ class UnitCounts:
         return counts
 
     def _fold(self) -> None:
-        """Add the counts of the unit of which nothing was heard for the longest time to those of its kind."""
+        """Add the counts of the unit of which nothing was heard for the longest time to those of
+        its kind.
+        """
         kind, name = next(key for key in self.by_unit if key[1])
         gone = self.by_unit.pop((kind, name))
         others = self.by_unit.setdefault((kind, ""), OneUnit())

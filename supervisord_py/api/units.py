@@ -1,7 +1,9 @@
-"""Tools, kernels and pipes as units: one view of each, derived when asked; and the units that names and globs mean.
+"""Tools, kernels and pipes as units: one view of each, derived when asked; and the units that names
+and globs mean.
 
-A kernel has a second name that is not its own alone: `kernel:default-3fa9c1` is `default` as long as no other is called
-so. An exact name wins over its reading as a glob: there are folders with a bracket in their name.
+A kernel has a second name that is not its own alone: `kernel:default-3fa9c1` is `default` as long
+as no other is called so. An exact name wins over its reading as a glob: there are folders with a
+bracket in their name.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ import msgspec
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.config.documents import nearest
-from supervisord_py.errors import AmbiguousNameError, PxError, SurvivorsError, TimedOutError, UnknownUnitError
+from supervisord_py.errors import (
+    AmbiguousNameError,
+    PxError,
+    SurvivorsError,
+    TimedOutError,
+    UnknownUnitError,
+)
 from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
@@ -28,12 +36,16 @@ from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, Survivor, TreeStat
 from supervisord_py.process.shared_memory import shared_once
 
-MEASURE_SECONDS = 5.0  # a status is answered without what its trees use where the keeper takes longer to measure
+# a status is answered without what its trees use where the keeper takes longer to measure
+MEASURE_SECONDS = 5.0
 T = TypeVar("T")
 
 
 class UnitView(msgspec.Struct, kw_only=True):
-    """One unit as `status` shows it: members of CONTRACT §3, our own, those of kernels, of pipes. Times: RFC 3339."""
+    """One unit as `status` shows it: members of CONTRACT §3, our own, those of kernels, of pipes.
+
+    Times: RFC 3339.
+    """
 
     unit: str
     kind: str
@@ -44,7 +56,8 @@ class UnitView(msgspec.Struct, kw_only=True):
     started_at: str | None = None
     uptime_seconds: float | None = None
     rss_bytes: int | None = None  # of all its processes; pages that they share count once for each
-    memory_bytes: int | None = None  # the same with shared pages counted once, where that is known: `memory_kind`
+    # the same with shared pages counted once, where that is known: `memory_kind`
+    memory_bytes: int | None = None
     memory_kind: str | None = None  # `pss` (proportional set size) or `rss`
     cpu_percent: float | None = None
     last_used: str | None = None
@@ -80,15 +93,24 @@ class UnitView(msgspec.Struct, kw_only=True):
 
 
 def all_units(context: ApiContext) -> dict[str, UnitView]:
-    """Return every unit that can be named: tools, those held though their folder is gone, kernels, pipes; sorted."""
+    """Return every unit that can be named: tools, those held though their folder is gone,
+    kernels, pipes; sorted.
+    """
     found: list[UnitView] = []
     for state in context.launcher.snapshot():
         error = state.config_error
-        broken = {"config_error": error and error.detail, "config_problem": error and error.problem()}
+        broken = {
+            "config_error": error and error.detail,
+            "config_problem": error and error.problem(),
+        }
         found.append(_unit(state, kind="tool", **broken))
     for view in context.kernels.snapshot():
         calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
-        found.append(_unit(view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls))
+        found.append(
+            _unit(
+                view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls
+            )
+        )
     if (gateway := context.kernels.gateway()) is not None:
         found.append(_unit(gateway, in_flight=gateway.kernels))
     found += [pipe_unit(view) for view in context.pipes.snapshot()]
@@ -103,7 +125,9 @@ def view_of(context: ApiContext, unit: str) -> UnitView:
 
 def _unit(seen: Any, /, **known: Any) -> UnitView:
     """Return a unit: what is known, and all that its room's own view says by the same name."""
-    same = [name for name in UnitView.__struct_fields__ if name not in known and hasattr(seen, name)]
+    same = [
+        name for name in UnitView.__struct_fields__ if name not in known and hasattr(seen, name)
+    ]
     if seen.started_at is not None:
         known["uptime_seconds"] = uptime_seconds(seen.started_at)
     return UnitView(**pick(seen, *same), **known)
@@ -111,7 +135,11 @@ def _unit(seen: Any, /, **known: Any) -> UnitView:
 
 def pipe_unit(view: PipeView) -> UnitView:
     hint = f"pxctl pipe validate {view.name}"
-    failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
+    failure = view.config_error and {
+        "kind": "config_error",
+        "detail": view.config_error,
+        "hint": hint,
+    }
     known = {"unit": f"pipe:{view.name}", "kind": "pipe", "last_used": rfc3339(view.last_run)}
     calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
     return _unit(view, failure=failure or None, config_problem=failure or None, **known, **calls)
@@ -120,19 +148,30 @@ def pipe_unit(view: PipeView) -> UnitView:
 def second_names(units: Collection[UnitView], cwd: str | None = None) -> dict[str, str]:
     """Return the sessions' names by unit: of several that have a name, those that are meant by it.
 
-    Those of the folder `cwd`, a real path, come first, then living ones, then those that run Python.
+    Those of the folder `cwd`, a real path, come first, then living ones, then those that run
+    Python.
     """
     sessions = [(unit.session, unit) for unit in units if unit.session is not None]
     names_here = {name for name, unit in sessions if unit.cwd == cwd}
-    sessions = [(name, unit) for name, unit in sessions if unit.cwd == cwd or name not in names_here]
+    sessions = [
+        (name, unit) for name, unit in sessions if unit.cwd == cwd or name not in names_here
+    ]
     living = {name for name, unit in sessions if unit.state != "stopped"}
-    known = [(name, unit) for name, unit in sessions if unit.state != "stopped" or name not in living]
+    known = [
+        (name, unit) for name, unit in sessions if unit.state != "stopped" or name not in living
+    ]
     pythons = {(name, unit.cwd) for name, unit in known if unit.backend != "bash"}
-    return {unit.unit: name for name, unit in known if unit.backend != "bash" or (name, unit.cwd) not in pythons}
+    return {
+        unit.unit: name
+        for name, unit in known
+        if unit.backend != "bash" or (name, unit.cwd) not in pythons
+    }
 
 
 def unit_named(call: ApiCall, name: str | None = None, *, cwd: str | None) -> UnitView:
-    """Return the single unit that a name, else `{u}` of the path, means; a session's name in the folder `cwd`."""
+    """Return the single unit that a name, else `{u}` of the path, means; a session's name in the
+    folder `cwd`.
+    """
     units, name = all_units(call.context), call.request.match_info["u"] if name is None else name
     sessions = second_names(units.values(), cwd and os.path.realpath(cwd))
     return units[resolve_one(name, units, sessions)]
@@ -156,12 +195,16 @@ def is_glob(pattern: str) -> bool:
 
 
 def resolve(
-    patterns: Sequence[str], units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})
+    patterns: Sequence[str],
+    units: Collection[str],
+    second_names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """Return the units that the patterns mean, each once, in the order asked for; a glob's are sorted.
+    """Return the units that the patterns mean, each once, in the order asked for; a glob's are
+    sorted.
 
-    `second_names`: by unit, where it has one; without a kind. Raises UnknownUnitError: a pattern fits nothing, the hint
-    names the nearest; AmbiguousNameError: a name fits several units, `candidates` lists them.
+    `second_names`: by unit, where it has one; without a kind. Raises UnknownUnitError: a pattern
+    fits nothing, the hint names the nearest; AmbiguousNameError: a name fits several units,
+    `candidates` lists them.
     """
     found: dict[str, None] = {}
     ordered = sorted(units)
@@ -170,11 +213,17 @@ def resolve(
         names[unit] |= {second, f"{unit.partition(':')[0]}:{second}"}
     for pattern in patterns:
         kind, colon, rest = pattern.rpartition(":")
-        named = [pattern] if pattern in names else [unit for unit in ordered if pattern in names[unit]]
+        named = (
+            [pattern] if pattern in names else [unit for unit in ordered if pattern in names[unit]]
+        )
         if len(named) > 1:
             raise _ambiguous(pattern, named)
         if not named and is_glob(pattern):
-            named = [unit for unit in ordered if fnmatchcase(unit if colon else unit.partition(":")[2], pattern)]
+            named = [
+                unit
+                for unit in ordered
+                if fnmatchcase(unit if colon else unit.partition(":")[2], pattern)
+            ]
         if not named:
             what = "No unit matches" if is_glob(pattern) else "There is no unit"
             # Kinds do not count as likeness, or `tool:` alone would make any two tools look alike.
@@ -189,8 +238,12 @@ def resolve(
     return tuple(found)
 
 
-def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the single unit that a pattern means; raises as `resolve`, AmbiguousNameError also of a glob."""
+def resolve_one(
+    pattern: str, units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return the single unit that a pattern means; raises as `resolve`, AmbiguousNameError also
+    of a glob.
+    """
     found = resolve([pattern], units, second_names)
     if len(found) > 1:
         raise _ambiguous(pattern, found)
@@ -199,35 +252,56 @@ def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str,
 
 def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:
     detail = f"{pattern!r} fits {len(candidates)} units: {', '.join(candidates)}."
-    return AmbiguousNameError(detail, hint=f"say which, for example {candidates[0]}", candidates=list(candidates))
+    return AmbiguousNameError(
+        detail, hint=f"say which, for example {candidates[0]}", candidates=list(candidates)
+    )
 
 
 async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitView]:
-    """Add what their trees use now: memory, processes, pressure, and CPU on the average of their lives, as ps does."""
+    """Add what their trees use now: memory, processes, pressure, and CPU on the average of their
+    lives, as ps does.
+    """
     stats = await measure(call.context, views)
     for view in views:
         if (measurement := stats.get(view.instance or "")) is not None:
             stat = measurement.stat
-            view.rss_bytes, view.processes, view.pressure = stat.rss_bytes, stat.processes, stat.pressure
+            view.rss_bytes, view.processes, view.pressure = (
+                stat.rss_bytes,
+                stat.processes,
+                stat.pressure,
+            )
             view.memory_bytes, view.memory_kind = measurement.memory_bytes, measurement.memory_kind
-            view.cpu_percent = round(stat.cpu_seconds / max(view.uptime_seconds or 0.0, 0.1) * 100, 1)
+            view.cpu_percent = round(
+                stat.cpu_seconds / max(view.uptime_seconds or 0.0, 0.1) * 100, 1
+            )
     return views
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """What a tree uses now. `memory_bytes` counts shared pages once where `memory_kind` is `pss`."""
+    """What a tree uses now.
+
+    `memory_bytes` counts shared pages once where `memory_kind` is `pss`.
+    """
 
     stat: TreeStat
     memory_bytes: int
     memory_kind: str
 
 
-async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) -> Mapping[str, Measurement]:
-    """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
+async def measure(
+    context: ApiContext, views: Sequence[UnitView | SessionView]
+) -> Mapping[str, Measurement]:
+    """Measure the trees; without the keeper there is nothing to measure, and status must still
+    answer.
+    """
     living = [view.instance for view in views if view.instance is not None]
     if not living or context.placement.is_silent:
         return {}
-    forked = {view.instance for view in views if view.instance is not None and view.start_method == "zygote"}
+    forked = {
+        view.instance
+        for view in views
+        if view.instance is not None and view.start_method == "zygote"
+    }
     stats: Mapping[str, TreeStat] = {}
     proportional: Mapping[str, int] = {}
     with contextlib.suppress(PxError, TimeoutError):
@@ -243,11 +317,13 @@ async def measure(context: ApiContext, views: Sequence[UnitView | SessionView]) 
     return found
 
 
-async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:
+async def change_unit(
+    call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True
+) -> dict[str, Any]:
     """Start or stop a tool or kernel, also without waiting for it.
 
-    Of a stop `killed` names the unit if its grace was not enough, and `unassigned` lists orphans (pid, name, start
-    time) that may be left of it, though nothing tells whose they are.
+    Of a stop `killed` names the unit if its grace was not enough, and `unassigned` lists orphans
+    (pid, name, start time) that may be left of it, though nothing tells whose they are.
 
     Raises SurvivorsError: something is left; TimedOutError: the time is over.
     """
@@ -302,7 +378,9 @@ def refuse_survivors(unit: str, survivors: Sequence[int]) -> None:
         raise SurvivorsError(detail, hint=f"ps -fp {pids}", unit=unit, survivors=left)
 
 
-async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:
+async def within(
+    call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str
+) -> T:
     """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)

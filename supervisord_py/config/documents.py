@@ -1,7 +1,9 @@
-"""What users write, read into Structs; each mistake with file, line, column, JSON pointer and the nearest known word.
+"""What users write, read into Structs; each mistake with file, line, column, JSON pointer and the
+nearest known word.
 
-A text becomes a `Document`, of which `convert` makes a `msgspec.Struct`. Positions are looked up only when there is a
-problem. Nothing but `DocumentError` and `OSError` escapes a reader, whatever the bytes.
+A text becomes a `Document`, of which `convert` makes a `msgspec.Struct`. Positions are looked up
+only when there is a problem. Nothing but `DocumentError` and `OSError` escapes a reader, whatever
+the bytes.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ MAX_VALUES = 10_000  # of a YAML text, keys included: what is larger is data, an
 MAX_PROBLEMS = 100
 MAX_MESSAGE = 400
 _TYPE_NAMES = {
-    "int": "a whole number", "float": "a number", "str": "a string", "bool": "true or false", "object": "an object",
+    "int": "a whole number", "float": "a number", "str": "a string", "bool": "true or false",
+    "object": "an object",
     "array": "an array", "null": "null",
 }  # fmt: skip
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`$", re.DOTALL)
-_EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`(?P<limit>.*?)(?:, got `(?P<got>[^`]+)`)?$", re.DOTALL)
+_EXPECTED = re.compile(
+    r"Expected `(?P<wanted>[^`]+)`(?P<limit>.*?)(?:, got `(?P<got>[^`]+)`)?$", re.DOTALL
+)
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
 
@@ -51,14 +56,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     message: str
     file: str = ""  # its path, or the name of what else it stands in ("body")
-    line: int | None = None  # counts from 1, as does `column`; None where the file itself is the matter
+    # counts from 1, as does `column`; None where the file itself is the matter
+    line: int | None = None
     column: int | None = None
     pointer: str = ""  # RFC 6901, "" for the whole
     hint: str | None = None  # the cure, where there is more to say
 
     def where(self) -> str:
         """Return `file, line N, column N, at /pointer`, as far as known."""
-        line = () if self.line is None else (f"line {self.line}", *((f"column {self.column}",) if self.column else ()))
+        line = (
+            ()
+            if self.line is None
+            else (f"line {self.line}", *((f"column {self.column}",) if self.column else ()))
+        )
         return ", ".join(filter(None, (self.file, *line, self.pointer and f"at {self.pointer}")))
 
 
@@ -94,7 +104,9 @@ class Document(msgspec.Struct, dict=True):
         return dict(_yaml_marks(root, ())) if root is not None else {}
 
     def place(self, path: Pointer, *, key: bool = False) -> tuple[int | None, int | None]:
-        """Return line and column of the value at `path` (of its key with `key`), or of its nearest parent."""
+        """Return line and column of the value at `path` (of its key with `key`), or of its
+        nearest parent.
+        """
         while path and path not in self._marks:
             path, key = path[:-1], False
         if path not in self._marks:
@@ -102,10 +114,19 @@ class Document(msgspec.Struct, dict=True):
         line, column = self._marks[path][0 if key else 1]
         return line + self.first_line, column + 1
 
-    def problem(self, path: Pointer, message: str, *, key: bool = False, hint: str | None = None) -> Problem:
+    def problem(
+        self, path: Pointer, message: str, *, key: bool = False, hint: str | None = None
+    ) -> Problem:
         line, column = self.place(path, key=key)
         message = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
-        return Problem(message=message, file=self.file, line=line, column=column, pointer=pointer(path), hint=hint)
+        return Problem(
+            message=message,
+            file=self.file,
+            line=line,
+            column=column,
+            pointer=pointer(path),
+            hint=hint,
+        )
 
 
 def _yaml_marks(
@@ -123,12 +144,16 @@ def _yaml_marks(
 
 
 def _toml_marks(text: str) -> Iterator[tuple[Pointer, tuple[_Place, _Place]]]:
-    """Find the lines `key =` and `[table]` by their looks; the value of a key counts as being where its key is."""
+    """Find the lines `key =` and `[table]` by their looks; the value of a key counts as being
+    where its key is.
+    """
     table: Pointer = ()
     counts: dict[Pointer, int] = {}
     for number, line in enumerate(text.splitlines()):
         header = re.match(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]", line)
-        key = re.match(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*\s*=", line)
+        key = re.match(
+            r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*\s*=", line
+        )
         if header:
             table = _toml_path(header[2])
             if header[1] == "[[":
@@ -136,7 +161,9 @@ def _toml_marks(text: str) -> Iterator[tuple[Pointer, tuple[_Place, _Place]]]:
                 table = (*table, counts[table])
         elif key is None:
             continue
-        path = table if header else (*table, *_toml_path(line[: key.end() - 1].strip() if key else ""))
+        path = (
+            table if header else (*table, *_toml_path(line[: key.end() - 1].strip() if key else ""))
+        )
         at = (number, len(line) - len(line.lstrip()))
         yield path, (at, at)
 
@@ -150,7 +177,9 @@ def pointer(path: Iterable[str | int]) -> str:
 
 
 def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes, or raise OSError in words; never blocks on a FIFO or a device."""
+    """Read a regular file of at most `limit` bytes, or raise OSError in words; never blocks on a
+    FIFO or a device.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -162,7 +191,10 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
-    """Read and parse a file, by its suffix: .json, .toml, else YAML. DocumentError says whatever is wrong with it."""
+    """Read and parse a file, by its suffix: .json, .toml, else YAML.
+
+    DocumentError says whatever is wrong with it.
+    """
     parse = {".json": parse_json, ".toml": parse_toml}.get(path.suffix, parse_yaml)
     try:
         return parse(decode(read_bounded(path, limit), str(path)), str(path))
@@ -177,7 +209,9 @@ def decode(raw: bytes, file: str) -> str:
     except UnicodeDecodeError as error:
         # The codec counts from behind a byte order mark, and `error.object` begins there, too.
         before = error.object[: error.start].decode("utf-8", "replace")
-        raise _refused(file, f"not UTF-8: byte 0x{error.object[error.start]:02x} ({error.reason})", before) from None
+        raise _refused(
+            file, f"not UTF-8: byte 0x{error.object[error.start]:02x} ({error.reason})", before
+        ) from None
 
 
 def _refused(file: str, message: str, before: str | None = None) -> DocumentError:
@@ -196,16 +230,22 @@ def parse_json(text: str, file: str = "") -> Document:
         raise _refused(file, "nested too deep") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         found = _BYTE.search(str(error))
-        before = text.encode("utf-8", "replace")[: int(found[1])].decode("utf-8", "replace") if found else text
-        message = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
+        before = (
+            text.encode("utf-8", "replace")[: int(found[1])].decode("utf-8", "replace")
+            if found
+            else text
+        )
+        message = (
+            _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
+        )
         raise _refused(file, message, before) from None
 
 
 def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
     """Parse JSON that a client has sent. Raises BadRequestError if it is not JSON, with the place.
 
-    Positions in the text are not kept: problems are told by JSON pointers. To find positions, a whole YAML tree of the
-    text would be built in Python, which takes half a minute for 3 MB.
+    Positions in the text are not kept: problems are told by JSON pointers. To find positions, a
+    whole YAML tree of the text would be built in Python, which takes half a minute for 3 MB.
     """
     raw = raw.removeprefix(codecs.BOM_UTF8)  # RFC 8259, section 8.1: a parser may ignore it
     try:
@@ -221,7 +261,11 @@ def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
             before = raw[: int(position[1])] if position else raw
             if raw[len(before) : len(before) + 1] >= b"\x80":
                 decode(raw, "")
-            message = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
+            message = (
+                _BYTE.sub("", str(error))
+                .removeprefix("JSON is malformed: ")
+                .partition(" - at `$")[0]
+            )
             raise _refused("", message, before.decode("utf-8", "replace")) from None
     except DocumentError as error:
         place = error.problem.where()
@@ -237,7 +281,9 @@ def parse_toml(text: str, file: str = "") -> Document:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         named = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
-        line, column = (int(named[1]), int(named[2])) if named and named[1] else (text.count("\n") + 1, 1)
+        line, column = (
+            (int(named[1]), int(named[2])) if named and named[1] else (text.count("\n") + 1, 1)
+        )
         message = str(error)[: named.start()] if named else str(error)
         raise DocumentError(Problem(message=message, file=file, line=line, column=column)) from None
     except RecursionError:
@@ -246,10 +292,11 @@ def parse_toml(text: str, file: str = "") -> Document:
 
 
 def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = True) -> Document:
-    """Parse YAML for its structure only: every scalar is the text that was written, null and "" are None.
+    """Parse YAML for its structure only: every scalar is the text that was written, null and "" are
+    None.
 
-    Anchors, aliases, tags and a key that stands twice are DocumentErrors, too: a file is what it looks like.
-    What libyaml (`fast`) refuses is read once more for the other's words and places.
+    Anchors, aliases, tags and a key that stands twice are DocumentErrors, too: a file is what it
+    looks like. What libyaml (`fast`) refuses is read once more for the other's words and places.
     """
     import yaml  # 15 ms; settings and tools do without
 
@@ -259,7 +306,11 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = T
 
     def build(node: Any) -> Any:
         if node.id == "scalar":
-            return None if not node.style and node.value in {"", "~", "null", "Null", "NULL"} else node.value
+            return (
+                None
+                if not node.style and node.value in {"", "~", "null", "Null", "NULL"}
+                else node.value
+            )
         if node.id == "sequence":
             return [build(each) for each in node.value]
         found: dict[str, Any] = {}
@@ -277,13 +328,23 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = T
         depth = 0
         for count, event in enumerate(yaml.parse(text, Loader=loader)):
             if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
-                message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
+                message = (
+                    "anchors, aliases and tags are not read; put a value that begins with & * or ! "
+                    "in quotes"
+                )
                 raise refused(message, event.start_mark)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if count > MAX_VALUES or depth > MAX_DEPTH:
-                raise refused(f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels of them", event.start_mark)
+                raise refused(
+                    f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels of them",
+                    event.start_mark,
+                )
         root = yaml.compose(text, Loader=loader)
-        return Document(build(root) if root is not None else None, text, file, "yaml", first_line, root)
+        return Document(
+            build(root) if root is not None else None, text, file, "yaml", first_line, root
+        )
     except yaml.YAMLError as error:
         if fast:
             return parse_yaml(text, file, first_line, fast=False)
@@ -298,7 +359,8 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = T
 def convert(
     document: Document, kind: type[T], at: Pointer = (), *, value: Any = None, strict: bool = True
 ) -> tuple[T | None, list[Problem]]:
-    """Make a Struct of the object at `at` (`value`, else the whole document), or say what is wrong with it first.
+    """Make a Struct of the object at `at` (`value`, else the whole document), or say what is wrong
+    with it first.
 
     Not `strict` also takes numbers and booleans written as text (YAML, query strings).
     """
@@ -312,21 +374,32 @@ def convert(
 
 
 def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
-    """Turn a message of msgspec (`Expected int, got str - at $.a[0]`) into a problem with its place."""
-    if len(error) > 4 * MAX_MESSAGE:  # it holds a name of the document, which may be as long as the document
+    """Turn a message of msgspec (`Expected int, got str - at $.a[0]`) into a problem with its
+    place.
+    """
+    # it holds a name of the document, which may be as long as the document
+    if len(error) > 4 * MAX_MESSAGE:
         error = f"{error[: 2 * MAX_MESSAGE]}…{error[-2 * MAX_MESSAGE :]}"
     message, _, where = error.partition(" - at `$")
     path, kind = _follow(document.value, at, kind, where.rstrip("`"))
     if found := _UNKNOWN.match(message):
-        known = [each.encode_name for each in msgspec.structs.fields(kind)] if _is_struct(kind) else []
-        return document.problem((*path, found[1]), f"unknown key {found[1]!r}{did_you_mean(found[1], known)}", key=True)
+        known = (
+            [each.encode_name for each in msgspec.structs.fields(kind)] if _is_struct(kind) else []
+        )
+        return document.problem(
+            (*path, found[1]), f"unknown key {found[1]!r}{did_you_mean(found[1], known)}", key=True
+        )
     if found := _MISSING.match(message):
         return document.problem((*path, found[1]), f"the key {found[1]!r} is missing")
     if message.startswith("Invalid enum value"):
         written = message.removeprefix("Invalid enum value ").strip("'")
-        known = [str(it) for it in (kind if isinstance(kind, enum.EnumType) else typing.get_args(kind))]
+        known = [
+            str(it) for it in (kind if isinstance(kind, enum.EnumType) else typing.get_args(kind))
+        ]
         near = did_you_mean(written, known)
-        return document.problem(path, f"must be one of {', '.join(known)}, not {written!r}{near}" if known else message)
+        return document.problem(
+            path, f"must be one of {', '.join(known)}, not {written!r}{near}" if known else message
+        )
     if found := _EXPECTED.match(message):
         kinds = found["wanted"].replace("int | float", "float").split(" | ")
         wanted = " or ".join(_TYPE_NAMES.get(each, each) for each in kinds)
@@ -343,7 +416,10 @@ def _follow(value: Any, at: Pointer, kind: Any, where: str) -> tuple[Pointer, An
         if index == "...":  # msgspec does not say which key of a dict
             break
         if name and _is_struct(kind):
-            kind = next((each.type for each in msgspec.structs.fields(kind) if each.encode_name == name), Any)
+            kind = next(
+                (each.type for each in msgspec.structs.fields(kind) if each.encode_name == name),
+                Any,
+            )
         else:
             kind = (typing.get_args(kind) or (Any,))[-1 if name else 0]
         path = (*path, name or int(index))
@@ -364,7 +440,13 @@ def _is_struct(kind: Any) -> bool:
 
 
 def type_name(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 
@@ -381,8 +463,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def config_error(problems: Sequence[Problem], unit: str | None = None, hint: str | None = None) -> ConfigError:
-    """Return problems, of which there is at least one, as the error of every surface: all are in its `errors`."""
+def config_error(
+    problems: Sequence[Problem], unit: str | None = None, hint: str | None = None
+) -> ConfigError:
+    """Return problems, of which there is at least one, as the error of every surface: all are in
+    its `errors`.
+    """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return ConfigError(

@@ -1,7 +1,8 @@
-"""Every setting: its name, type, bounds, default and meaning, one frozen Struct a section of `pxd.toml`.
+"""Every setting: its name, type, bounds, default and meaning, one frozen Struct a section of
+`pxd.toml`.
 
-Nothing is read here, and nothing validated: `daemon/settings_reader.py` derives its model from these types, so that a
-key is spelled once.
+Nothing is read here, and nothing validated: `daemon/settings_reader.py` derives its model from
+these types, so that a key is spelled once.
 """
 
 from __future__ import annotations
@@ -24,22 +25,26 @@ _ALWAYS = """
     http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY
 """
 _LIBRARIES = """
-    TZDIR TEMP TMP REQUESTS_CA_BUNDLE CURL_CA_BUNDLE all_proxy ALL_PROXY LD_LIBRARY_PATH DYLD_LIBRARY_PATH
+    TZDIR TEMP TMP REQUESTS_CA_BUNDLE CURL_CA_BUNDLE all_proxy ALL_PROXY
+    LD_LIBRARY_PATH DYLD_LIBRARY_PATH
     XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME
 """
 _KERNELS = """
-    LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID
-    CONDA_PREFIX CONDA_DEFAULT_ENV VIRTUAL_ENV PYTHONPATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS
+    LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION
+    XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID CONDA_PREFIX CONDA_DEFAULT_ENV VIRTUAL_ENV
+    PYTHONPATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS
     OPENBLAS_NUM_THREADS IPYKERNEL_CELL_NAME
 """
 _KEYS = """
-    OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY PERPLEXITY_API_KEY
+    OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY
+    PERPLEXITY_API_KEY
     PERPLEXITY_COOKIES EXA_API_KEY AZURE_OPENAI_API_KEY MISTRAL_API_KEY PI_PYTHON_GATEWAY_TOKEN
 """
 # No PYTHON* variables: they would aim the daemon's interpreter settings at the tool's.
 TOOLS_ENV = (*_ALWAYS.split(), *_LIBRARIES.split(), "LANGUAGE", "LC_*", "NODE_EXTRA_CA_CERTS")
 KERNELS_ENV = (*_ALWAYS.split(), *_LIBRARIES.split(), *_KERNELS.split())
-KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")  # variables whose names begin so reach kernels as well
+# variables whose names begin so reach kernels as well
+KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")
 KERNELS_ENV_DENY = tuple(_KEYS.split())
 # Beside them an agent gets the keys that its adapter and preset name.
 PIPES_ENV = (*_ALWAYS.split(), "LANGUAGE", "LC_*", "TERM", "NODE_EXTRA_CA_CERTS")
@@ -50,7 +55,8 @@ class DaemonSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     backoff_initial_seconds: PositiveSeconds = 0.1  # before a control plane that died is restarted
     backoff_max_seconds: PositiveSeconds = 20.0  # the longest such delay; a client waits for 30 s
-    zygotes: Count = 10  # processes, for tools and for kernels each, that keep imports ready to fork; 0 is none
+    # processes, for tools and for kernels each, that keep imports ready to fork; 0 is none
+    zygotes: Count = 10
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # least level of the own log
 
 
@@ -61,7 +67,10 @@ class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HistorySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[history]`: how much of what happened is kept. The last death of a unit is kept in any case."""
+    """`[history]`: how much of what happened is kept.
+
+    The last death of a unit is kept in any case.
+    """
 
     runs_rows: PositiveCount = 100_000  # events of runs and executions that went well
     runs_days: PositiveSeconds = 90.0  # days after which they are forgotten
@@ -75,7 +84,8 @@ class ToolsSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     paths: tuple[str, ...] = ()  # folders of tools beside the first one; every source adds
     warm_keep_max: PositiveCount = 5  # warm tools beyond which an idle one is stopped
-    evict: Literal["lru", "cost"] = "lru"  # the least recently used first, or what took least to start
+    # the least recently used first, or what took least to start
+    evict: Literal["lru", "cost"] = "lru"
     memory_budget_mb: PositiveCount | None = None  # MiB of all warm tools together
     queue_max: Count = 512  # requests that may wait for a place
     warm_keep_seconds: Seconds = 300.0  # idle time after which a warm tool is stopped
@@ -90,7 +100,8 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[kernels]`: Jupyter kernels and shell cells."""
 
     expose: Literal["both", "python", "bash"] = "both"  # cells that are offered
-    backend: Literal["direct", "gateway-local", "gateway-external"] = "direct"  # when a call names none
+    # when a call names none
+    backend: Literal["direct", "gateway-local", "gateway-external"] = "direct"
     python: str | None = None  # interpreter of all kernels; candidates are tried by default
     managed: bool = True  # whether the managed environment is a candidate
     skip_check: bool = False  # take an interpreter without asking it for ipykernel
@@ -107,21 +118,30 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     env_allow: tuple[str, ...] = KERNELS_ENV  # variables that reach kernels
     env_deny: tuple[str, ...] = KERNELS_ENV_DENY  # these never do
     output_cell_bytes: PositiveCount = 4096 * MIB  # complete output of one cell on disk
-    # MiB beyond which a kernel is replaced after the cell; 0 is none; half of the machine's memory by default
+    # MiB beyond which a kernel is replaced after the cell; 0 is none; half of the machine's memory
+    # by default
     soft_memory_mb: Count | None = None
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none
-    processes: PositiveCount | None = None  # of a kernel's tree, or of its user where no cgroup counts them
+    # of a kernel's tree, or of its user where no cgroup counts them
+    processes: PositiveCount | None = None
     cpu_percent: PositiveCount | None = None  # of one processor, for a kernel's tree, by its cgroup
-    gateway_url: Annotated[str, Meta(pattern="(?i)^https?://")] | None = None  # of an external gateway
+    # of an external gateway
+    gateway_url: Annotated[str, Meta(pattern="(?i)^https?://")] | None = None
     gateway_token: str | None = None  # shown nowhere
 
     def __repr__(self) -> str:
-        shown = (f"{name}={shown_value('kernels', name, getattr(self, name))!r}" for name in self.__struct_fields__)
+        shown = (
+            f"{name}={shown_value('kernels', name, getattr(self, name))!r}"
+            for name in self.__struct_fields__
+        )
         return f"KernelsSettings({', '.join(shown)})"
 
 
 class PipesSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[pipes]`: scheduled executions of agents. A pipe's own `pipe.md` wins where it says something."""
+    """`[pipes]`: scheduled executions of agents.
+
+    A pipe's own `pipe.md` wins where it says something.
+    """
 
     enabled: bool = True  # whether schedules and events start pipes; by hand they always do
     default_agent: str = "pi"  # adapter of pipes that name none

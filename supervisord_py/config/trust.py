@@ -1,8 +1,9 @@
 """May what lies in a folder run as us? Only if nobody but us and root can put it there.
 
-Whoever may write into a folder of tools or pipes runs code as the daemon's user. So may the owner of the folder, of a
-file in it, and of the folder above, who can exchange it. Our own group does not count as others: many systems give each
-user a group of one, and a umask of 002. Access control lists are not looked at.
+Whoever may write into a folder of tools or pipes runs code as the daemon's user. So may the owner
+of the folder, of a file in it, and of the folder above, who can exchange it. Our own group does not
+count as others: many systems give each user a group of one, and a umask of 002. Access control
+lists are not looked at.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import stat
 from contextlib import suppress
 from functools import cache
 
-_EVERYBODY_OUTSIDE = 65534  # how a user namespace shows all users that it does not map (user_namespaces(7))
+# how a user namespace shows all users that it does not map (user_namespaces(7))
+_EVERYBODY_OUTSIDE = 65534
 
 
 def untrusted(path: str | os.PathLike[str], *, sticky: bool = False) -> str | None:
-    """Return why others could change a folder or file, or None if they cannot, or if it is not there.
+    """Return why others could change a folder or file, or None if they cannot, or if it is not
+    there.
 
-    `sticky`: a folder will do in which everybody may make files, but nobody may exchange those of others (/tmp).
+    `sticky`: a folder will do in which everybody may make files, but nobody may exchange those of
+    others (/tmp).
     """
     place = os.fspath(path)
     try:
@@ -38,7 +42,9 @@ def untrusted(path: str | os.PathLike[str], *, sticky: bool = False) -> str | No
 
 
 def untrusted_directory(path: str | os.PathLike[str]) -> str | None:
-    """Return why others could put something into a directory of tools or pipes, or exchange it; None if they cannot."""
+    """Return why others could put something into a directory of tools or pipes, or exchange it;
+    None if they cannot.
+    """
     above = os.path.dirname(os.path.abspath(path))
     return untrusted(path) or untrusted(above, sticky=True)
 

@@ -1,1 +1,3 @@
-"""WIRES: settings, paths, logging, the start of the keeper and the composition root of the control plane."""
+"""WIRES: settings, paths, logging, the start of the keeper and the composition root of the
+control plane.
+"""

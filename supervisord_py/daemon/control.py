@@ -1,9 +1,11 @@
-"""The control plane's process: `python -m supervisord_py.daemon.control`, started by the keeper, never by a user.
+"""The control plane's process: `python -m supervisord_py.daemon.control`, started by the keeper,
+never by a user.
 
-Descriptors: 3 is the channel to the keeper, 4 the control socket, 5 the lock. Exit: 0 ended as asked · 1 something of
-ours broke (the keeper starts another one) · 78 bad settings, or a ledger that cannot be used as it is: starting again
-would fail again, so the keeper ends, too. When the keeper is lost this process becomes the sweep
-that leaves nothing of its children alive, still holding the lock.
+Descriptors: 3 is the channel to the keeper, 4 the control socket, 5 the lock. Exit: 0 ended as
+asked · 1 something of ours broke (the keeper starts another one) · 78 bad settings, or a ledger
+that cannot be used as it is: starting again would fail again, so the keeper ends, too. When the
+keeper is lost this process becomes the sweep that leaves nothing of its children alive, still
+holding the lock.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ def main() -> int:
         Path("/proc/self/comm").write_bytes(b"pxd: control")
     # The terminal tells the keeper as well, and the keeper tells us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Imports make tens of thousands of objects that live for ever: collecting among them costs a tenth of the start.
+    # Imports make tens of thousands of objects that live for ever: collecting among them costs a
+    # tenth of the start.
     gc.disable()
-    # structlog loads rich wherever it is installed, for tracebacks that we print plainly: a fifth of the start.
-    # jsonschema loads a grammar of addresses that no notebook has: a second before the first one runs.
+    # structlog loads rich wherever it is installed, for tracebacks that we print plainly: a fifth
+    # of the start. jsonschema loads a grammar of addresses that no notebook has: a second before
+    # the first one runs.
     for unused in ("rich", "rfc3987_syntax"):
         sys.modules.setdefault(unused, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
     import msgspec
@@ -60,7 +64,8 @@ def main() -> int:
     for fd in order.fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
-    # Python makes a number of its digits in a time that grows with their square; JSON from clients may be full of them.
+    # Python makes a number of its digits in a time that grows with their square; JSON from clients
+    # may be full of them.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     configure_log("info")
     log = structlog.get_logger(__name__)
@@ -75,10 +80,12 @@ def main() -> int:
 
 
 def rehearse(order: ControlOrder) -> int:
-    """Tell a keeper that tries this version whether a control plane of it could serve; see keeper/trial.py.
+    """Tell a keeper that tries this version whether a control plane of it could serve; see
+    keeper/trial.py.
 
-    Everything is imported by now. Here the settings are read and the keeper is greeted; nothing is written, nobody is
-    adopted, and nothing is cleaned up at the end. Returns the exit code; why it could not is the last line of stderr.
+    Everything is imported by now. Here the settings are read and the keeper is greeted; nothing is
+    written, nobody is adopted, and nothing is cleaned up at the end. Returns the exit code; why it
+    could not is the last line of stderr.
     """
     from supervisord_py.daemon.settings import recall_valid
     from supervisord_py.daemon.settings_reader import read_settings
@@ -119,31 +126,38 @@ def _run(order: ControlOrder, started_at: float, log: Any) -> int:
     paths = order.flags.paths()
     loaded = recall_valid(paths.run_dir)  # what pxd or a reload validated
     if loaded is None:
-        from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
+        # pydantic, after an upgrade in place
+        from supervisord_py.daemon.settings_reader import read_settings
 
         loaded = read_settings(order.flags)
     set_level(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
         log.warning("settings_odd", detail=warning)
-    # A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the end of the channel
-    # means that we must be killed.
+    # A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the
+    # end of the channel means that we must be killed.
     guard = os.dup(channel_fd)
     channel, listening = socket.socket(fileno=channel_fd), adopt_socket(listen_fd)
 
     def trouble(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         error = context.get("exception")
-        log.error("loop_trouble", detail=str(context.get("message", "")), error=repr(error) if error else None)
+        log.error(
+            "loop_trouble",
+            detail=str(context.get("message", "")),
+            error=repr(error) if error else None,
+        )
 
     async def live() -> control_plane.Shutdown:
         asyncio.get_running_loop().set_exception_handler(trouble)
         try:
             return await control_plane.run(order.flags, loaded, channel, listening, started_at)
         finally:
-            # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
+            # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still
+            # does.
             poll = select.poll()
             poll.register(guard, 0)
             if any(what & select.POLLHUP for _, what in poll.poll(0)):
-                # Kill by mark, group and record what it held; the lock goes with us: nobody starts meanwhile.
+                # Kill by mark, group and record what it held; the lock goes with us: nobody starts
+                # meanwhile.
                 os.set_inheritable(lock_fd, True)
                 argv = keeper_argv(paths, loaded.settings, order.flags, "--sweep", lock_fd=lock_fd)
                 log.warning("sweeping", daemon_id=daemon_id(paths.state_dir))
@@ -164,7 +178,9 @@ def try_main() -> int:
             trace = trace.tb_next
         place = ""
         if trace is not None and not isinstance(error, SyntaxError):  # whose text has its place
-            place = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+            place = (
+                f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+            )
         print(f"{type(error).__name__}: {error}{place}", file=sys.stderr)
         return 1
 

@@ -1,8 +1,9 @@
 """The composition root: starts one control plane, and ends it in the order that its end demands.
 
-The keeper hears that we are ready once all rooms, the API, its listeners and the schedules are there. End: no new work,
-the children (unless they stay), answers under way, the ledger, the last word to the keeper. When that is lost there is
-no last word: whoever ran us cleans up, and the next start says what was interrupted.
+The keeper hears that we are ready once all rooms, the API, its listeners and the schedules are
+there. End: no new work, the children (unless they stay), answers under way, the ledger, the last
+word to the keeper. When that is lost there is no last word: whoever ran us cleans up, and the next
+start says what was interrupted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from supervisord_py.daemon.event_log import log_event
 from supervisord_py.daemon.kept_version import keep_version
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.paths import Paths
-from supervisord_py.daemon.settings import Flags, Loaded, daemon_id, keep_valid, restart_needed, versions_dir
+from supervisord_py.daemon.settings import (
+    Flags,
+    Loaded,
+    daemon_id,
+    keep_valid,
+    restart_needed,
+    versions_dir,
+)
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
@@ -53,7 +61,8 @@ from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.service import Tools
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
+# how long it may take to write down that the keeper is lost; then the clean-up begins anyway
+LOSS_SECONDS = 2.0
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 
@@ -71,21 +80,29 @@ class Shutdown(IntEnum):
 
 
 async def run(
-    flags: Flags, loaded: Loaded, channel: socket.socket, listening: socket.socket, started_at: float
+    flags: Flags,
+    loaded: Loaded,
+    channel: socket.socket,
+    listening: socket.socket,
+    started_at: float,
 ) -> Shutdown:
-    """Put everything together, serve until somebody asks for an end, and end so; return the wish that was fulfilled.
+    """Put everything together, serve until somebody asks for an end, and end so; return the wish
+    that was fulfilled.
 
-    It owns our end of the keeper's channel, and the control socket. `started_at` is in Unix seconds: what the kernel
-    tells counts from a boot time in whole seconds, and may lie before the keeper's. Raises PxError: the keeper is gone,
-    or the ledger cannot be opened.
+    It owns our end of the keeper's channel, and the control socket. `started_at` is in Unix
+    seconds: what the kernel tells counts from a boot time in whole seconds, and may lie before the
+    keeper's. Raises PxError: the keeper is gone, or the ledger cannot be opened.
     """
     paths, loop = flags.paths(), asyncio.get_running_loop()
-    placement = await KeeperClient.connect(channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir))
+    placement = await KeeperClient.connect(
+        channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir)
+    )
     ledger = await Ledger.open(paths.ledger_file, find_number=partial(_last_number, paths))
     try:
         plane = ControlPlane(flags, loaded, listening, started_at)
         await plane.open(placement, ledger)
-        # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
+        # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from
+        # the keeper.
         loop.add_signal_handler(signal.SIGTERM, plane.end, Shutdown.REPLACE)
         loop.add_signal_handler(signal.SIGHUP, plane.reload_wanted.set)
         loop.add_signal_handler(signal.SIGUSR1, plane.dump)
@@ -98,7 +115,10 @@ async def run(
 
 
 def _last_number(paths: Paths) -> int:
-    """Return the greatest id of an execution that has a folder, ours or in its pipe's `output`. Blocking."""
+    """Return the greatest id of an execution that has a folder, ours or in its pipe's `output`.
+
+    Blocking.
+    """
     outputs = sorted(paths.pipes_dir.glob("*/output"))
     return highest_number((paths.executions_dir, *outputs))
 
@@ -106,9 +126,12 @@ def _last_number(paths: Paths) -> int:
 class ControlPlane:
     """One living control plane; also what the API may ask of the daemon itself."""
 
-    def __init__(self, flags: Flags, loaded: Loaded, listening: socket.socket, started_at: float) -> None:
+    def __init__(
+        self, flags: Flags, loaded: Loaded, listening: socket.socket, started_at: float
+    ) -> None:
         self.loaded = loaded
-        self.wish = Shutdown.NONE  # the strongest so far: signals, the API and the keeper all have some
+        # the strongest so far: signals, the API and the keeper all have some
+        self.wish = Shutdown.NONE
         self.stopping = False
         self.reload_wanted = asyncio.Event()
         self._limits_changed = asyncio.Event()  # of the history: what is beyond them is to go now
@@ -118,7 +141,8 @@ class ControlPlane:
         self._flags = flags
         self._paths = flags.paths()
         self._listening = listening
-        self.degraded: dict[str, dict[str, str]] = {}  # what works only in part: `{part, detail, repair}` by part
+        # what works only in part: `{part, detail, repair}` by part
+        self.degraded: dict[str, dict[str, str]] = {}
         self._tcp: TcpAccess | None = None
         self._runner: web.AppRunner | None = None
         self._socket = str(listening.getsockname())
@@ -130,8 +154,12 @@ class ControlPlane:
         own, events = {"PX_SOCKET": self._socket}, self.events
         self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
         self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
-        self.kernels = Kernels(placement, ledger, self._kernels_config(), events, environ=os.environ, own=own)
-        self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
+        self.kernels = Kernels(
+            placement, ledger, self._kernels_config(), events, environ=os.environ, own=own
+        )
+        self.pipes = Pipes(
+            placement, ledger, events, self._pipes_config(), environ=os.environ, own=own
+        )
         placement.listen(self._told_by_keeper)
         self.ledger.on_change = self._ledger_changed
         if self.ledger.degraded:
@@ -144,18 +172,26 @@ class ControlPlane:
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
         await self._remember(lost)
         await self._listen(lost)
-        # Agents call the API: no schedule may start one before it listens, and each is told its real port.
+        # Agents call the API: no schedule may start one before it listens, and each is told its
+        # real port.
         self.pipes.reconfigure(self._pipes_config())
         self.pipes.start_scheduler()
         await placement.until_known(lambda: placement.ask("ready"))
-        await placement.until_known(lambda: placement.ask("status", text=f"serving on {self._socket}"))
-        self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
+        await placement.until_known(
+            lambda: placement.ask("status", text=f"serving on {self._socket}")
+        )
+        self.events.publish(
+            "control_started", pid=os.getpid(), restarts=placement.caps.control_restarts
+        )
         self.ledger.check_later()
         rungs = {"kill_rung": placement.caps.kill_rung, "memory_rung": placement.caps.memory_rung}
         _log.info("control_ready", adopted=[child.unit for child in placement.children()], **rungs)
-        self.launcher.supervisor.task(asyncio.to_thread(keep_version, versions_dir(self._paths.state_dir)))
+        self.launcher.supervisor.task(
+            asyncio.to_thread(keep_version, versions_dir(self._paths.state_dir))
+        )
         if self._flags.stamp() != self.loaded.stamp:
-            self.reload_wanted.set()  # changed since they were validated; a broken file is told, and harms nobody
+            # changed since they were validated; a broken file is told, and harms nobody
+            self.reload_wanted.set()
 
     def _tell_of_a_rollback(self, lost_version: str | None) -> None:
         """Say, as long as it is so, that an upgrade failed and the version before it serves."""
@@ -166,13 +202,19 @@ class ControlPlane:
         self.events.publish("rolled_back", version=lost_version)
 
     async def _interrupted(self, held: Collection[str]) -> Sequence[instances.InstanceRow]:
-        """Close the rows of which our keeper holds no child, and tell of each; return all cut off before it began."""
+        """Close the rows of which our keeper holds no child, and tell of each; return all cut
+        off before it began.
+        """
         closed = await instances.close_interrupted(self.ledger, held, time.time())
         for row in closed:
-            self.events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
+            self.events.publish(
+                "interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid
+            )
         if closed:
             children = [f"{row.key} pid {row.pid}" for row in closed]
-            _log.warning("interrupted", units=sorted({row.unit for row in closed}), children=children)
+            _log.warning(
+                "interrupted", units=sorted({row.unit for row in closed}), children=children
+            )
         return await instances.interrupted_since(self.ledger, self.placement.caps.keeper_started_at)
 
     async def _remember(self, lost: Sequence[instances.InstanceRow]) -> None:
@@ -222,12 +264,18 @@ class ControlPlane:
 
     def _tools_config(self) -> ToolsConfig:
         settings, paths = self.loaded.settings, self._paths
-        return ToolsConfig(paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes)
+        return ToolsConfig(
+            paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes
+        )
 
     def _tool_folders(self) -> tuple[Path, ...]:
-        """Return the folders of tools, the first one first; relative ones are beside the settings file."""
+        """Return the folders of tools, the first one first; relative ones are beside the
+        settings file.
+        """
         paths = self._paths
-        more = (paths.config_dir / Path(text).expanduser() for text in self.loaded.settings.tools.paths)
+        more = (
+            paths.config_dir / Path(text).expanduser() for text in self.loaded.settings.tools.paths
+        )
         return tuple(dict.fromkeys((paths.tools_dir, *more)))
 
     def _kernels_config(self) -> KernelsConfig:
@@ -264,13 +312,18 @@ class ControlPlane:
         """Serve until somebody asks for an end. What dies in the background ends this loudly."""
         with clock.watched(self._clocks_jumped):
             async with asyncio.TaskGroup() as tasks:
-                endless = [tasks.create_task(it) for it in (self._prune(), self._reload_for_signals())]
+                endless = [
+                    tasks.create_task(it) for it in (self._prune(), self._reload_for_signals())
+                ]
                 await self._ending.wait()
                 for task in endless:
                     task.cancel()
 
     def _clocks_jumped(self) -> None:
-        """Wake whoever waits by another clock than the loop's. Kernels are looked at each second anyway."""
+        """Wake whoever waits by another clock than the loop's.
+
+        Kernels are looked at each second anyway.
+        """
         self.launcher.tick()
         self.launcher.supervisor.task(self.launcher.expect())
         self.pipes.clocks_jumped()
@@ -283,8 +336,14 @@ class ControlPlane:
                 self.end(Shutdown.STOP)
             case "silent":
                 pid = self.placement.caps.keeper_pid
-                detail = f"{event['detail']}; what became of that, and of later requests, is not known"
-                self.degrade("keeper", detail, f"kill -CONT {pid} if it is stopped: ps -o pid,stat,wchan,args -p {pid}")
+                detail = (
+                    f"{event['detail']}; what became of that, and of later requests, is not known"
+                )
+                self.degrade(
+                    "keeper",
+                    detail,
+                    f"kill -CONT {pid} if it is stopped: ps -o pid,stat,wchan,args -p {pid}",
+                )
             case "speaks":
                 self.recover("keeper")
             case "reload":
@@ -314,7 +373,8 @@ class ControlPlane:
             except PxError as error:
                 _log.error("reload_refused", detail=error.detail, hint=error.hint)
                 self.events.publish("reload_refused", detail=error.detail)
-            # The service manager shows `reloading` until it hears READY=1 again, also after a refusal.
+            # The service manager shows `reloading` until it hears READY=1 again, also after a
+            # refusal.
             with contextlib.suppress(KeeperLostError):
                 await self.placement.until_known(lambda: self.placement.ask("ready"))
 
@@ -329,19 +389,32 @@ class ControlPlane:
             wait_seconds = PRUNE_SECONDS
             try:
                 limits = LIMITS | limits_of(self.loaded.settings.history)
-                rows = await self.ledger.prune(time.time(), limits, lasting=await lasting_rows(self.ledger))
+                rows = await self.ledger.prune(
+                    time.time(), limits, lasting=await lasting_rows(self.ledger)
+                )
                 await self.launcher.forget_removed()
                 _log.debug("pruned", rows=rows, executions=await self.pipes.prune())
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
 
     def dump(self) -> None:
-        children = [f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()]
+        children = [
+            f"{child.unit} {child.key} pid {child.identity.pid}"
+            for child in self.placement.children()
+        ]
         tasks = sorted(task.get_name() for task in asyncio.all_tasks())
-        _log.info("state", children=children, tasks=tasks, degraded=list(self.degraded), wish=self.wish.name)
+        _log.info(
+            "state",
+            children=children,
+            tasks=tasks,
+            degraded=list(self.degraded),
+            wish=self.wish.name,
+        )
 
     def degrade(self, part: str, detail: str, repair: str) -> None:
-        """Note that `part` works only in part; a later word about the same part replaces an earlier one."""
+        """Note that `part` works only in part; a later word about the same part replaces an
+        earlier one.
+        """
         self.degraded[part] = {"part": part, "detail": detail, "repair": repair}
         _log.error("degraded", part=part, detail=detail)
 
@@ -350,7 +423,10 @@ class ControlPlane:
             _log.info("recovered", part=part)
 
     async def reload(self) -> dict[str, Any]:
-        """Read the settings again and put in force what can be. Raises SettingsError: they are broken, the old stay."""
+        """Read the settings again and put in force what can be.
+
+        Raises SettingsError: they are broken, the old stay.
+        """
         loaded = await self._read()
         old, new = self.loaded.settings, loaded.settings
         changed = [".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key)]
@@ -364,27 +440,33 @@ class ControlPlane:
         await self.launcher.refresh()
         set_level(loaded.settings.daemon.log_level)
         self.events.publish("reloaded")
-        needs = tuple(f"{key} needs `{command}`" for key in changed if (command := restart_needed(key)))
+        needs = tuple(
+            f"{key} needs `{command}`" for key in changed if (command := restart_needed(key))
+        )
         _log.info("reloaded", changed=changed, needs_restart=needs, warnings=loaded.warnings)
         return {"changed": changed, "needs_restart": needs, "warnings": loaded.warnings}
 
     async def restart(self, *, everything: bool) -> None:
-        """Begin a restart; without `everything`, of the keeper as well where another version of it was installed.
+        """Begin a restart; without `everything`, of the keeper as well where another version of it
+        was installed.
 
-        Raises PxError, while everything still runs: settings are broken, the ledger could not be opened again, or the
-        installed keeper cannot take over.
+        Raises PxError, while everything still runs: settings are broken, the ledger could not be
+        opened again, or the installed keeper cannot take over.
         """
         await self._read()
         try:
             await asyncio.to_thread(inspect_ledger, self._paths.ledger_file)
         except PxError as error:
-            raise ConflictError(f"a restart would end the daemon: {error.detail}", hint=error.hint) from error
+            raise ConflictError(
+                f"a restart would end the daemon: {error.detail}", hint=error.hint
+            ) from error
         except OSError as error:  # what may pass is no reason to refuse
             _log.warning("ledger_not_inspected", error=str(error))
         try:
             await self.placement.upgrade(always=True)
         except ConflictError as error:
-            # What cannot be handed over can be started anew; a version that cannot start must not end this one.
+            # What cannot be handed over can be started anew; a version that cannot start must not
+            # end this one.
             if not everything or error.extra.get("refusal") == "trial":
                 raise
         self.end(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
@@ -393,7 +475,10 @@ class ControlPlane:
         self.end(Shutdown.STOP)
 
     def end(self, wish: Shutdown) -> None:
-        """Ask for an end; on the loop's thread. A weaker wish than the one that is there changes nothing."""
+        """Ask for an end; on the loop's thread.
+
+        A weaker wish than the one that is there changes nothing.
+        """
         self.wish = max(self.wish, wish)
         self.stopping = self.wish >= Shutdown.RESTART_ALL
         self._ending.set()
@@ -401,11 +486,15 @@ class ControlPlane:
             self._keeper_lost.set()
 
     async def _read(self) -> Loaded:
-        """Return the settings as they are now. Raises PxError: they are broken, or cannot be kept for the next one."""
+        """Return the settings as they are now.
+
+        Raises PxError: they are broken, or cannot be kept for the next one.
+        """
         folder, flags = self._paths.run_dir, self._flags
 
         def validated() -> Loaded:
-            from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
+            # pydantic: a third of a second
+            from supervisord_py.daemon.settings_reader import read_settings
 
             loaded = read_settings(flags)
             keep_valid(folder, loaded)
@@ -418,12 +507,16 @@ class ControlPlane:
         except (PxError, OSError) as error:
             said = f"the settings cannot be loaded, those that worked last are in force: {error}"
             self.degrade("config", said, "pxctl config check")
-            raise error if isinstance(error, PxError) else PxError(said, hint=f"df -h {folder}") from None
+            raise (
+                error if isinstance(error, PxError) else PxError(said, hint=f"df -h {folder}")
+            ) from None
         self.recover("config")
         return loaded
 
     def _ledger_changed(self, why: str | None) -> None:
-        """Turn what the ledger reports into events and into degradations that `status` and `doctor` show."""
+        """Turn what the ledger reports into events and into degradations that `status` and
+        `doctor` show.
+        """
         if why is None:
             self.recover("ledger")
             self.events.publish("ledger_recovered", lost_writes=self.ledger.lost_writes)
@@ -444,8 +537,15 @@ class ControlPlane:
         for table in tuple(ledger.unreadable):
             self._rows_unreadable(table)
         if ledger.was_missing and ledger.lost_wishes is None:
-            detail = f"{ledger.path} was missing: a new one was begun, without the history; ids and settings go on"
-            self.degrade("ledger history", detail, "stop pxd and put the old file back, or none: it is reported once")
+            detail = (
+                f"{ledger.path} was missing: a new one was begun, without the history; ids and "
+                "settings go on"
+            )
+            self.degrade(
+                "ledger history",
+                detail,
+                "stop pxd and put the old file back, or none: it is reported once",
+            )
             self.events.publish("ledger_missing", detail=detail)
         if ledger.lost_wishes is not None:
             hint = "pxctl pipe enable NAME, for each that is to run by itself; pxctl pin NAME"
@@ -464,18 +564,26 @@ class ControlPlane:
             self.degrade(part, why, f"df -h {self._paths.state_dir}")
 
     def _ledger_damaged(self, moved_to: str | None, why: str) -> None:
-        """Have another control plane begin a new ledger; what runs goes on meanwhile, with the keeper."""
+        """Have another control plane begin a new ledger; what runs goes on meanwhile, with the
+        keeper.
+        """
         if moved_to is None:
-            self.degrade("ledger", f"is damaged, and could not be moved aside: {why}", "pxctl daemon restart")
+            self.degrade(
+                "ledger", f"is damaged, and could not be moved aside: {why}", "pxctl daemon restart"
+            )
             self.events.publish("ledger_damaged", detail=why)
             return
-        self.degrade("ledger", f"was damaged and is moved to {moved_to}: {why}", "pxctl daemon restart")
+        self.degrade(
+            "ledger", f"was damaged and is moved to {moved_to}: {why}", "pxctl daemon restart"
+        )
         self.end(Shutdown.REPLACE)
 
     def _rows_unreadable(self, table: str) -> None:
         rows = self.ledger.unreadable[table]
         detail = f"rows of the table {table} that cannot be read are left out: {rows}"
-        self.degrade(f"ledger table {table}", detail, "none is needed: they are forgotten with their age")
+        self.degrade(
+            f"ledger table {table}", detail, "none is needed: they are forgotten with their age"
+        )
         self.events.publish("ledger_rows_unreadable", table=table, rows=rows)
 
     async def shutdown(self) -> Shutdown:
@@ -486,7 +594,9 @@ class ControlPlane:
             if self.wish is Shutdown.REPLACE:
                 await self._stop_listening()
             if self.wish is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
-                await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
+                await asyncio.gather(
+                    self.launcher.detach(), self.kernels.detach(), self.pipes.detach()
+                )
                 await self._close_ledger()
                 await self._order("restart", all=False)
             elif self.wish is not Shutdown.KEEPER_LOST:
@@ -504,15 +614,21 @@ class ControlPlane:
         return self.wish
 
     async def _keeper_answers(self) -> None:
-        """Wait until the keeper answers, and serve meanwhile: before that nobody else can, and nothing can end."""
+        """Wait until the keeper answers, and serve meanwhile: before that nobody else can, and
+        nothing can end.
+        """
         await self.placement.until_known(lambda: self.placement.stat(()))
 
     async def _order(self, verb: str, **members: Any) -> None:
-        """Give the keeper the last order, again until it answers: if it dies first, we are the ones who clean up."""
+        """Give the keeper the last order, again until it answers: if it dies first, we are the
+        ones who clean up.
+        """
         await self.placement.until_known(lambda: self.placement.ask(verb, **members))
 
     async def _stop_children(self) -> None:
-        """Stop all at the same time, each with its own grace; KeeperLostError when the keeper dies meanwhile."""
+        """Stop all at the same time, each with its own grace; KeeperLostError when the keeper
+        dies meanwhile.
+        """
         wanted = self.wish.name.lower()
         self.events.publish("daemon_stopping", wish=wanted)
         _log.info("stopping", wish=wanted)
@@ -533,7 +649,10 @@ class ControlPlane:
         await self.ledger.close()
 
     async def _record_loss(self) -> None:
-        """Say, quickly, that the keeper is lost: the clean-up must not wait for a disk. The next start tells it."""
+        """Say, quickly, that the keeper is lost: the clean-up must not wait for a disk.
+
+        The next start tells it.
+        """
         _log.critical("keeper_lost", children=[child.unit for child in self.placement.children()])
         try:
             async with asyncio.timeout(LOSS_SECONDS):

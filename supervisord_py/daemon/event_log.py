@@ -1,4 +1,5 @@
-"""What of the events is written to the daemon's log as well: every end of a unit, every failure, in one form.
+"""What of the events is written to the daemon's log as well: every end of a unit, every failure, in
+one form.
 
 `journalctl -u pxd` thereby answers "what failed last night" without the daemon.
 """
@@ -12,10 +13,13 @@ from supervisord_py.process.model import Reason
 
 _log = structlog.get_logger(__name__)
 
-_FAILURES = frozenset({"died", "start_failed", "run_failed", "execution_failed", "execution_timed_out"})
+_FAILURES = frozenset(
+    {"died", "start_failed", "run_failed", "execution_failed", "execution_timed_out"}
+)
 _ENDS = frozenset({"stopped", "execution_completed", "execution_cancelled"})
 _FAULTS = frozenset({
-    Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.RUNTIME_LIMIT, Reason.CPU_LIMIT, Reason.WATCHDOG, Reason.INTERRUPTED,
+    Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.RUNTIME_LIMIT, Reason.CPU_LIMIT, Reason.WATCHDOG,
+    Reason.INTERRUPTED,
 })  # fmt: skip
 _LEFT_OUT = frozenset({"hint", "digest", "event", "level", "time"})
 
@@ -38,7 +42,11 @@ def log_event(event: Event) -> None:
     level = level_of(event)
     if level is None:
         return
-    facts = {name: value for name, value in event.facts.items() if value is not None and name not in _LEFT_OUT}
+    facts = {
+        name: value
+        for name, value in event.facts.items()
+        if value is not None and name not in _LEFT_OUT
+    }
     reason = {} if event.reason is None else {"reason": event.reason}
     log = _log.warning if level == "warning" else _log.info
     log(event.event, **{"unit": event.unit, **reason, **facts})

@@ -1,4 +1,5 @@
-"""A copy of the version that serves, to go back to when the next one does not come up (keeper/handover.py).
+"""A copy of the version that serves, to go back to when the next one does not come up
+(keeper/handover.py).
 
 An upgrade overwrites the files of the version that runs, so the way back needs files of its own:
 `STATE/versions/<version>/supervisord_py/`. Only the version that serves is kept.
@@ -20,7 +21,8 @@ _log = structlog.get_logger(__name__)
 
 
 def keep_version(folder: Path) -> None:
-    """Keep a copy of this version in `folder`, and no other. Takes some tens of milliseconds; for a thread.
+    """Keep a copy of this version in `folder`, and no other. Takes some tens of milliseconds; for a
+    thread.
 
     Where it cannot be kept the daemon works without a way back, which the log says.
     """
@@ -48,8 +50,13 @@ def _copy(folder: Path, kept: Path) -> None:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.copyfile(path, target)  # with our umask, not with the modes of the installation
         (draft / STAMP_NAME).write_text(stamp)
-        if _stamp() != stamp or f'__version__ = "{__version__}"' not in (PACKAGE / "__init__.py").read_text():
-            _log.warning("version_not_kept", folder=str(folder), detail="another version is being installed")
+        if (
+            _stamp() != stamp
+            or f'__version__ = "{__version__}"' not in (PACKAGE / "__init__.py").read_text()
+        ):
+            _log.warning(
+                "version_not_kept", folder=str(folder), detail="another version is being installed"
+            )
             return
         shutil.rmtree(kept, ignore_errors=True)
         draft.rename(kept)
@@ -63,7 +70,9 @@ def _is_kept(kept: Path) -> bool:
 
 
 def _files() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(
+        path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _stamp() -> str:

@@ -1,8 +1,10 @@
-"""One daemon a directory: the lock that lives exactly as long as the daemon does, across exec, and its control socket.
+"""One daemon a directory: the lock that lives exactly as long as the daemon does, across exec, and
+its control socket.
 
-The lock file says who holds it (pid, kernel start time). A lock that is held though its holder is dead belongs to the
-clean-up after a killed keeper, which ends by itself: then we wait. A socket file that somebody answers on is never
-unlinked: connect decides, and only the holder of the lock asks.
+The lock file says who holds it (pid, kernel start time). A lock that is held though its holder is
+dead belongs to the clean-up after a killed keeper, which ends by itself: then we wait. A socket
+file that somebody answers on is never unlinked: connect decides, and only the holder of the lock
+asks.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ class AlreadyRunningError(ConflictError):
         who = f"pid {pid}" if pid else "a process that did not say who it is"
         super().__init__(
             f"another daemon ({who}) already holds {folder}",
-            hint="`pxctl daemon status` shows it, `pxctl daemon stop` stops it; PX_HOME gives a second one its place",
+            hint="`pxctl daemon status` shows it, `pxctl daemon stop` stops it; PX_HOME gives a "
+            "second one its place",
             pid=pid,
         )
 
 
 def take_lock(path: Path) -> int:
-    """Lock `path` and return the descriptor (close-on-exec). Raises AlreadyRunningError: a living daemon holds it."""
+    """Lock `path` and return the descriptor (close-on-exec).
+
+    Raises AlreadyRunningError: a living daemon holds it.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + CLEANUP_SECONDS
     while True:
@@ -66,7 +72,9 @@ def sign_lock(fd: int) -> None:
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid of the living process that signed the lock file; a later one with the same pid does not count."""
+    """Return the pid of the living process that signed the lock file; a later one with the same
+    pid does not count.
+    """
     try:
         pid, started = map(int, path.read_text("ascii").split()[:2])
     except (OSError, ValueError):
@@ -80,7 +88,8 @@ def _start_time(pid: int) -> int | None:
 
 
 def bind_socket(path: Path) -> socket.socket:
-    """Bind and listen on `path`. Call only with the lock held, under a umask that closes it to others.
+    """Bind and listen on `path`. Call only with the lock held, under a umask that closes it to
+    others.
 
     Raises AlreadyRunningError: somebody answers there; PlaceError: it cannot be.
     """
@@ -94,7 +103,9 @@ def bind_socket(path: Path) -> socket.socket:
     except OSError as error:
         fresh.close()
         hint = f"PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl; look first: ls -l {path}"
-        raise PlaceError(f"cannot bind the control socket {path}: {error.strerror}", hint=hint) from error
+        raise PlaceError(
+            f"cannot bind the control socket {path}: {error.strerror}", hint=hint
+        ) from error
     return fresh
 
 
@@ -114,10 +125,12 @@ def _unlink_dead(path: Path) -> None:
 def inherited_socket(
     environ: Mapping[str, str], pid: int, activate: Callable[..., int] | None = None
 ) -> socket.socket | None:
-    """Return the socket that systemd (by LISTEN_FDS) or launchd gives us, or None when neither does.
+    """Return the socket that systemd (by LISTEN_FDS) or launchd gives us, or None when neither
+    does.
 
-    All descriptors that come become close-on-exec. `activate` is launch_activate_socket(3), by default macOS's own.
-    Raises PlaceError: what was inherited is not one listening Unix stream socket.
+    All descriptors that come become close-on-exec. `activate` is launch_activate_socket(3), by
+    default macOS's own. Raises PlaceError: what was inherited is not one listening Unix stream
+    socket.
     """
     text = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") == str(pid) and text.isdigit():
@@ -125,16 +138,22 @@ def inherited_socket(
     else:
         fds = _launchd_sockets(activate)
     for fd in fds:
-        with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
+        # a number that is no descriptor is told by `adopt_socket`
+        with contextlib.suppress(OSError):
             os.set_inheritable(fd, False)
     if len(fds) > 1:
-        hint = "leave one ListenStream= in the systemd socket unit, one of Sockets in the property list"
+        hint = (
+            "leave one ListenStream= in the systemd socket unit, one of Sockets in the property "
+            "list"
+        )
         raise PlaceError(f"the service manager passed {len(fds)} sockets, pxd takes one", hint=hint)
     return adopt_socket(fds[0]) if fds else None
 
 
 def _launchd_sockets(activate: Callable[..., int] | None) -> list[int]:
-    """Return the descriptors that launchd holds for us: none where it did not start us, or has no Sockets for us."""
+    """Return the descriptors that launchd holds for us: none where it did not start us, or has
+    no Sockets for us.
+    """
     if activate is None and sys.platform != "darwin":
         return []
     import ctypes
@@ -154,10 +173,14 @@ def _launchd_sockets(activate: Callable[..., int] | None) -> list[int]:
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a listening Unix stream socket that somebody else made; PlaceError when `fd` is something else."""
+    """Take over a listening Unix stream socket that somebody else made; PlaceError when `fd` is
+    something else.
+    """
     with contextlib.suppress(OSError):
         found = socket.socket(fileno=fd)
-        listens = sys.platform == "darwin" or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        listens = sys.platform == "darwin" or found.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        )
         if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM and listens:
             return found
         found.detach()

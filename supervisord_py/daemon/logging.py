@@ -1,8 +1,10 @@
-"""The control plane's own log: human lines on a terminal, JSON otherwise, native fields to journald when there.
+"""The control plane's own log: human lines on a terminal, JSON otherwise, native fields to journald
+when there.
 
-By structlog over the standard library's logging, so that what libraries log goes the same way. The log may lose lines
-(a full disk, a closed terminal), but it never stops the daemon. Values under names that smell of secrets are hidden.
-In a file, lines of one kind are limited: whoever can cause them must not be able to fill the disk.
+By structlog over the standard library's logging, so that what libraries log goes the same way. The
+log may lose lines (a full disk, a closed terminal), but it never stops the daemon. Values under
+names that smell of secrets are hidden. In a file, lines of one kind are limited: whoever can cause
+them must not be able to fill the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from supervisord_py.keeper.repeats import SUPPRESSED, RepeatLimiter
 MAX_TEXT = 16 * 1024
 JOURNAL_SOCKET = journald.SOCKET_PATH
 
-_SECRET = re.compile(r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE
+)
 _ABOUT_A_SECRET = re.compile(r"(_file|_path|_bytes|_seconds)$", re.IGNORECASE)
 
 
@@ -46,20 +50,33 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     renderer: Processor = _json
     if stream.isatty():
         plain, colors = structlog.dev.plain_traceback, "NO_COLOR" not in os.environ
-        renderer = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", exception_formatter=plain)
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=colors, timestamp_key="time", exception_formatter=plain
+        )
     stamped = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
     first: list[Processor] = [structlog.stdlib.add_log_level, stamped]
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *first, ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *first,
+            ProcessorFormatter.wrap_for_formatter,
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    last: list[Processor] = [ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, _redact]
+    last: list[Processor] = [
+        ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _redact,
+    ]
     foreign = [*first, structlog.stdlib.add_logger_name]
-    handler.setFormatter(ProcessorFormatter(processors=[*last, renderer], foreign_pre_chain=foreign))
+    handler.setFormatter(
+        ProcessorFormatter(processors=[*last, renderer], foreign_pre_chain=foreign)
+    )
     logging.getLogger().handlers[:] = [handler]
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # at info it tells of every file that changes
+    # at info it tells of every file that changes
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
     set_level(level)
 
@@ -70,7 +87,9 @@ def set_level(level: str) -> None:
 
 
 class _FileHandler(logging.StreamHandler[TextIO]):
-    """Writes into a file, of each kind of line only so many (`RepeatLimiter`); those left out are told as a number."""
+    """Writes into a file, of each kind of line only so many (`RepeatLimiter`); those left out
+    are told as a number.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -79,7 +98,8 @@ class _FileHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         for kind, count in self._limiter.overdue(now):
-            structlog.get_logger(__name__).warning(SUPPRESSED, kind=kind, count=count)  # which comes here at once
+            # which comes here at once
+            structlog.get_logger(__name__).warning(SUPPRESSED, kind=kind, count=count)
         kind = kind_of(record)
         # At debug level somebody looks for something: then everything is written.
         is_exempt = kind == SUPPRESSED or logging.getLogger().level <= logging.DEBUG
@@ -88,14 +108,18 @@ class _FileHandler(logging.StreamHandler[TextIO]):
 
 
 def kind_of(record: logging.LogRecord) -> str:
-    """Return what lines are counted by: our event, or a library's message without what is filled in."""
+    """Return what lines are counted by: our event, or a library's message without what is filled
+    in.
+    """
     if isinstance(record.msg, dict):
         return str(record.msg.get("event"))
     return f"{record.name}: {record.msg}"[:200]
 
 
 class _JournalHandler(logging.StreamHandler[TextIO]):
-    """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), never blocking; what it refuses goes to a stream."""
+    """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), never blocking; what it refuses goes
+    to a stream.
+    """
 
     def __init__(self, fallback: TextIO) -> None:
         super().__init__(fallback)
@@ -125,8 +149,16 @@ def _redact(_logger: Any, _name: str, event: EventDict) -> EventDict:
     for name, value in event.items():
         if isinstance(value, BaseException):
             facts[name] = f"{type(value).__name__}: {value}"
-        elif isinstance(value, int | float) or not _SECRET.search(name) or _ABOUT_A_SECRET.search(name):
-            facts[name] = value if not isinstance(value, str) or len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}…"
+        elif (
+            isinstance(value, int | float)
+            or not _SECRET.search(name)
+            or _ABOUT_A_SECRET.search(name)
+        ):
+            facts[name] = (
+                value
+                if not isinstance(value, str) or len(value) <= MAX_TEXT
+                else f"{value[:MAX_TEXT]}…"
+            )
         else:
             facts[name] = HIDDEN
     return facts

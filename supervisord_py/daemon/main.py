@@ -1,8 +1,9 @@
-"""`pxd`: checks everything that can be checked before anything runs, then becomes the keeper (same pid, by exec).
+"""`pxd`: checks everything that can be checked before anything runs, then becomes the keeper (same
+pid, by exec).
 
-Settings, places, the lock, the socket: whatever is wrong with them is said here, on stderr, with the exit code of its
-kind (CONTRACT §2): 78 for settings and for a ledger that cannot be used, 8 for a second daemon, 6 for a directory of
-somebody else.
+Settings, places, the lock, the socket: whatever is wrong with them is said here, on stderr, with
+the exit code of its kind (CONTRACT §2): 78 for settings and for a ledger that cannot be used, 8 for
+a second daemon, 6 for a directory of somebody else.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ import msgspec
 from supervisord_py import __version__
 from supervisord_py.daemon import lock
 from supervisord_py.daemon.paths import absolute, check_socket_length, guard_directory, make_places
-from supervisord_py.daemon.settings import Flags, Loaded, SettingsError, keep_valid, keeper_argv, recall_valid
+from supervisord_py.daemon.settings import (
+    Flags,
+    Loaded,
+    SettingsError,
+    keep_valid,
+    keeper_argv,
+    recall_valid,
+)
 from supervisord_py.errors import EXIT_BAD_SETTINGS, PxError
 from supervisord_py.ledger.place import check_place
 
 OPEN_FILES = 16_384
-"""Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
+"""Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024
+(macOS: 256).
+"""
 
 _HELP = """Hold tools, kernels and agents: the daemon of supervisord_py, in the foreground.
 
@@ -46,22 +56,55 @@ or a ledger that cannot be used.
 """
 
 
-@click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--foreground", is_flag=True, expose_value=False, help="As always; for readers of unit files.")
-@click.option("--config", "config_file", metavar="FILE", help="Settings instead of pxd.toml; conf.d beside it is read.")
-@click.option("--system", is_flag=True, help="Work for the machine: /etc/pxd, /var/lib/pxd, /run/pxd.")
+@click.command(
+    help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option(
+    "--foreground", is_flag=True, expose_value=False, help="As always; for readers of unit files."
+)
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    help="Settings instead of pxd.toml; conf.d beside it is read.",
+)
+@click.option(
+    "--system", is_flag=True, help="Work for the machine: /etc/pxd, /var/lib/pxd, /run/pxd."
+)
 @click.option("--socket", "socket_path", metavar="PATH", help="Control socket (as PX_SOCKET).")
-@click.option("--set", "settings", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
-@click.option("--check-config", "act", flag_value="check", help="Check the settings and exit: 0 good, 78 bad.")
-@click.option("--show-config", "act", flag_value="show", help="Print every setting with value and origin, and exit.")
-@click.option("--check-ledger", "act", flag_value="ledger", help="Check the ledger and exit: 0 good, 78 unusable.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Set one setting; repeatable.",
+)
+@click.option(
+    "--check-config", "act", flag_value="check", help="Check the settings and exit: 0 good, 78 bad."
+)
+@click.option(
+    "--show-config",
+    "act",
+    flag_value="show",
+    help="Print every setting with value and origin, and exit.",
+)
+@click.option(
+    "--check-ledger",
+    "act",
+    flag_value="ledger",
+    help="Check the ledger and exit: 0 good, 78 unusable.",
+)
 @click.option(
     "--print-unit",
     type=click.Choice(["systemd", "systemd-socket", "launchd", "launchd-socket"]),
     help="Print a service file and exit; -socket: what starts pxd when somebody connects.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With a --check-… or --show-config: one JSON document.")
-@click.version_option(__version__, "-V", "--version", prog_name="pxd", message="%(prog)s %(version)s")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With a --check-… or --show-config: one JSON document."
+)
+@click.version_option(
+    __version__, "-V", "--version", prog_name="pxd", message="%(prog)s %(version)s"
+)
 def main(
     *,
     config_file: str | None,
@@ -83,19 +126,29 @@ def main(
             _check(flags, as_json=as_json)
         elif act == "show":
             rows = _validate(flags).rows()
-            lines = (f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}" for row in rows)
-            click.echo(json.dumps({"schema": "px.config/1", "settings": rows}) if as_json else "\n".join(lines))
+            lines = (
+                f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}" for row in rows
+            )
+            click.echo(
+                json.dumps({"schema": "px.config/1", "settings": rows})
+                if as_json
+                else "\n".join(lines)
+            )
         elif act == "ledger":
             from supervisord_py.ledger.schema import inspect  # sqlite3
 
             sentence = inspect(flags.paths().ledger_file)
-            click.echo(json.dumps({"schema": "px.ledger/1", "detail": sentence}) if as_json else sentence)
+            click.echo(
+                json.dumps({"schema": "px.ledger/1", "detail": sentence}) if as_json else sentence
+            )
         else:
             _start(flags)
     except (PxError, OSError, UnicodeError) as error:
         if not isinstance(error, PxError):
             places = f"{flags.paths().run_dir}, {flags.paths().state_dir}"
-            error = PxError(f"cannot start: {error}", hint=f"see `df -h`, `ulimit -n` and ls -ld {places}")
+            error = PxError(
+                f"cannot start: {error}", hint=f"see `df -h`, `ulimit -n` and ls -ld {places}"
+            )
         for line in error.detail.splitlines():
             click.echo(f"pxd: {line}", err=True)
         if error.hint:
@@ -104,10 +157,12 @@ def main(
 
 
 def _start(flags: Flags) -> NoReturn:
-    for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
+    # the control plane reads them again, perhaps from elsewhere
+    for name in ("PX_HOME", "PX_SOCKET"):
         if value := os.environ.get(name):
             os.environ[name] = str(Path(value).expanduser().absolute())
-    os.environ.setdefault("HOME", str(Path.home()))  # systemd gives root's services none, and agents need it
+    # systemd gives root's services none, and agents need it
+    os.environ.setdefault("HOME", str(Path.home()))
     paths = flags.paths()
     inherited = lock.inherited_socket(os.environ, os.getpid())
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
@@ -124,8 +179,11 @@ def _start(flags: Flags) -> NoReturn:
     # that were there.
     umask = os.umask(0o077)
     make_places(paths)
-    # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only.
-    lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
+    # Sessions of one user may disagree about the runtime directory; the ledger must still have one
+    # daemon only.
+    lock_fd, state_fd = (
+        lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir)
+    )
     check_place(paths.ledger_file)
     listening = inherited or lock.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):

@@ -1,8 +1,10 @@
-"""Where everything lies (CONTRACT §1), decided once from the environment and two flags; and the directories made.
+"""Where everything lies (CONTRACT §1), decided once from the environment and two flags; and the
+directories made.
 
-What the service manager grants (RUNTIME_DIRECTORY and its like) beats everything; then PX_HOME or `--system`; then the
-platform's own places. A directory that holds the socket, the lock or the ledger must be a real one of ours: a symbolic
-link or somebody else's is refused, never followed and never repaired: its owner could swap what we put there.
+What the service manager grants (RUNTIME_DIRECTORY and its like) beats everything; then PX_HOME or
+`--system`; then the platform's own places. A directory that holds the socket, the lock or the
+ledger must be a real one of ours: a symbolic link or somebody else's is refused, never followed and
+never repaired: its owner could swap what we put there.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ import msgspec
 from supervisord_py.errors import EXIT_BAD_SETTINGS, BadRequestError, ConfigError, ForbiddenError
 
 PRIVATE = 0o700
-ELSEWHERE = "remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path}"
-SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103  # of sockaddr_un.sun_path, but for the NUL that ends it
+ELSEWHERE = (
+    "remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path}"
+)
+# of sockaddr_un.sun_path, but for the NUL that ends it
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 class PlaceError(ConfigError):
@@ -32,7 +37,8 @@ class PlaceError(ConfigError):
 class Paths(msgspec.Struct, frozen=True):
     """Absolute paths of one daemon."""
 
-    config_file: Path  # need not exist; beside it may be conf.d, presets.toml, agents.toml and modules
+    # need not exist; beside it may be conf.d, presets.toml, agents.toml and modules
+    config_file: Path
     tools_dir: Path  # first folder of tools; `tools new` and `tools add` write here
     pipes_dir: Path
     kernels_dir: Path  # the managed environment of kernels, and overlays
@@ -51,19 +57,29 @@ class Paths(msgspec.Struct, frozen=True):
 
 
 def resolve_paths(
-    environ: Mapping[str, str], *, system: bool = False, config_file: str | None = None, socket: str | None = None
+    environ: Mapping[str, str],
+    *,
+    system: bool = False,
+    config_file: str | None = None,
+    socket: str | None = None,
 ) -> Paths:
-    """Return the paths that `environ` and the flags mean. Relative ones are taken from the working directory.
+    """Return the paths that `environ` and the flags mean. Relative ones are taken from the working
+    directory.
 
-    Raises BadRequestError: `--system` together with PX_HOME; PlaceError: the platform offers no runtime directory
-    that is safe to use.
+    Raises BadRequestError: `--system` together with PX_HOME; PlaceError: the platform offers no
+    runtime directory that is safe to use.
     """
     home = environ.get("PX_HOME")
     if system and home:
         detail = f"--system means /etc/pxd, /var/lib/pxd and /run/pxd, but PX_HOME={home} is set"
         raise BadRequestError(detail, hint="unset PX_HOME, or leave --system out")
     if system:
-        folders = (Path("/etc/pxd"), Path("/var/lib/pxd"), Path("/var/lib/pxd/state"), Path("/run/pxd"))
+        folders = (
+            Path("/etc/pxd"),
+            Path("/var/lib/pxd"),
+            Path("/var/lib/pxd/state"),
+            Path("/run/pxd"),
+        )
     elif home:
         root = absolute(home)
         folders = (root, root, root / "state", root / "run")
@@ -75,7 +91,11 @@ def resolve_paths(
         return absolute(first) if first else otherwise
 
     state, run = granted("STATE_DIRECTORY", folders[2]), granted("RUNTIME_DIRECTORY", folders[3])
-    config = absolute(config_file) if config_file else granted("CONFIGURATION_DIRECTORY", folders[0]) / "pxd.toml"
+    config = (
+        absolute(config_file)
+        if config_file
+        else granted("CONFIGURATION_DIRECTORY", folders[0]) / "pxd.toml"
+    )
     moved = socket or environ.get("PX_SOCKET")
     return Paths(
         config_file=config,
@@ -103,7 +123,11 @@ def _platform_folders() -> tuple[Path, Path, Path, Path]:
         except (OSError, RuntimeError) as error:
             hint = "set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME"
             raise PlaceError(f"no safe runtime directory: {error}", hint=hint) from error
-    others = (platformdirs.user_config_path, platformdirs.user_data_path, platformdirs.user_state_path)
+    others = (
+        platformdirs.user_config_path,
+        platformdirs.user_data_path,
+        platformdirs.user_state_path,
+    )
     config, content, state = (place("pxd", appauthor=False) for place in others)
     return config, content, state, run
 
@@ -115,19 +139,29 @@ def absolute(text: str) -> Path:
 def check_socket_length(path: Path) -> None:
     """Refuse, with PlaceError, a socket path that is too long for this platform."""
     if (size := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
-        detail = f"the socket path {path} has {size} bytes; this platform takes at most {SOCKET_PATH_BYTES}"
-        hint = f"set PX_SOCKET to a shorter path, like /tmp/pxd-{os.getuid()}.sock, for pxd and pxctl"
-        raise PlaceError(detail, hint=hint, setting="PX_SOCKET", size_bytes=size, limit_bytes=SOCKET_PATH_BYTES)
+        detail = (
+            f"the socket path {path} has {size} bytes; this platform takes at most "
+            f"{SOCKET_PATH_BYTES}"
+        )
+        hint = (
+            f"set PX_SOCKET to a shorter path, like /tmp/pxd-{os.getuid()}.sock, for pxd and pxctl"
+        )
+        raise PlaceError(
+            detail, hint=hint, setting="PX_SOCKET", size_bytes=size, limit_bytes=SOCKET_PATH_BYTES
+        )
 
 
 def make_places(paths: Paths) -> None:
-    """Make every directory of `paths` that is not there yet, under a umask that closes them to others.
+    """Make every directory of `paths` that is not there yet, under a umask that closes them to
+    others.
 
-    Raises ForbiddenError: one is a link, somebody else's, or may not be made; PlaceError: it cannot be.
+    Raises ForbiddenError: one is a link, somebody else's, or may not be made; PlaceError: it cannot
+    be.
     """
     guarded = [paths.run_dir, paths.state_dir, paths.log_dir, paths.run_dir / "k", paths.cells_dir]
     guarded += [paths.executions_dir, paths.kernels_dir]
-    # A socket may be put where others live too (/tmp), and folders of tools may be links to a checkout.
+    # A socket may be put where others live too (/tmp), and folders of tools may be links to a
+    # checkout.
     for path in (*guarded, paths.socket.parent, paths.tools_dir, paths.pipes_dir):
         try:
             with contextlib.suppress(FileExistsError):  # a link that leads nowhere
@@ -139,7 +173,9 @@ def make_places(paths: Paths) -> None:
 
 
 def guard_directory(path: Path) -> None:
-    """Check that `path` is a real directory of ours and close it to everybody else; errors as of `make_places`."""
+    """Check that `path` is a real directory of ours and close it to everybody else; errors as of
+    `make_places`.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -147,7 +183,10 @@ def guard_directory(path: Path) -> None:
     try:
         seen = os.fstat(fd)
         if seen.st_uid != os.geteuid():
-            detail = f"{path} belongs to uid {seen.st_uid}, not to uid {os.geteuid()} that runs this daemon"
+            detail = (
+                f"{path} belongs to uid {seen.st_uid}, not to uid {os.geteuid()} that runs this "
+                "daemon"
+            )
             raise ForbiddenError(detail, hint=ELSEWHERE.format(path=path))
         if seen.st_mode & 0o777 != PRIVATE:
             os.fchmod(fd, PRIVATE)
@@ -158,6 +197,8 @@ def guard_directory(path: Path) -> None:
 def _refusal(path: Path, error: OSError) -> ForbiddenError | PlaceError:
     hint = ELSEWHERE.format(path=f"{path} {path.parent}")
     if path.is_symlink():
-        return ForbiddenError(f"{path} is a symbolic link; the daemon's own directories must be real ones", hint=hint)
+        return ForbiddenError(
+            f"{path} is a symbolic link; the daemon's own directories must be real ones", hint=hint
+        )
     kind = ForbiddenError if isinstance(error, PermissionError) else PlaceError
     return kind(f"cannot use {path} as a directory: {error.strerror}", hint=hint)

@@ -1,4 +1,5 @@
-"""Writes the service files: those under `units/`, which are for `/usr/bin/pxd`, with another command and variables.
+"""Writes the service files: those under `units/`, which are for `/usr/bin/pxd`, with another
+command and variables.
 
 What the keys mean and why they have these values stands beside them.
 """
@@ -24,18 +25,23 @@ from supervisord_py.process.child_environment import DEFAULT_PATH
 UNITS = Path(__file__).parent.parent / "units"
 LABEL = "io.github.supervisord-py.pxd"
 _USUAL_FOLDERS = (
-    "/opt/homebrew/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
+    "/opt/homebrew/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin",
+    "/bin",
 )  # fmt: skip
 _PLACES = ("PX_HOME", "PX_SOCKET", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
 def service_file(which: str, flags: Flags) -> str:
-    """Return the text of `pxd --print-unit WHICH`, which runs this very installation as this call would."""
+    """Return the text of `pxd --print-unit WHICH`, which runs this very installation as this
+    call would.
+    """
     path = flags.paths().socket
     check_socket_length(path)
     variables = carried(os.environ, system=flags.system)
     if which == "systemd-socket":
-        return systemd_socket(str(path) if flags.socket or variables.keys() & {"PX_HOME", "PX_SOCKET"} else None)
+        return systemd_socket(
+            str(path) if flags.socket or variables.keys() & {"PX_HOME", "PX_SOCKET"} else None
+        )
     variables["PATH"] = service_path(os.environ.get("PATH", ""), system=flags.system)
     found = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "pxd" else None
     start = [os.path.abspath(found)] if found else [sys.executable, "-P", "-m", "supervisord_py"]
@@ -47,8 +53,13 @@ def service_file(which: str, flags: Flags) -> str:
 
 
 def carried(environ: Mapping[str, str], *, system: bool) -> dict[str, str]:
-    """Return the variables without which a service would be another daemon. Raises ConfigError: one is a secret."""
-    places = [name for name in _PLACES if environ.get(name) and not (system and name.startswith("XDG_"))]
+    """Return the variables without which a service would be another daemon.
+
+    Raises ConfigError: one is a secret.
+    """
+    places = [
+        name for name in _PLACES if environ.get(name) and not (system and name.startswith("XDG_"))
+    ]
     kept = {name: os.path.abspath(os.path.expanduser(environ[name])) for name in places}
     secrets = {f"{PREFIX}{section}__{name}".upper() for section, name in SECRETS}
     for name in sorted(environ):
@@ -61,10 +72,11 @@ def carried(environ: Mapping[str, str], *, system: bool) -> dict[str, str]:
 
 
 def service_path(search_path: str, *, system: bool) -> str:
-    """Return the PATH of a service: what the user who installs it finds, its tools and agents find, too.
+    """Return the PATH of a service: what the user who installs it finds, its tools and agents find,
+    too.
 
-    Service managers start a service with a short one. The machine's daemon, which is root's, gets only folders that
-    nobody but root may write to.
+    Service managers start a service with a short one. The machine's daemon, which is root's, gets
+    only folders that nobody but root may write to.
     """
     folders: list[str] = []
     for folder in (*search_path.split(os.pathsep), *_USUAL_FOLDERS):
@@ -83,7 +95,9 @@ def systemd_unit(command: Sequence[str], variables: Mapping[str, str], *, system
     """Return the systemd unit that runs `command` (absolute program first)."""
     text = (UNITS / ("pxd.service" if system else "pxd-user.service")).read_text()
     if "PX_HOME" in variables:  # which a granted directory would beat
-        text = re.sub("^(RuntimeDirectory|# The socket's directory).*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(
+            "^(RuntimeDirectory|# The socket's directory).*\n", "", text, flags=re.MULTILINE
+        )
     given = (_systemd_word(f"{name}={value}", dollar="$") for name, value in variables.items())
     text = text.replace("UMask=", "".join(f"Environment={word}\n" for word in given) + "UMask=")
     words = " ".join(map(_systemd_word, command))
@@ -91,7 +105,9 @@ def systemd_unit(command: Sequence[str], variables: Mapping[str, str], *, system
 
 
 def systemd_socket(path: str | None) -> str:
-    """Return the socket unit that starts the service when somebody connects; None is the usual path."""
+    """Return the socket unit that starts the service when somebody connects; None is the usual
+    path.
+    """
     text = (UNITS / "pxd.socket").read_text()
     return text if path is None else text.replace("%t/pxd/pxd.sock", path.replace("%", "%%"))
 
@@ -99,7 +115,9 @@ def systemd_socket(path: str | None) -> str:
 def launchd_plist(
     command: Sequence[str], variables: Mapping[str, str], *, system: bool, socket: str | None = None
 ) -> str:
-    """Return the property list that runs `command`; with `socket`, a path, once somebody connects there."""
+    """Return the property list that runs `command`; with `socket`, a path, once somebody
+    connects there.
+    """
     job = plistlib.loads((UNITS / f"{LABEL}.plist").read_bytes())
     job["ProgramArguments"] = list(command)
     job["EnvironmentVariables"] |= variables
@@ -107,12 +125,16 @@ def launchd_plist(
         job["StandardErrorPath"] = "/var/log/pxd.log"
     if socket is not None:  # SuccessfulExit would start it at load
         job |= {"RunAtLoad": False, "KeepAlive": {"Crashed": True}}
-        job["Sockets"] = {LAUNCHD_SOCKET: {"SockPathName": socket, "SockPathMode": 0o600, "SockType": "stream"}}
+        job["Sockets"] = {
+            LAUNCHD_SOCKET: {"SockPathName": socket, "SockPathMode": 0o600, "SockType": "stream"}
+        }
     return plistlib.dumps(job, sort_keys=False).decode()
 
 
 def _systemd_word(word: str, dollar: str = "$$") -> str:
-    """Quote one word (systemd.service(5), COMMAND LINES): `%` is doubled, `$` in ExecStart= only, blanks quoted."""
+    """Quote one word (systemd.service(5), COMMAND LINES): `%` is doubled, `$` in ExecStart=
+    only, blanks quoted.
+    """
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "%": "%%", "$": dollar}
     escaped = "".join(escapes.get(letter, letter) for letter in word)
     return f'"{escaped}"' if not word or any(letter in word for letter in " \t\n'\";") else escaped

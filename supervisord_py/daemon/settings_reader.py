@@ -1,4 +1,5 @@
-"""Reads and validates settings: defaults < pxd.toml < conf.d/*.toml < environment < flags, by pydantic-settings.
+"""Reads and validates settings: defaults < pxd.toml < conf.d/*.toml < environment < flags, by
+pydantic-settings.
 
 A mistake is told where the strongest source that says the key has it, all of them at once.
 """
@@ -22,7 +23,15 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Settin
 from supervisord_py.api.auth import parse_listen
 from supervisord_py.config import documents
 from supervisord_py.config.documents import DocumentError, nearest, read_bounded
-from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
+from supervisord_py.config.settings import (
+    DEFAULTS,
+    HIDDEN,
+    KEYS,
+    SECRETS,
+    SECTIONS,
+    Settings,
+    value_of,
+)
 from supervisord_py.daemon.settings import NOT_SETTINGS, PREFIX, Flags, Loaded, SettingsError
 from supervisord_py.kernels.config import LEGACY_NAMES, legacy_settings
 
@@ -57,7 +66,9 @@ def _annotation(kind: Any) -> Any:
     """Turn the type of a setting into what pydantic understands: msgspec's Meta becomes a Field."""
     if get_origin(kind) is Annotated:
         bare, *metas = get_args(kind)
-        bounds = {name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le", "pattern")}
+        bounds = {
+            name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le", "pattern")
+        }
         field: Any = Field(**{name: bound for name, bound in bounds.items() if bound is not None})
         return Annotated[_annotation(bare), field]
     if get_origin(kind) in {Union, types.UnionType}:
@@ -69,7 +80,10 @@ def _sections() -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for name in SECTIONS:
         kind = type(getattr(DEFAULTS, name))
-        members: Any = {each.name: (_annotation(each.type), each.default) for each in msgspec.structs.fields(kind)}
+        members: Any = {
+            each.name: (_annotation(each.type), each.default)
+            for each in msgspec.structs.fields(kind)
+        }
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         model: Any = create_model(kind.__name__, __config__=config, **members)
         sections[name] = (model, model())
@@ -82,8 +96,13 @@ class _Layered(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid")
 
     @classmethod
-    def settings_customise_sources(cls, _: Any, init_settings: Any, *others: Any, **more: Any) -> tuple[Any, ...]:  # type: ignore[override]
-        return tuple(InitSettingsSource(cls, layer) for layer in reversed(init_settings.init_kwargs["layers"]))
+    def settings_customise_sources(  # type: ignore[override]
+        cls, _: Any, init_settings: Any, *others: Any, **more: Any
+    ) -> tuple[Any, ...]:
+        return tuple(
+            InitSettingsSource(cls, layer)
+            for layer in reversed(init_settings.init_kwargs["layers"])
+        )
 
 
 _Merged: Any = create_model("_Merged", __base__=_Layered, **_sections())
@@ -121,16 +140,33 @@ _REMOVED = {
         hook_seconds: no hooks, but pipes like `example:tell-failure`;
         loop_seconds: no event comes back to a pipe of its `chain`""",
 }
-"""Settings of 0.1 that are gone, by section, and what 0.2 has instead. An old file is good: each is one warning."""
+"""Settings of 0.1 that are gone, by section, and what 0.2 has instead.
+
+An old file is good: each is one warning.
+"""
 
 
-def _mistake(place: dict[str, Any], key: str, message: str, near: str | None = None) -> dict[str, Any]:
-    """Return one mistake as `config check --json` has it. `place` has `origin`, and `file` and `line` of a file."""
-    return {"file": None, "line": None, **place, "key": key or None, "message": message, "nearest": near}
+def _mistake(
+    place: dict[str, Any], key: str, message: str, near: str | None = None
+) -> dict[str, Any]:
+    """Return one mistake as `config check --json` has it.
+
+    `place` has `origin`, and `file` and `line` of a file.
+    """
+    return {
+        "file": None,
+        "line": None,
+        **place,
+        "key": key or None,
+        "message": message,
+        "nearest": near,
+    }
 
 
 class _SettingsReading:
-    """The sources as trees, weakest first; where each key stands; the mistakes; and what is odd but harmless."""
+    """The sources as trees, weakest first; where each key stands; the mistakes; and what is odd
+    but harmless.
+    """
 
     def __init__(self, flags: Flags) -> None:
         self.layers: list[dict[str, Any]] = []
@@ -140,7 +176,8 @@ class _SettingsReading:
         self._folders: tuple[Any, ...] = ()
         for path in flags.files():
             self._file(path)
-        # Variables of an earlier program that mean settings of ours: above files, below our own names.
+        # Variables of an earlier program that mean settings of ours: above files, below our own
+        # names.
         values, warnings = legacy_settings(os.environ)
         self.warnings += warnings
         for key, (value, variable) in values.items():
@@ -165,7 +202,9 @@ class _SettingsReading:
             elif equals and "." in name:
                 self._text(origin, name, text)
             else:
-                self.problems.append(_mistake({"origin": origin}, name, "expected section.key=value"))
+                self.problems.append(
+                    _mistake({"origin": origin}, name, "expected section.key=value")
+                )
 
     def _text(self, origin: str, key: str, text: str | bool) -> None:
         """Take one key of the environment or a flag; an empty text is none."""
@@ -174,9 +213,14 @@ class _SettingsReading:
         self._take({"origin": origin}, section, name, None if text == "" else value)
 
     def _take(self, place: dict[str, Any], section: str, name: str, value: Any) -> None:
-        for names, _, instead in (entry.partition(":") for entry in _REMOVED.get(section, "").split(";")):
+        for names, _, instead in (
+            entry.partition(":") for entry in _REMOVED.get(section, "").split(";")
+        ):
             if name in names.split():
-                said = f"the setting {section}.{name} no longer exists and is ignored; 0.2 has instead:"
+                said = (
+                    f"the setting {section}.{name} no longer exists and is ignored; 0.2 has "
+                    "instead:"
+                )
                 self.warnings.append(" ".join([f"{place['origin']}: {said}", *instead.split()]))
                 return
         if (section, name) == ("tools", "paths") and isinstance(value, list | tuple):
@@ -186,21 +230,30 @@ class _SettingsReading:
 
     def _file(self, path: Path) -> None:
         def at(line: int | None) -> dict[str, Any]:
-            return {"origin": str(path) if line is None else f"{path}:{line}", "file": str(path), "line": line}
+            return {
+                "origin": str(path) if line is None else f"{path}:{line}",
+                "file": str(path),
+                "line": line,
+            }
 
         try:
-            document = documents.parse_toml(documents.decode(read_bounded(path), str(path)), str(path))
+            document = documents.parse_toml(
+                documents.decode(read_bounded(path), str(path)), str(path)
+            )
         except OSError as error:
             self.problems.append(_mistake(at(None), "", f"cannot be read: {error.strerror}"))
             return
         except DocumentError as error:
-            self.problems.append(_mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
+            self.problems.append(
+                _mistake(at(error.problem.line), "", f"no valid TOML: {error.problem.message}")
+            )
             return
         for section, values in document.value.items():
             place = at(document.place((section,), key=True)[0])
             for name, value in values.items() if isinstance(values, dict) else ():
                 self._take(at(document.place((section, name), key=True)[0]), section, name, value)
-            if not isinstance(values, dict) and section in SECTIONS:  # which a stronger source would hide
+            # which a stronger source would hide
+            if not isinstance(values, dict) and section in SECTIONS:
                 message = f"{section}: expected a table: [{section}], got {values!r}"
                 self.problems.append(_mistake(place, section, message))
             elif not isinstance(values, dict):
@@ -211,7 +264,8 @@ class _SettingsReading:
         path = tuple(str(part) for part in details["loc"])
         key, place = ".".join(path), self.places.get(path[:2], self.places.get(path[:1], DEFAULT))
         if details["type"] == "extra_forbidden":
-            # By the name alone, since any two keys of a section are alike; of equal ones first the section's own.
+            # By the name alone, since any two keys of a section are alike; of equal ones first the
+            # section's own.
             keys = [*reversed(KEYS), *(it for it in KEYS if it[0] == path[0])]
             known = {it[1]: ".".join(it) for it in keys}
             known |= {} if len(path) > 1 else dict(zip(SECTIONS, SECTIONS, strict=True))
@@ -219,14 +273,24 @@ class _SettingsReading:
             noun = "setting" if len(path) > 1 or "." in (near or "") else "section"
             return _mistake(place, key, f"unknown {noun} {key}", near)
         expected = details["msg"].removeprefix("Input should be ").partition(", unable")[0]
-        choices = _CHOICE.findall(details["ctx"]["expected"]) if details["type"] == "literal_error" else []
+        choices = (
+            _CHOICE.findall(details["ctx"]["expected"])
+            if details["type"] == "literal_error"
+            else []
+        )
         got = HIDDEN if path[:2] in SECRETS else repr(details["input"])
-        message = f"{key}: expected {expected}, got {got if len(got) <= _SHOWN else got[: _SHOWN - 1] + '…'}"
+        message = (
+            f"{key}: expected {expected}, got "
+            f"{got if len(got) <= _SHOWN else got[: _SHOWN - 1] + '…'}"
+        )
         return _mistake(place, key, message, nearest(str(details["input"]), choices))
 
 
 def read_settings(flags: Flags) -> Loaded:
-    """Read and validate all sources. Raises SettingsError: with every mistake of what would be in force."""
+    """Read and validate all sources.
+
+    Raises SettingsError: with every mistake of what would be in force.
+    """
     stamp, reading = flags.stamp(), _SettingsReading(flags)
     problems, places = reading.problems, reading.places
     try:
@@ -237,7 +301,9 @@ def read_settings(flags: Flags) -> Loaded:
         problems += _contradictions(settings, places)
     if problems:
         rank = {str(path): index for index, path in enumerate(flags.files())}
-        raise SettingsError(sorted(problems, key=lambda it: (rank.get(it["file"], len(rank)), it["line"] or 0)))
+        raise SettingsError(
+            sorted(problems, key=lambda it: (rank.get(it["file"], len(rank)), it["line"] or 0))
+        )
     origins = {".".join(key): places[key]["origin"] for key in KEYS if key in places}
     return Loaded(settings, origins, tuple(reading.warnings), stamp)
 
@@ -266,8 +332,12 @@ _CHECKS: dict[tuple[str, str], Callable[[Any], object]] = {
 """What is wrong beyond types and bounds is a ValueError."""
 
 
-def _contradictions(settings: Settings, places: Mapping[tuple[str, ...], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what is wrong beyond types and bounds, or only in combination: the place is one that somebody wrote."""
+def _contradictions(
+    settings: Settings, places: Mapping[tuple[str, ...], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is wrong beyond types and bounds, or only in combination: the place is one that
+    somebody wrote.
+    """
 
     def blame(section: str, name: str, message: str, other: str = "") -> dict[str, Any]:
         place = places.get((section, name)) or places.get((section, other), DEFAULT)
@@ -284,4 +354,6 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, ...], dict[st
             except ValueError as error:
                 yield blame(section, name, str(error))
     if settings.kernels.backend == "gateway-external" and not settings.kernels.gateway_url:
-        yield blame("kernels", "backend", "is gateway-external, but kernels.gateway_url says no address")
+        yield blame(
+            "kernels", "backend", "is gateway-external, but kernels.gateway_url says no address"
+        )

@@ -1,12 +1,15 @@
-"""A Jupyter kernel provisioner: JupyterLab, nbclient and papermill start their kernels in the daemon.
+"""A Jupyter kernel provisioner: JupyterLab, nbclient and papermill start their kernels in the
+daemon.
 
-Chosen per kernelspec (`metadata.kernel_provisioner.provisioner_name = "supervisord-py"`). The kernel is the daemon's:
-it outlives its front end until it was idle for `kernels.idle_seconds`; that the front end asks for it counts as use.
+Chosen per kernelspec (`metadata.kernel_provisioner.provisioner_name = "supervisord-py"`). The
+kernel is the daemon's: it outlives its front end until it was idle for `kernels.idle_seconds`; that
+the front end asks for it counts as use.
 
-Laws: a kernel life is one instance. Another instance under the same session is another life: `poll` then says that ours
-has ended, so that the front end learns of the lost variables. An answer that does not come ends no life: only a socket
-behind which nobody listens says that the daemon is gone; while the control plane is replaced the keeper holds the
-socket, and who asks waits. What a front end shuts down is gone with all its processes when the call returns.
+Laws: a kernel life is one instance. Another instance under the same session is another life: `poll`
+then says that ours has ended, so that the front end learns of the lost variables. An answer that
+does not come ends no life: only a socket behind which nobody listens says that the daemon is gone;
+while the control plane is replaced the keeper holds the socket, and who asks waits. What a front
+end shuts down is gone with all its processes when the call returns.
 """
 
 from __future__ import annotations
@@ -33,15 +36,23 @@ from supervisord_py.kernels.kernelspecs import Kernelspec
 
 ENDED = 1  # what `poll` says of a life whose own code nobody knows
 RECONNECT_SECONDS = 0.25
-"""A forked kernel runs its first cell before the front end's sockets are back, for which zmq tries every 100 ms: what
-the cell gives would be published to nobody."""
+"""A forked kernel runs its first cell before the front end's sockets are back, for which zmq tries
+every 100 ms: what the cell gives would be published to nobody.
+"""
 _ASK_SECONDS = 60.0
-_START_SECONDS = 600.0  # longer than any bound of the daemon: it is the one who gives up, and says why
+# longer than any bound of the daemon: it is the one who gives up, and says why
+_START_SECONDS = 600.0
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OFF = frozenset({"0", "false", "no", "off"})  # of PX_AUTOSTART, as pxctl reads it
 _LIVING = frozenset({"preparing", "starting", "unresponsive", "idle", "busy", "stopping"})
 # What a service manager grants belongs to Jupyter's service here, not to the daemon.
-_NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
+_NOT_OURS = (
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "LOGS_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CACHE_DIRECTORY",
+)
 
 
 class SupervisedProvisioner(KernelProvisionerBase):
@@ -52,7 +63,10 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self._arguments: list[str] = []
 
     async def _ask(self, verb: str) -> dict[str, Any] | None:
-        """Ask the daemon about our kernel; None where it is not known any more. Raises DaemonError."""
+        """Ask the daemon about our kernel; None where it is not known any more.
+
+        Raises DaemonError.
+        """
         session = quote(self._session or "", safe="")
         try:
             return await ControlSocket().ask("POST", f"/api/kernels/{session}{verb}")
@@ -68,11 +82,13 @@ class SupervisedProvisioner(KernelProvisionerBase):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Have the daemon start the kernel, or join the one that it has under this kernel's id.
 
-        Raises DaemonError: why it cannot be started. jupyter_server sends only tornado's own errors to its pages, and
-        of any other "Unhandled error": there it is an HTTPError.
+        Raises DaemonError: why it cannot be started. jupyter_server sends only tornado's own errors
+        to its pages, and of any other "Unhandled error": there it is an HTTPError.
         """
         # A kernelspec does not know its own name: its folder is called so.
-        name = str(getattr(self.parent, "kernel_name", "") or Path(self.kernel_spec.resource_dir).name)
+        name = str(
+            getattr(self.parent, "kernel_name", "") or Path(self.kernel_spec.resource_dir).name
+        )
         spec = Kernelspec(tuple(cmd), self.kernel_spec.language, name=name)
         order = order_of(
             str(self.kernel_id),
@@ -87,7 +103,10 @@ class SupervisedProvisioner(KernelProvisionerBase):
             kernel = await daemon.ask("POST", "/api/kernels", order, _START_SECONDS)
         except DaemonError as error:
             if error.status == 422 and "kernelspec" in order:
-                where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
+                where = (
+                    f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its "
+                    "own JUPYTER_PATH."
+                )
                 error = DaemonError(f"{error} {where}", error.status, error.kind)
             if "jupyter_server" not in sys.modules:
                 raise error from None
@@ -99,7 +118,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
         try:
             info = json.loads(Path(kernel["connection_file"]).read_bytes())  # noqa: ASYNC240 - a few bytes
-        except FileNotFoundError:  # it was joined as it ended: by the front end's own request, at a restart
+        # it was joined as it ended: by the front end's own request, at a restart
+        except FileNotFoundError:
             return await self.launch_kernel(cmd, **kwargs)
         info["key"] = info["key"].encode()
         self.connection_info = info
@@ -116,7 +136,11 @@ class SupervisedProvisioner(KernelProvisionerBase):
             kernel = await self._ask("/use")
         except DaemonError:
             return None
-        is_ours = kernel is not None and kernel["instance"] == self._instance and kernel["state"] in _LIVING
+        is_ours = (
+            kernel is not None
+            and kernel["instance"] == self._instance
+            and kernel["state"] in _LIVING
+        )
         return None if is_ours else ENDED
 
     async def wait(self) -> int | None:
@@ -148,18 +172,25 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
 
 def order_of(
-    kernel_id: str, spec: Kernelspec, *, cwd: str, env: Mapping[str, str], arguments: Sequence[str] = ()
+    kernel_id: str,
+    spec: Kernelspec,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the body of `POST /api/kernels`.
 
-    A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
-    gets that, by our launcher; any other is run as it is written. The same `kernel_id` gives the same session, on the
-    same sockets. `env`: the front end's environment and what was added.
+    A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that
+    names its interpreter gets that, by our launcher; any other is run as it is written. The same
+    `kernel_id` gives the same session, on the same sockets. `env`: the front end's environment and
+    what was added.
     """
     program = {} if spec.native else {"kernelspec": spec.name}
     if spec.python is not None and spec.python.startswith("/"):
         program = {"interpreter": spec.python}
-    # the session is called by the beginning of a UUID, by which people know the kernel, else by a digest
+    # the session is called by the beginning of a UUID, by which people know the kernel, else by a
+    # digest
     name = kernel_id.lower()
     if not _UUID.fullmatch(name):
         name = hashlib.sha256(kernel_id.encode(errors="surrogateescape")).hexdigest()
@@ -175,13 +206,14 @@ def order_of(
     }
 
 
-# -- the way to the daemon ---------------------------------------------------------------------------------------------
+# -- the way to the daemon -------------------------------------------------------------------------
 
 
 class DaemonError(RuntimeError):
     """The daemon refused (`status`), or did not answer.
 
-    `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with it), `late` or `broken`.
+    `kind` is that of its problem document, `gone` where nobody listens (its kernels ended with it),
+    `late` or `broken`.
     """
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
@@ -192,17 +224,32 @@ class DaemonError(RuntimeError):
 
 
 class ControlSocket:
-    """The way to the daemon. HTTP is written here: a web client's import would cost more than the start of a kernel."""
+    """The way to the daemon.
+
+    HTTP is written here: a web client's import would cost more than the start of a kernel.
+    """
 
     def __init__(self, path: str = "") -> None:
         self._environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
         self.path = path or str(resolve_paths(self._environ).socket)
 
     async def ask(
-        self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = _ASK_SECONDS
+        self,
+        method: str,
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        seconds: float = _ASK_SECONDS,
     ) -> dict[str, Any]:
-        """Ask what may be asked twice: once more where the control plane was replaced. Raises DaemonError."""
-        lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
+        """Ask what may be asked twice: once more where the control plane was replaced.
+
+        Raises DaemonError.
+        """
+        lines = [
+            f"{method} {route} HTTP/1.1",
+            "Host: px",
+            "Accept: application/json",
+            "Connection: close",
+        ]
         content = b"" if body is None else json.dumps(body).encode()
         if body is not None:
             lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
@@ -223,20 +270,32 @@ class ControlSocket:
                     head, _, text = (await reader.read()).partition(b"\r\n\r\n")
             status, document = int(head.split(maxsplit=2)[1]), json.loads(text)
         except TimeoutError as error:
-            raise DaemonError(f"pxd did not answer {asked} within {seconds:g} s", kind="late") from error
+            raise DaemonError(
+                f"pxd did not answer {asked} within {seconds:g} s", kind="late"
+            ) from error
         except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
-            why = f"pxd does not answer at {self.path}: {error.strerror}. Start it: pxctl daemon start"
+            why = (
+                f"pxd does not answer at {self.path}: {error.strerror}. Start it: pxctl daemon "
+                "start"
+            )
             raise DaemonError(why, kind="gone") from error
         except (OSError, IndexError, ValueError) as error:
-            raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
+            raise DaemonError(
+                f"pxd broke off its answer at {self.path}: {error!r}", kind="broken"
+            ) from error
         if status >= 400:
             detail, hint = str(document.get("detail")), document.get("hint")
             end = "" if detail.endswith((".", "!", "?")) or not hint else "."
-            raise DaemonError(f"{detail}{end} {hint or ''}".rstrip(), status, str(document.get("kind")))
+            raise DaemonError(
+                f"{detail}{end} {hint or ''}".rstrip(), status, str(document.get("kind"))
+            )
         return cast("dict[str, Any]", document)
 
     async def ensure_running(self) -> None:
-        """Start the daemon where it is not there. Raises DaemonError: PX_AUTOSTART=0 forbids that, or it cannot be."""
+        """Start the daemon where it is not there.
+
+        Raises DaemonError: PX_AUTOSTART=0 forbids that, or it cannot be.
+        """
         try:
             await self.ask("GET", "/api/health", seconds=30.0)
         except DaemonError as error:
@@ -246,12 +305,25 @@ class ControlSocket:
 
     def _start(self) -> None:
         beside = Path(sys.executable).with_name("pxctl")
-        command = [str(beside) if beside.exists() else "pxctl", "--socket", self.path, "daemon", "start"]
+        command = [
+            str(beside) if beside.exists() else "pxctl",
+            "--socket",
+            self.path,
+            "daemon",
+            "start",
+        ]
         try:
             run = subprocess.run(
-                command, env=self._environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+                command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
-            raise DaemonError(f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone") from error
+            raise DaemonError(
+                f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone"
+            ) from error
         if run.returncode != 0:
             raise DaemonError(f"pxd could not be started: {run.stderr.strip()}", kind="gone")

@@ -1,1 +1,4 @@
-"""HOLDS: spawns, reaps, signals, kills trees, pumps output. Standard library only, one thread, no asyncio."""
+"""HOLDS: spawns, reaps, signals, kills trees, pumps output.
+
+Standard library only, one thread, no asyncio.
+"""

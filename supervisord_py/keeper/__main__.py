@@ -1,6 +1,7 @@
 """Start the keeper, or sweep up after one: `python -I -S keeper/__main__.py --boot-fd N [--sweep]`.
 
-Isolated and without site-packages: nothing that a user installed can reach into the process that holds everything.
+Isolated and without site-packages: nothing that a user installed can reach into the process that
+holds everything.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ EXIT_SURVIVORS = 8
 
 def main(argv: list[str]) -> int:
     """Run; return the exit code. There are two flags and no user: this is no command."""
-    # Let `supervisord_py` be imported, after everything else; never modules beside this file by their bare names.
+    # Let `supervisord_py` be imported, after everything else; never modules beside this file by
+    # their bare names.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))
     if "--check" in argv:
-        # Python takes bytecode for current by whole seconds and size: of a version that may be refused, none is left.
+        # Python takes bytecode for current by whole seconds and size: of a version that may be
+        # refused, none is left.
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     from supervisord_py.keeper.boot import Birth, read_boot
@@ -34,7 +37,9 @@ def main(argv: list[str]) -> int:
     try:
         boot = read_boot(int(argv[argv.index("--boot-fd") + 1]))
     except (ValueError, IndexError, OSError) as error:
-        journal.error("boot_failed", detail=f"--boot-fd N, from which a boot document can be read: {error}")
+        journal.error(
+            "boot_failed", detail=f"--boot-fd N, from which a boot document can be read: {error}"
+        )
         return EXIT_USAGE
     if "--check" in argv:
         return _rehearse(boot)
@@ -65,7 +70,8 @@ def main(argv: list[str]) -> int:
         try:
             keeper.take_over(document)
         except Exception as error:
-            # What is held would end with this process: the version before goes on with it, where a copy was kept.
+            # What is held would end with this process: the version before goes on with it, where a
+            # copy was kept.
             keeper.parts.failed(error)
             handover.exec_back(keeper.parts, document)
             raise
@@ -105,7 +111,9 @@ def _try(argv: list[str]) -> int:
 
 
 def _place_of(error: Exception) -> str:
-    """Return the file and line that raised, in brackets; "" for a SyntaxError, whose text has them."""
+    """Return the file and line that raised, in brackets; "" for a SyntaxError, whose text has
+    them.
+    """
     trace = error.__traceback__
     if trace is None or isinstance(error, SyntaxError):
         return ""

@@ -1,11 +1,13 @@
-"""Own cgroup2 groups, one an instance: the rung on which nothing escapes and one write kills a whole tree.
+"""Own cgroup2 groups, one an instance: the rung on which nothing escapes and one write kills a
+whole tree.
 
     <where we are>/pxd-<daemon id>/<instance id>/
 
-In a delegated systemd unit the keeper first moves into a leaf `keeper/`, for a group with processes of its own may not
-hand controllers on (cgroups(7), "no internal processes"): where somebody else's remain in it, none is asked for, for
-half of them would be granted, and then nothing could join. Whether all this is allowed is found out by doing it once.
-Control files are written with one write(2) each: the kernel answers a whole message.
+In a delegated systemd unit the keeper first moves into a leaf `keeper/`, for a group with processes
+of its own may not hand controllers on (cgroups(7), "no internal processes"): where somebody else's
+remain in it, none is asked for, for half of them would be granted, and then nothing could join.
+Whether all this is allowed is found out by doing it once. Control files are written with one
+write(2) each: the kernel answers a whole message.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from supervisord_py.keeper.procfs import slurp
 
 CONTROLLERS = ("cpu", "memory", "pids")
 CPU_PERIOD = 100_000  # microseconds, the kernel's default
-_FILES = {"memory": "memory.max", "nproc": "pids.max", "cpu_percent": "cpu.max"}  # by name of the limit
+# by name of the limit
+_FILES = {"memory": "memory.max", "nproc": "pids.max", "cpu_percent": "cpu.max"}
 GROUP_PREFIX = "pxd-"
 LEAF = "keeper"
-_LEAVES = (LEAF, "supervisor")  # leaves that we, or systemd's DelegateSubgroup=, put the keeper into
+# leaves that we, or systemd's DelegateSubgroup=, put the keeper into
+_LEAVES = (LEAF, "supervisor")
 
 
 def put(path: str, text: str) -> None:
@@ -32,17 +36,23 @@ def put(path: str, text: str) -> None:
 
 
 def get(path: str) -> str:
-    """Read one control file; "" when it, or its group, is not there. Raises OSError: it cannot be read now."""
+    """Read one control file; "" when it, or its group, is not there.
+
+    Raises OSError: it cannot be read now.
+    """
     try:
         return slurp(path).decode()
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):  # ENODEV: the group was removed while it was open
+        # ENODEV: the group was removed while it was open
+        if error.errno in (errno.ENOENT, errno.ENODEV):
             return ""
         raise
 
 
 def get_figure(path: str) -> str:
-    """Read a control file that is only shown or counted: "" where it cannot be read, for whatever reason."""
+    """Read a control file that is only shown or counted: "" where it cannot be read, for
+    whatever reason.
+    """
     try:
         return slurp(path).decode()
     except OSError:
@@ -59,7 +69,9 @@ def counter(text: str, name: str) -> int:
 
 
 def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
-    """Return (mount point, our own group's directory), by two texts of /proc/self; None: outside of cgroup2."""
+    """Return (mount point, our own group's directory), by two texts of /proc/self; None: outside
+    of cgroup2.
+    """
     mounts = [line.partition(" - ") for line in mountinfo.splitlines()]
     fields = next((left.split() for left, _, right in mounts if right.startswith("cgroup2 ")), None)
     path = next((line[3:] for line in membership.splitlines() if line.startswith("0::/")), None)
@@ -76,7 +88,8 @@ def _unescape(path: str) -> str:
 
 
 def walk(path: str) -> list[str]:
-    """Return a group's directory and all below it, parents first. Raises OSError: they cannot be seen now.
+    """Return a group's directory and all below it, parents first. Raises OSError: they cannot be
+    seen now.
 
     What was removed meanwhile, and groups of other users that are closed to us, are left out.
     """
@@ -112,14 +125,19 @@ class Cgroup:
         return [int(word) for word in words if word != "0"]
 
     def kill(self) -> None:
-        """SIGKILL everything in it and below it, also what is forked meanwhile (cgroup.kill, Linux 5.14)."""
-        with contextlib.suppress(OSError):  # gone, or no descriptor left: the caller looks, and kills, again
+        """SIGKILL everything in it and below it, also what is forked meanwhile (cgroup.kill,
+        Linux 5.14).
+        """
+        # gone, or no descriptor left: the caller looks, and kills, again
+        with contextlib.suppress(OSError):
             put(self.path + "/cgroup.kill", "1")
 
     def limit(self, memory_bytes: int | None, limits: Mapping[str, tuple[int, int]]) -> set[str]:
-        """Have the kernel hold the tree as a whole to `memory_bytes`, and to what of SPAWN's limits a group can hold.
+        """Have the kernel hold the tree as a whole to `memory_bytes`, and to what of SPAWN's limits
+        a group can hold.
 
-        Returns the names of those that it holds, "memory" for the first: the controllers of the others are not ours.
+        Returns the names of those that it holds, "memory" for the first: the controllers of the
+        others are not ours.
         """
         wanted = {name: str(soft) for name, (soft, _) in limits.items() if soft >= 0}
         if "cpu_percent" in wanted:
@@ -131,15 +149,20 @@ class Cgroup:
             with contextlib.suppress(OSError):
                 put(f"{self.path}/{_FILES[name]}", wanted[name])
                 held.add(name)
-        for file, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")) if "memory" in held else ():
-            with contextlib.suppress(OSError):  # older kernels, or no swap accounting: the limit itself stands
+        for file, text in (
+            (("memory.oom.group", "1"), ("memory.swap.max", "0")) if "memory" in held else ()
+        ):
+            # older kernels, or no swap accounting: the limit itself stands
+            with contextlib.suppress(OSError):
                 put(f"{self.path}/{file}", text)
         return held
 
     def oom(self) -> str | None:
-        """Say why the kernel killed in it for want of memory: its own limit, or that of a group above or the machine.
+        """Say why the kernel killed in it for want of memory: its own limit, or that of a group
+        above or the machine.
 
-        None: it did not. Who was over its limit counts `oom`, who was killed counts `oom_kill` (memory.events).
+        None: it did not. Who was over its limit counts `oom`, who was killed counts `oom_kill`
+        (memory.events).
         """
         events = get_figure(self.path + "/memory.events")
         if not counter(events, "oom_kill"):
@@ -147,15 +170,23 @@ class Cgroup:
         return "memory_limit" if counter(events, "oom") else "oom_kill"
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes that were ever charged to it; None where the kernel does not count (Linux 5.19)."""
+        """Return the most bytes that were ever charged to it; None where the kernel does not
+        count (Linux 5.19).
+        """
         text = get_figure(self.path + "/memory.peak")
         return int(text) if text else None
 
     def pressure(self) -> dict[str, float | None]:
-        """Return in what percent of the last ten seconds something of it waited for each resource; None: unknown."""
+        """Return in what percent of the last ten seconds something of it waited for each
+        resource; None: unknown.
+        """
         shares = {}
         for name in ("cpu", "memory", "io"):
-            share = get_figure(f"{self.path}/{name}.pressure").partition("some avg10=")[2].partition(" ")[0]
+            share = (
+                get_figure(f"{self.path}/{name}.pressure")
+                .partition("some avg10=")[2]
+                .partition(" ")[0]
+            )
             shares[name] = float(share) if share else None
         return shares
 
@@ -178,7 +209,9 @@ class Cgroup:
 
 
 def found(daemon_id: str) -> Cgroup | None:
-    """Found the daemon's group, or say None where this machine does not let us: then the next rung is used."""
+    """Found the daemon's group, or say None where this machine does not let us: then the next
+    rung is used.
+    """
     place = _here()
     if place is None:
         return None
@@ -212,7 +245,9 @@ def leftovers(daemon_id: str) -> list[Cgroup]:
     """Return every group of this daemon that an earlier keeper left, wherever it stood."""
     place = _here()
     name = GROUP_PREFIX + daemon_id
-    return [Cgroup(path) for path in walk(place[0]) if os.path.basename(path) == name] if place else []
+    return (
+        [Cgroup(path) for path in walk(place[0]) if os.path.basename(path) == name] if place else []
+    )
 
 
 def _here() -> tuple[str, str] | None:
@@ -220,7 +255,9 @@ def _here() -> tuple[str, str] | None:
 
 
 def _delegated(path: str) -> bool:
-    """Tell a group handed to us from one we merely may write to: systemd marks it, or it belongs to our own uid."""
+    """Tell a group handed to us from one we merely may write to: systemd marks it, or it belongs
+    to our own uid.
+    """
     for name in ("user.delegate", "trusted.delegate"):  # the first since systemd 251
         with contextlib.suppress(OSError):
             if os.getxattr(path, name) == b"1":
@@ -230,7 +267,9 @@ def _delegated(path: str) -> bool:
 
 
 def _may_join(groups: Cgroup) -> bool:
-    """Try with a real child: rights and hybrid layouts have more rules than are worth repeating here."""
+    """Try with a real child: rights and hybrid layouts have more rules than are worth repeating
+    here.
+    """
     try:
         probe = groups.create("probe")
     except OSError:

@@ -1,12 +1,15 @@
-"""Every child the keeper holds: started, confirmed, reaped, reported, forgotten; in that order, each once.
+"""Every child the keeper holds: started, confirmed, reaped, reported, forgotten; in that order,
+each once.
 
-A spawn is answered when the kernel confirms exec, and its exit is reported after that answer, never before. An exit
-record is kept, and sent again to every new control plane, until it is released. Two facts are kept apart: the *leader*
-(the process that was spawned) runs until it is reaped, and the *tree* (it and all that descends from it) lives until
-its last process is gone. A tree that outlives its leader keeps the instance.
+A spawn is answered when the kernel confirms exec, and its exit is reported after that answer, never
+before. An exit record is kept, and sent again to every new control plane, until it is released. Two
+facts are kept apart: the *leader* (the process that was spawned) runs until it is reaped, and the
+*tree* (it and all that descends from it) lives until its last process is gone. A tree that outlives
+its leader keeps the instance.
 
-What is due is found by looking: `reconcile` reaps, reports ends and closes empty trees at the end of every turn. The
-last of a tree comes back to us when its parents are gone, as every orphan does, so nothing has to be polled on Linux.
+What is due is found by looking: `reconcile` reaps, reports ends and closes empty trees at the end
+of every turn. The last of a tree comes back to us when its parents are gone, as every orphan does,
+so nothing has to be polled on Linux.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ STREAMS = {"stdout": STDOUT, "stderr": STDERR}
 
 
 class LogPipes:
-    """The pipes of one start: read ends for the keeper, write ends for the child. Closed unless they are taken."""
+    """The pipes of one start: read ends for the keeper, write ends for the child.
+
+    Closed unless they are taken.
+    """
 
     def __init__(self) -> None:
         self.readers: list[tuple[int, int]] = []  # descriptor and stream
@@ -74,7 +80,10 @@ class LogPipes:
 
 
 class Children:
-    """The instances. `changed` is called when one came up, lost its leader, or is gone; `emit` takes events."""
+    """The instances.
+
+    `changed` is called when one came up, lost its leader, or is gone; `emit` takes events.
+    """
 
     def __init__(
         self,
@@ -97,17 +106,20 @@ class Children:
         self._count_at = 0.0  # when leaderless trees are to be looked at, while there are any
         self._groups_to_remove: list[Cgroup] = []
         self._remove_at = 0.0
-        self._forking: dict[str, tuple[HeldChild, float, str]] = {}  # ordered forks: child, deadline, zygote
+        # ordered forks: child, deadline, zygote
+        self._forking: dict[str, tuple[HeldChild, float, str]] = {}
         self._silent = set[str]()  # zygotes that did not answer: they get no order any more
         self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that belong to no instance: the control plane's
         self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
 
-    # -- one turn of the loop ------------------------------------------------------------------------------------------
+    # -- one turn of the loop ----------------------------------------------------------------------
 
     def reconcile(self, now: float) -> float | None:
-        """Reap what has ended, report ends, close empty trees; return when to look again without an event."""
+        """Reap what has ended, report ends, close empty trees; return when to look again without
+        an event.
+        """
         self._reap()
         self._give_up_late_forks(now)
         if self._leaderless and now >= self._count_at:
@@ -116,7 +128,9 @@ class Children:
             self._settle()
         if self._groups_to_remove and now >= self._remove_at:
             self._remove_at = now + REMOVE_AGAIN_SECONDS
-            self._groups_to_remove = [group for group in self._groups_to_remove if not group.remove()]
+            self._groups_to_remove = [
+                group for group in self._groups_to_remove if not group.remove()
+            ]
         deadlines = [deadline for _, deadline, _ in self._forking.values()]
         if self._leaderless and (not self._rungs.subreaper or self._is_report_due()):
             deadlines.append(self._count_at)
@@ -127,7 +141,7 @@ class Children:
     def _is_report_due(self) -> bool:
         return any(not child.is_exit_sent for child in self._leaderless.values())
 
-    # -- from one version of the keeper to the next (handover.py) ------------------------------------------------------
+    # -- from one version of the keeper to the next (handover.py) ----------------------------------
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all that is held, descriptors by their numbers; ends are reported first."""
@@ -154,15 +168,20 @@ class Children:
             self._changed(child)
 
     def hold_ended(self, child: HeldChild) -> None:
-        """Hold an exit record that an earlier keeper could not deliver; it is sent until it is released."""
+        """Hold an exit record that an earlier keeper could not deliver; it is sent until it is
+        released.
+        """
         child.tree_alive = False
         child.is_exit_sent = True  # it is part of the answer to `hello`, and sent after it
         self.held.setdefault(child.key, child)
 
-    # -- coming ------------------------------------------------------------------------------------------------------
+    # -- coming ------------------------------------------------------------------------------------
 
-    def spawn(self, message: dict[str, Any], fds: list[int], stored: DescriptorStore, answer: Answer) -> None:
-        """Start a child, or join a start under way; `answer` is called once with the reply's members, or why not.
+    def spawn(
+        self, message: dict[str, Any], fds: list[int], stored: DescriptorStore, answer: Answer
+    ) -> None:
+        """Start a child, or join a start under way; `answer` is called once with the reply's
+        members, or why not.
 
         The descriptors that came with the message, and those stored by name, stay the caller's.
         """
@@ -175,8 +194,13 @@ class Children:
         else:
             child.answers.append(answer)
 
-    def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: DescriptorStore) -> None:
-        """Start a child. Raises SpawnError or RefusedError: then nothing of it is left, or it is being killed."""
+    def _start(
+        self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: DescriptorStore
+    ) -> None:
+        """Start a child.
+
+        Raises SpawnError or RefusedError: then nothing of it is left, or it is being killed.
+        """
         given = {"stdin": self._null, **dict(zip(message.get("stdio_fds") or (), fds, strict=True))}
         log = self._logs.log(child.unit)
         pipes = LogPipes()
@@ -190,7 +214,8 @@ class Children:
                 granted[name] = _take(stored, name)
             plan = SpawnPlan(message, (given["stdin"], given["stdout"], given["stderr"]), granted)
             self._launch(child, plan, message, granted)
-            # From here on there is, or will be, a process. It is held before anything else can fail.
+            # From here on there is, or will be, a process. It is held before anything else can
+            # fail.
             self.held[child.key] = child
             if child.pid:
                 self._by_pid[child.pid] = child
@@ -208,7 +233,10 @@ class Children:
             self._logs.tidy(log)
 
     def _attach(self, child: HeldChild, log: UnitLog, pipes: LogPipes) -> None:
-        """Read the output of a child that has just been forked, and wait for its exec. Raises SpawnError."""
+        """Read the output of a child that has just been forked, and wait for its exec.
+
+        Raises SpawnError.
+        """
         self._learn_start_time(child)
         try:
             if pipes.readers:
@@ -228,10 +256,13 @@ class Children:
                 child.start_time = row.start_time if row else 0
 
     def _discard(self, child: HeldChild) -> None:
-        """Kill a child whose start failed after the fork, and forget it: another start may have its key at once."""
+        """Kill a child whose start failed after the fork, and forget it: another start may have
+        its key at once.
+        """
         child.is_discarded = True
         self.held.pop(child.key, None)
-        # A zygote that forks it only now finds that its report is not read any more, and ends the fork.
+        # A zygote that forks it only now finds that its report is not read any more, and ends the
+        # fork.
         self._close_report(child)
         self._forking.pop(child.key, None)
         if child.pid in self._by_pid:
@@ -240,8 +271,13 @@ class Children:
         else:
             self._forget(child)
 
-    def _launch(self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], granted: Mapping[str, int]) -> None:
-        """Fork, in the child's own group where there are groups, or have a zygote fork. Raises SpawnError."""
+    def _launch(
+        self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], granted: Mapping[str, int]
+    ) -> None:
+        """Fork, in the child's own group where there are groups, or have a zygote fork.
+
+        Raises SpawnError.
+        """
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
         plan.guarded = self._rungs.subreaper
@@ -256,8 +292,11 @@ class Children:
                 if child.group is not None:
                     kept_by_group = child.group.limit(child.max_rss_bytes, limits)
                     child.memory_in_kernel = "memory" in kept_by_group
-                    if "nproc" in kept_by_group:  # the rlimit would count everything of the user, and nothing of root
-                        plan.rlimits = [limit for limit in plan.rlimits if limit[0] != resource.RLIMIT_NPROC]
+                    # the rlimit would count everything of the user, and nothing of root
+                    if "nproc" in kept_by_group:
+                        plan.rlimits = [
+                            limit for limit in plan.rlimits if limit[0] != resource.RLIMIT_NPROC
+                        ]
             except OSError as error:
                 raise SpawnError("cgroup", error.errno) from None
             if zygote is None:
@@ -269,7 +308,9 @@ class Children:
                 if fd >= 0:
                     os.close(fd)
 
-    def _fork_from(self, child: HeldChild, plan: SpawnPlan, zygote: str, granted: Mapping[str, int]) -> None:
+    def _fork_from(
+        self, child: HeldChild, plan: SpawnPlan, zygote: str, granted: Mapping[str, int]
+    ) -> None:
         """Order a fork; its pid comes by the report pipe. Raises SpawnError."""
         if not self._rungs.subreaper or zygote in self._silent:
             raise SpawnError("zygote", errno.ENOENT)
@@ -283,7 +324,10 @@ class Children:
                 self._fail_start(child, SpawnError("zygote", errno.ETIMEDOUT))
 
     def _read_pid(self, child: HeldChild) -> SpawnError | None:
-        """Read the pid of an ordered fork, if it has come. Returns why there is none, and will be none."""
+        """Read the pid of an ordered fork, if it has come.
+
+        Returns why there is none, and will be none.
+        """
         try:
             text = os.read(child.report, spawn.PID_BYTES)
         except BlockingIOError:
@@ -299,12 +343,16 @@ class Children:
         return None
 
     def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroup) -> None:
-        """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
+        """Give a child its group: a new one, or that in which a zygote's fork waits already; and
+        the next fork one.
+        """
         child.group = self.parked.pop(zygote or "", None) or self._create_group(groups, child.key)
         plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if zygote in self.held:
             self.parked[zygote] = groups.create(f"{child.key}.next")
-            plan.parks = os.open(self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            plan.parks = os.open(
+                self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            )
 
     @staticmethod
     def _create_group(groups: Cgroup, key: str) -> Cgroup:
@@ -357,7 +405,7 @@ class Children:
             os.close(child.report)
             child.report = -1
 
-    # -- going -------------------------------------------------------------------------------------------------------
+    # -- going -------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
         """Reap whatever has ended: leaders, and orphans that came back."""
@@ -367,7 +415,8 @@ class Children:
             return
         for _ in range(REAPS_PER_TURN):
             try:
-                # A look without reaping first: a leader's end is handled with its record, in one place.
+                # A look without reaping first: a leader's end is handled with its record, in one
+                # place.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -377,14 +426,17 @@ class Children:
             if leader is not None:
                 self.reap_leader(leader)
             elif ended.si_pid in self.strangers:
-                return  # its own supervisor reaps it, in this same turn, and the next turn comes here again
+                # its own supervisor reaps it, in this same turn, and the next turn comes here again
+                return
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
                 self._count_at = 0.0
         self._loop.wake()  # more may have ended: they are reaped after the others' work
 
     def _leader_with(self, pid: int) -> HeldChild | None:
-        """Return the child whose leader has this pid; it may be a fork whose pid has come and is not read yet."""
+        """Return the child whose leader has this pid; it may be a fork whose pid has come and is
+        not read yet.
+        """
         if pid not in self._by_pid and pid not in self.strangers:
             for child, _, _ in list(self._forking.values()):
                 self._confirm(child)
@@ -405,7 +457,8 @@ class Children:
         if child.is_discarded:
             self._forget(child)
             return
-        self._confirm(child)  # it is dead, so the report is there: answer the spawn before reporting the end
+        # it is dead, so the report is there: answer the spawn before reporting the end
+        self._confirm(child)
         if self.held.get(child.key) is not child:
             return
         self._leaderless[child.key] = child
@@ -424,12 +477,15 @@ class Children:
         self._drop_group(child)
 
     def _settle(self) -> None:
-        """Report the ends of this turn, and close the trees of which nothing is left; one look serves all."""
+        """Report the ends of this turn, and close the trees of which nothing is left; one look
+        serves all.
+        """
         leaderless = list(self._leaderless.values())
         for child in leaderless:
             if not child.is_exit_sent:
                 self._emit({"event": "exit", "record": child.exit})
-                child.is_exit_sent = True  # only now: what could not be sent is sent at the next look
+                # only now: what could not be sent is sent at the next look
+                child.is_exit_sent = True
                 self._changed(child)
         if any(child.group is None for child in leaderless):
             self.membership.recount(leaderless)
@@ -464,7 +520,7 @@ class Children:
     def has_pending_forks(self) -> bool:
         return bool(self._forking)
 
-    # -- after -------------------------------------------------------------------------------------------------------
+    # -- after -------------------------------------------------------------------------------------
 
     def release(self, key: str) -> None:
         """Forget an instance that is gone; one that never was is forgotten already."""
@@ -477,7 +533,9 @@ class Children:
         self._changed(child)
 
     def send_ends_again(self) -> None:
-        """Send a new control plane the ends that were reported to an earlier one and are not released."""
+        """Send a new control plane the ends that were reported to an earlier one and are not
+        released.
+        """
         for child in self.held.values():
             if child.is_exit_sent:
                 self._emit({"event": "exit", "record": child.exit})
@@ -486,7 +544,9 @@ class Children:
 
 
 def _stored_names(message: Mapping[str, Any]) -> list[str]:
-    """Return the names of the stored descriptors that a spawn needs: those that are granted, and its zygote's."""
+    """Return the names of the stored descriptors that a spawn needs: those that are granted, and
+    its zygote's.
+    """
     names = [name for _, name in message.get("grant_fds") or ()]
     if message.get("zygote") is not None:
         names.append(f"zygote:{message['zygote']}")
@@ -494,7 +554,10 @@ def _stored_names(message: Mapping[str, Any]) -> list[str]:
 
 
 def _take(stored: DescriptorStore, name: str) -> int:
-    """Return a duplicate of a stored descriptor. Raises RefusedError: it is not there; SpawnError: there is no room."""
+    """Return a duplicate of a stored descriptor.
+
+    Raises RefusedError: it is not there; SpawnError: there is no room.
+    """
     if name not in stored:
         if name.startswith("zygote:"):
             raise SpawnError("zygote", errno.ENOENT)  # it has ended: a plain spawn is tried instead

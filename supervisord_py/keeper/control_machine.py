@@ -19,7 +19,9 @@ START_SECONDS = 60.0
 LEAVE_SECONDS = 5.0
 """How long one that is to be replaced may take to finish its answers."""
 KILL_AGAIN_SECONDS = 1.0
-"""SIGKILL is sent again this often: a process may be stuck in the kernel, and one signal may fail."""
+"""SIGKILL is sent again this often: a process may be stuck in the kernel, and one signal may
+fail.
+"""
 HEALTHY_SECONDS = 60.0
 """A life of at least this proves health: the next death counts as the first."""
 FREE_FAILURES = 3
@@ -41,8 +43,12 @@ class ControlState(Enum):
 
 TRANSITIONS: dict[ControlState, frozenset[ControlState]] = {
     ControlState.ABSENT: frozenset({ControlState.BACKOFF}),
-    ControlState.BACKOFF: frozenset({ControlState.ABSENT, ControlState.BACKOFF, ControlState.STARTING}),
-    ControlState.STARTING: frozenset({ControlState.SERVING, ControlState.LEAVING, ControlState.ABSENT}),
+    ControlState.BACKOFF: frozenset(
+        {ControlState.ABSENT, ControlState.BACKOFF, ControlState.STARTING}
+    ),
+    ControlState.STARTING: frozenset(
+        {ControlState.SERVING, ControlState.LEAVING, ControlState.ABSENT}
+    ),
     ControlState.SERVING: frozenset({ControlState.LEAVING, ControlState.ABSENT}),
     ControlState.LEAVING: frozenset({ControlState.ABSENT}),
 }
@@ -69,12 +75,17 @@ def pause_after(failures: int, initial: float, cap: float) -> float:
 
 
 class ControlMachine:
-    """`ping_seconds`: between two questions for a sign of life (0: none is asked); `hang_seconds`: of silence
-    that is too long.
+    """`ping_seconds`: between two questions for a sign of life (0: none is asked); `hang_seconds`:
+    of silence that is too long.
     """
 
     def __init__(
-        self, *, ping_seconds: float, hang_seconds: float, backoff_initial_seconds: float, backoff_max_seconds: float
+        self,
+        *,
+        ping_seconds: float,
+        hang_seconds: float,
+        backoff_initial_seconds: float,
+        backoff_max_seconds: float,
     ) -> None:
         self.state = ControlState.ABSENT
         self.deadline: float | None = None
@@ -157,7 +168,9 @@ class ControlMachine:
         self._move(ControlState.STARTING, now + max(START_SECONDS, 2 * self._hang_seconds))
 
     def start_failed(self, now: float) -> None:
-        """No process could be forked: the next try comes after a pause, also after a planned end."""
+        """No process could be forked: the next try comes after a pause, also after a planned
+        end.
+        """
         self.failures += 1
         self._is_planned = False
         self.pause_seconds = max(self._pause(), self._backoff_initial_seconds)
@@ -167,7 +180,9 @@ class ControlMachine:
         self.answered(now)
         self.is_greeted = True
         if self.state is ControlState.STARTING:
-            self._move(ControlState.SERVING, now + self._ping_seconds if self._ping_seconds else None)
+            self._move(
+                ControlState.SERVING, now + self._ping_seconds if self._ping_seconds else None
+            )
 
     def answered(self, now: float) -> None:
         """A sign of life."""

@@ -15,7 +15,13 @@ import socket
 
 from supervisord_py.keeper import spawn
 from supervisord_py.keeper.control_machine import Action, ControlMachine
-from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameSocket
+from supervisord_py.keeper.protocol import (
+    MARK_CONTROL,
+    MARK_INSTANCE,
+    MARK_UNIT,
+    MAX_FRAME,
+    FrameSocket,
+)
 from supervisord_py.keeper.spawn import SpawnError, SpawnPlan
 
 TYPE_CHECKING = False
@@ -33,7 +39,9 @@ if TYPE_CHECKING:
 BACKLOG_BYTES = 2 * MAX_FRAME
 """What the control plane does not read is queued up to this; then it counts as hung."""
 PRIVATE_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
-"""Variables that are about the keeper alone: neither the control plane nor a child may believe them."""
+"""Variables that are about the keeper alone: neither the control plane nor a child may believe
+them.
+"""
 CHANNEL_FD = 3
 LISTEN_FD = 4
 LOCK_FD = 5
@@ -65,7 +73,9 @@ class ControlProcess:
         self._strangers = strangers
         self._receive = receive
         self.ended = ended
-        self._environ = {name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES}
+        self._environ = {
+            name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES
+        }
         self._environ[MARK_CONTROL] = boot.daemon_id
         self._frames: FrameSocket | None = None
         self._is_reading = False  # False once no frame will come any more
@@ -118,23 +128,35 @@ class ControlProcess:
         self.machine.start_failed(now)
         pause_seconds = round(self.machine.pause_seconds, 3)
         self._journal.error("control_not_started", pause_seconds=pause_seconds, **error.document)
-        self._notifier.status(f"cannot start the control plane: {error}; next try in {pause_seconds:g} s")
+        self._notifier.status(
+            f"cannot start the control plane: {error}; next try in {pause_seconds:g} s"
+        )
 
     def _fork(self) -> None:
-        """Fork the control plane with its channel. Raises SpawnError or OSError, with nothing left open."""
+        """Fork the control plane with its channel.
+
+        Raises SpawnError or OSError, with nothing left open.
+        """
         with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             always.enter_context(theirs)
             on_failure.enter_context(ours)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             always.callback(os.close, null)
-            # Watched before the fork: a descriptor that cannot be watched must not leave a process behind.
+            # Watched before the fork: a descriptor that cannot be watched must not leave a process
+            # behind.
             self._loop.watch(ours.fileno(), self._readable)
             on_failure.callback(self._loop.unwatch, ours.fileno())
             plan = SpawnPlan(
-                {"argv": self._boot.control_command(), "env": self._environ}, stdio=(null, 1, 2), stored={}
+                {"argv": self._boot.control_command(), "env": self._environ},
+                stdio=(null, 1, 2),
+                stored={},
             )
-            numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
+            numbers = (
+                (CHANNEL_FD, theirs.fileno()),
+                (LISTEN_FD, self._boot.listen_fd),
+                (LOCK_FD, self._boot.lock_fd),
+            )
             plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
             frames = FrameSocket(ours)
             self.pid, self._report_fd = spawn.launch(plan)
@@ -146,7 +168,9 @@ class ControlProcess:
             self._strangers.add(self.pid)
 
     def is_healthy(self, now: float) -> bool:
-        """Tell whether the last sign of life is recent enough for the service manager's watchdog."""
+        """Tell whether the last sign of life is recent enough for the service manager's
+        watchdog.
+        """
         period = self._boot.watchdog_seconds or self._notifier.watchdog_seconds / 2
         return self.machine.silent_seconds(now) <= self._boot.control_hang_seconds + period
 
@@ -162,7 +186,9 @@ class ControlProcess:
             self._send(event)
 
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Queue a frame, with duplicates of `fds`: the frames of one turn go out together at its end."""
+        """Queue a frame, with duplicates of `fds`: the frames of one turn go out together at its
+        end.
+        """
         if self._frames is None or not self._is_reading:
             return
         self._frames.push(message, fds)
@@ -213,17 +239,24 @@ class ControlProcess:
     # -- end -------------------------------------------------------------------------------------
 
     def replace(self) -> None:
-        """Start another one as soon as this one has ended, which it is about to; kill it if it does not."""
+        """Start another one as soon as this one has ended, which it is about to; kill it if it
+        does not.
+        """
         self.machine.leaving(self._loop.now(), is_planned=True)
 
     def kill(self) -> None:
-        """SIGKILL it. That loses nothing: the children are the keeper's. The pid is safe: it is not reaped yet."""
+        """SIGKILL it.
+
+        That loses nothing: the children are the keeper's. The pid is safe: it is not reaped yet.
+        """
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def reap(self, now: float) -> None:
-        """See whether it has ended; a duty of its own, before the children's, who see the same dead process."""
+        """See whether it has ended; a duty of its own, before the children's, who see the same
+        dead process.
+        """
         if not self.pid:
             return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -235,7 +268,9 @@ class ControlProcess:
             self._note_end(pid, os.waitstatus_to_exitcode(status), now)
 
     def _read_rest(self) -> None:
-        """Carry out what it had sent before its end: an order that was given counts, like a stop."""
+        """Carry out what it had sent before its end: an order that was given counts, like a
+        stop.
+        """
         if self._frames is None:
             return
         poller = select.poll()
@@ -260,7 +295,12 @@ class ControlProcess:
             if frames is not None:
                 self._loop.unwatch(frames.fileno())
                 frames.close()
-            facts = {"pid": pid, "code": code, "planned": is_planned, "lived_seconds": lived_seconds}
+            facts = {
+                "pid": pid,
+                "code": code,
+                "planned": is_planned,
+                "lived_seconds": lived_seconds,
+            }
             say = self._journal.info if is_planned else self._journal.warning
             say("control_exited", **facts)
         finally:

@@ -26,11 +26,15 @@ HIDDEN_PREFIX = "listen:"  # of the names of what is kept in flight
 
 
 class DescriptorStore:
-    """Descriptors by name. What goes in belongs to the store, what comes out is a duplicate for the caller to close."""
+    """Descriptors by name.
+
+    What goes in belongs to the store, what comes out is a duplicate for the caller to close.
+    """
 
     def __init__(self) -> None:
         self._plain: dict[str, int] = {}
-        self._in_flight: dict[str, tuple[socket.socket, socket.socket]] = {}  # sending and receiving end
+        # sending and receiving end
+        self._in_flight: dict[str, tuple[socket.socket, socket.socket]] = {}
 
     def names(self) -> list[str]:
         return sorted([*self._plain, *self._in_flight])
@@ -73,7 +77,9 @@ class DescriptorStore:
             end.close()
 
     def hand_over(self) -> dict[str, int]:
-        """Return a duplicate of everything, by name, for the keeper's next version; the caller closes or execs."""
+        """Return a duplicate of everything, by name, for the keeper's next version; the caller
+        closes or execs.
+        """
         duplicates: dict[str, int] = {}
         try:
             for name in self.names():
@@ -92,14 +98,18 @@ class DescriptorStore:
 
 
 def _send_away(fd: int) -> tuple[socket.socket, socket.socket] | None:
-    """Put a duplicate of a descriptor into flight; return both ends of its pair, or None where that is refused."""
+    """Put a duplicate of a descriptor into flight; return both ends of its pair, or None where
+    that is refused.
+    """
     try:
         sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
         return None
     fd_bytes = struct.pack("i", fd)
     try:
-        sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd_bytes)], socket.MSG_DONTWAIT)
+        sender.sendmsg(
+            [b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd_bytes)], socket.MSG_DONTWAIT
+        )
         peeked = _peek(receiver)
     except OSError:
         peeked = -1

@@ -1,17 +1,21 @@
-"""An upgrade in place: the keeper becomes the version that was installed meanwhile, as by `systemctl daemon-reexec`.
+"""An upgrade in place: the keeper becomes the version that was installed meanwhile, as by
+`systemctl daemon-reexec`.
 
-Same pid, same children, same descriptors: what is held goes as JSON in a memfd over exec, descriptors by their numbers.
+Same pid, same children, same descriptors: what is held goes as JSON in a memfd over exec,
+descriptors by their numbers.
 
     IDLE ──> REHEARSING ──> READY ──> (exec) ──> PROVING ──> IDLE
                  └──> IDLE (refused)                └──> (exec back) ──> PROVING
 
-Before the exec, the new version is started in full as a trial child (trial.py), with a copy of the hand-over and a
-control plane of its own; what it objects to is the answer, and nothing has changed. The exec happens while no control
-plane lives: between the one that asked for it and the next one, clients wait in the backlog of the socket, children's
-output in their pipes, and signals are blocked. When it fails, the keeper goes on as it was.
+Before the exec, the new version is started in full as a trial child (trial.py), with a copy of the
+hand-over and a control plane of its own; what it objects to is the answer, and nothing has changed.
+The exec happens while no control plane lives: between the one that asked for it and the next one,
+clients wait in the backlog of the socket, children's output in their pipes, and signals are
+blocked. When it fails, the keeper goes on as it was.
 
-After the exec the new version has to prove itself: until a control plane of it has been ready, the version before it,
-of which the control plane keeps a copy (daemon/kept_version.py), is gone back to when none comes up.
+After the exec the new version has to prove itself: until a control plane of it has been ready, the
+version before it, of which the control plane keeps a copy (daemon/kept_version.py), is gone back to
+when none comes up.
 """
 
 from __future__ import annotations
@@ -43,14 +47,24 @@ if TYPE_CHECKING:
     Answer = Callable[[dict[str, Any] | RefusedError], None]
 
 FORMAT = 1
-"""Of the document. Members are added within a format; it grows when an older or newer keeper could not go on."""
+"""Of the document.
+
+Members are added within a format; it grows when an older or newer keeper could not go on.
+"""
 CAN_REHEARSE = hasattr(os, "memfd_create")
-"""Not on macOS: there a restart replaces the control plane without a trial, and an upgrade needs `restart --all`."""
+"""Not on macOS: there a restart replaces the control plane without a trial, and an upgrade needs
+`restart --all`.
+"""
 POLL_SECONDS = 0.05
 PROOF_FAILURES = 3
-"""Control planes of a new version that end, one after the other, before one was ready: then it is given up."""
+"""Control planes of a new version that end, one after the other, before one was ready: then it
+is given up.
+"""
 PROOF_SECONDS = 90.0
-"""In which one of them has to be ready: it may have to migrate a large ledger. A client of `restart` waits longer."""
+"""In which one of them has to be ready: it may have to migrate a large ledger.
+
+A client of `restart` waits longer.
+"""
 TRIAL_PASSED = "px-trial-passed"
 """The last line that a trial writes when its version could serve."""
 EXIT_CANNOT_GO_ON = 3
@@ -83,7 +97,8 @@ class Version:
     def __init__(self, version: str, main: str, kept_root: str = "") -> None:
         self.version = version
         self.main = main
-        self.kept_root = kept_root  # of a kept copy: the folder that its package lies in; "": it is installed
+        # of a kept copy: the folder that its package lies in; "": it is installed
+        self.kept_root = kept_root
 
     def to_json(self) -> dict[str, Any]:
         return {"version": self.version, "main": self.main, "kept_root": self.kept_root}
@@ -103,7 +118,8 @@ class Upgrade:
         self._next: Version | None = None  # that is rehearsed, or ready
         self._previous: Version | None = None  # to go back to while this one proves itself
         self._prove_by = 0.0
-        self.rolled_back_from: str | None = None  # the version that did not come up, when this one was gone back to
+        # the version that did not come up, when this one was gone back to
+        self.rolled_back_from: str | None = None
         self._answers: list[Answer] = []
         self._trial: Trial | None = None
 
@@ -116,18 +132,23 @@ class Upgrade:
     def is_proving(self) -> bool:
         return self.state is UpgradeState.PROVING
 
-    # -- before the exec -----------------------------------------------------------------------------
+    # -- before the exec ---------------------------------------------------------------------------
 
     def ask(self, answer: Answer, *, always: bool) -> None:
         """Rehearse the installed version, where it is another one or `always`.
 
-        The answer is {"version": it}, {"version": None} where it is ours, or why it could not serve.
+        The answer is {"version": it}, {"version": None} where it is ours, or why it could not
+        serve.
         """
         if self.state is UpgradeState.REHEARSING:
             self._answers.append(answer)
             return
         if self.state is UpgradeState.PROVING:
-            answer(RefusedError("handover", f"version {__version__} has just taken over and is not ready yet"))
+            answer(
+                RefusedError(
+                    "handover", f"version {__version__} has just taken over and is not ready yet"
+                )
+            )
             return
         if self.state is UpgradeState.READY:
             self._move(UpgradeState.IDLE)  # what was rehearsed before may have changed
@@ -146,7 +167,9 @@ class Upgrade:
         self._move(UpgradeState.REHEARSING)
 
     def _is_another(self, installed: Version) -> bool:
-        """Tell whether the keeper has to become what is installed; a kept copy is left for the same version, too."""
+        """Tell whether the keeper has to become what is installed; a kept copy is left for the
+        same version, too.
+        """
         if installed.version == "":
             return False
         return installed.version != __version__ or bool(self._parts.boot.kept_root)
@@ -199,10 +222,13 @@ class Upgrade:
         main = f"{root}/supervisord_py/keeper/__main__.py"
         return Version(__version__, main, root) if os.path.exists(main) else None
 
-    # -- after the exec ------------------------------------------------------------------------------
+    # -- after the exec ----------------------------------------------------------------------------
 
     def go_back(self) -> None:
-        """Become the version before, if there is one: the loop of this one has failed. Returns only when it cannot."""
+        """Become the version before, if there is one: the loop of this one has failed.
+
+        Returns only when it cannot.
+        """
         previous = self._previous
         self._previous = None
         if previous is not None and self.state is UpgradeState.PROVING:
@@ -227,29 +253,40 @@ class Upgrade:
         if machine.failures < PROOF_FAILURES and not is_late:
             return self._prove_by
         if self._previous is None:
-            return None  # there is nothing to go back to: starting goes on, and what is held runs on
+            # there is nothing to go back to: starting goes on, and what is held runs on
+            return None
         if self._parts.control.pid:
             machine.leaving(now, is_planned=False, seconds=0.0)
             return None  # its end causes a turn
         previous = self._previous
         self._previous = None
         self._parts.journal.error(
-            "rolled_back", version=__version__, to=previous.version, detail="no control plane of it came up"
+            "rolled_back",
+            version=__version__,
+            to=previous.version,
+            detail="no control plane of it came up",
         )
         exec_version(self._parts, previous, rolled_back_from=__version__)
         return None
 
 
 def _refusal(version: str | None, problem: str, kind: str = "handover") -> RefusedError:
-    """Return the answer to an upgrade that is not done: "handover": a start of the version would work; "trial": not."""
+    """Return the answer to an upgrade that is not done: "handover": a start of the version would
+    work; "trial": not.
+    """
     if version is None:
-        return RefusedError(kind, f"the control plane is not replaced, a new one could not serve: {problem}")
+        return RefusedError(
+            kind, f"the control plane is not replaced, a new one could not serve: {problem}"
+        )
     detail = f"the keeper stays version {__version__}: {version} cannot take over: {problem}"
     return RefusedError(kind, detail)
 
 
 class Trial:
-    """A process of the installed version that does everything but take over. Raises OSError, RefusedError."""
+    """A process of the installed version that does everything but take over.
+
+    Raises OSError, RefusedError.
+    """
 
     def __init__(self, parts: KeeperParts, version: Version) -> None:
         self._parts = parts
@@ -319,8 +356,9 @@ class Trial:
 def last_error(text: str) -> str:
     """Return the last line that a trial wrote, with the file and line of the error.
 
-    Code of ours writes "ImportError: no module (main.py, line 3)". Where a module that is run cannot be compiled or
-    imported, Python writes the error itself, and its place in a line before: `  File "/…/control.py", line 177`.
+    Code of ours writes "ImportError: no module (main.py, line 3)". Where a module that is run
+    cannot be compiled or imported, Python writes the error itself, and its place in a line before:
+    `  File "/…/control.py", line 177`.
     """
     lines = text.splitlines()
     if not lines:
@@ -352,17 +390,22 @@ def _own_main() -> str:
 
 
 def exec_version(
-    parts: KeeperParts, version: Version, *, previous: Version | None = None, rolled_back_from: str | None = None
+    parts: KeeperParts,
+    version: Version,
+    *,
+    previous: Version | None = None,
+    rolled_back_from: str | None = None,
 ) -> None:
     """Become another version; return only when that failed, with everything as it was.
 
-    `previous`: the version to which the new one may go back; `rolled_back_from`: the version that is left because no
-    control plane of it came up.
+    `previous`: the version to which the new one may go back; `rolled_back_from`: the version that
+    is left because no control plane of it came up.
     """
     inheritable: list[int] = []
     stored: dict[str, int] = {}  # duplicates
     document_fd = -1
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)  # pending signals stay so over exec
+    # pending signals stay so over exec
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.CAUGHT)
     try:
         stored = parts.stored.hand_over()
         document = _document(parts, version, stored)
@@ -389,9 +432,11 @@ def exec_version(
 
 
 def exec_back(parts: KeeperParts, document: dict[str, Any]) -> None:
-    """Give a hand-over back to the version before, which this one could not take; return only when that failed.
+    """Give a hand-over back to the version before, which this one could not take; return only when
+    that failed.
 
-    `document`: the hand-over as it came. Its descriptors are open, but for those that were stored already.
+    `document`: the hand-over as it came. Its descriptors are open, but for those that were stored
+    already.
     """
     if not document.get("previous"):
         return
@@ -418,9 +463,13 @@ def _is_open(fd: int) -> bool:
 
 
 def _descriptors(parts: KeeperParts) -> list[int]:
-    """Return the descriptors that the next version goes on with: what the hand-over and the boot document name."""
+    """Return the descriptors that the next version goes on with: what the hand-over and the boot
+    document name.
+    """
     reports = [child.report for child in parts.children.held.values() if child.report >= 0]
-    pipes = [pipe.fd for child in parts.children.held.values() for pipe in child.pipes if pipe.fd >= 0]
+    pipes = [
+        pipe.fd for child in parts.children.held.values() for pipe in child.pipes if pipe.fd >= 0
+    ]
     return [*reports, *pipes, *parts.boot.descriptors().values()]
 
 
@@ -432,7 +481,9 @@ def take_over(parts: KeeperParts, document: dict[str, Any]) -> None:
     parts.boot.adopt_descriptors(parts.birth.inherited, _handed_over(document))
     parts.children.take_over(read(document), document["parked"])
     count = len(document["children"])
-    parts.journal.info("taken_over", version=__version__, earlier=document["version"], children=count)
+    parts.journal.info(
+        "taken_over", version=__version__, earlier=document["version"], children=count
+    )
 
 
 def resume_stops(parts: KeeperParts, document: dict[str, Any]) -> None:
@@ -452,7 +503,9 @@ def read(document: dict[str, Any]) -> list[HeldChild]:
     Raises CannotGoOnError: it has another format; ValueError, KeyError, TypeError: it is damaged.
     """
     if document["format"] != FORMAT:
-        raise CannotGoOnError(f"the format of the hand-over is {document['format']}, {__version__} reads {FORMAT}")
+        raise CannotGoOnError(
+            f"the format of the hand-over is {document['format']}, {__version__} reads {FORMAT}"
+        )
     return [HeldChild.from_json(child) for child in document["children"]]
 
 
@@ -466,12 +519,16 @@ def _handed_over(document: dict[str, Any]) -> set[int]:
 
 
 def _document(parts: KeeperParts, version: Version, stored: dict[str, int]) -> dict[str, Any]:
-    """Return the boot document of another version, with the hand-over in it. Raises OSError, RefusedError.
+    """Return the boot document of another version, with the hand-over in it. Raises OSError,
+    RefusedError.
 
     `stored`: by name, the descriptors that are handed over out of the store.
     """
     if degraded := parts.logs.degraded():
-        raise RefusedError("handover", f"output waits in memory for a disk that takes nothing: {', '.join(degraded)}")
+        raise RefusedError(
+            "handover",
+            f"output waits in memory for a disk that takes nothing: {', '.join(degraded)}",
+        )
     groups = parts.rungs.groups
     handover = {
         "format": FORMAT,
@@ -492,7 +549,9 @@ def _document(parts: KeeperParts, version: Version, stored: dict[str, int]) -> d
 
 def _memfd(document: dict[str, Any]) -> int:
     if not CAN_REHEARSE:
-        raise OSError(0, "this platform has no memfd; `pxctl daemon restart --all` replaces the keeper")
+        raise OSError(
+            0, "this platform has no memfd; `pxctl daemon restart --all` replaces the keeper"
+        )
     fd = os.memfd_create("pxd-handover", os.MFD_CLOEXEC)
     try:
         with open(os.dup(fd), "w") as file:
@@ -504,7 +563,9 @@ def _memfd(document: dict[str, Any]) -> int:
 
 
 def _argv(version: Version, fd: int, *words: str) -> list[str]:
-    """Return the command of a version's keeper: our own, with its main program in the place of ours."""
+    """Return the command of a version's keeper: our own, with its main program in the place of
+    ours.
+    """
     begin = sys.orig_argv[: sys.orig_argv.index("--boot-fd")]
     ours = begin.index(_own_main())
     return [*begin[:ours], version.main, *words, "--boot-fd", str(fd)]

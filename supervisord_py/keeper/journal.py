@@ -1,13 +1,16 @@
-"""What the keeper says about itself: one line a fact on stderr, bounded in length, in number, and in the file.
+"""What the keeper says about itself: one line a fact on stderr, bounded in length, in number, and
+in the file.
 
 Where stderr is journald's stream, a fact is sent as native fields, as the control plane does it.
 
-Lines never block: if stderr is a full pipe, a line is dropped, because the keeper's loop is worth more than its log.
-Where stderr is the daemon's own file (`pxctl daemon start` makes it so), lines of one kind are limited, and the file is
-rotated while the daemon runs. On a terminal, a pipe or journald's stream nothing is limited: others look after those.
+Lines never block: if stderr is a full pipe, a line is dropped, because the keeper's loop is worth
+more than its log. Where stderr is the daemon's own file (`pxctl daemon start` makes it so), lines
+of one kind are limited, and the file is rotated while the daemon runs. On a terminal, a pipe or
+journald's stream nothing is limited: others look after those.
 
-Rotation copies the file and truncates it. Keeper and control plane have the file open for appending, so both go on at
-its beginning without having to know. A line that the control plane writes between copy and truncation is lost.
+Rotation copies the file and truncates it. Keeper and control plane have the file open for
+appending, so both go on at its beginning without having to know. A line that the control plane
+writes between copy and truncation is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 STDERR_FD = 2
-LINE_LIMIT = 4000  # bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
+# bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
+LINE_LIMIT = 4000
 FILE_NAME = "pxd.log"
 FILE_BYTES = 8 * 1024 * 1024  # at this size the file is rotated
 OLD_FILES = 2  # pxd.log.1 is the newest of them
@@ -40,9 +44,11 @@ _CUT = " … "
 
 
 def json_line(facts: dict[str, Any]) -> bytes:
-    """Return facts as one line of JSON of at most LINE_LIMIT bytes: members are cut, never the JSON text.
+    """Return facts as one line of JSON of at most LINE_LIMIT bytes: members are cut, never the JSON
+    text.
 
-    The longest member is cut in its middle: a traceback begins with where it was called, and ends with the error.
+    The longest member is cut in its middle: a traceback begins with where it was called, and ends
+    with the error.
     """
     members = dict(facts)
     for _ in range(len(members) + 1):
@@ -51,7 +57,8 @@ def json_line(facts: dict[str, Any]) -> bytes:
         if excess <= 0:
             return line + b"\n"
         texts = {
-            name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in members.items()
+            name: value if isinstance(value, str) else json.dumps(value, default=str)
+            for name, value in members.items()
         }
         longest = max(texts, key=lambda name: len(json.dumps(texts[name])))
         text = texts[longest]
@@ -64,7 +71,9 @@ def json_line(facts: dict[str, Any]) -> bytes:
 
 
 class Journal:
-    """One fact at a time: a line for people on a terminal, fields for journald, else a line of JSON on stderr."""
+    """One fact at a time: a line for people on a terminal, fields for journald, else a line of
+    JSON on stderr.
+    """
 
     def __init__(self, fd: int = STDERR_FD) -> None:
         self._fd = fd
@@ -80,7 +89,9 @@ class Journal:
         self.error = partial(self._say, "error")
 
     def keep_file(self, log_dir: str) -> None:
-        """Limit and rotate the file if stderr is the daemon's log in `log_dir`, opened for appending."""
+        """Limit and rotate the file if stderr is the daemon's log in `log_dir`, opened for
+        appending.
+        """
         path = os.path.join(log_dir, FILE_NAME)
         with contextlib.suppress(OSError):
             is_appending = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND
@@ -91,7 +102,10 @@ class Journal:
     def _is_at(self, path: str) -> bool:
         ours = os.fstat(self._fd)
         there = os.lstat(path)
-        return stat.S_ISREG(there.st_mode) and (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        return stat.S_ISREG(there.st_mode) and (ours.st_dev, ours.st_ino) == (
+            there.st_dev,
+            there.st_ino,
+        )
 
     def _say(self, level: str, event: str, **facts: Any) -> None:
         if self._path:
@@ -107,10 +121,15 @@ class Journal:
         now = time.time()
         if self._human:
             words = " ".join(f"{name}={value}" for name, value in facts.items())
-            text = f"{time.strftime('%H:%M:%S')} {level:7} keeper: {event.replace('_', ' ')} {words}"
+            text = (
+                f"{time.strftime('%H:%M:%S')} {level:7} keeper: {event.replace('_', ' ')} {words}"
+            )
             line = text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n"
         else:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+            stamp = (
+                time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+                + f".{int(now % 1 * 1000):03d}Z"
+            )
             members = {"time": stamp, "level": level, "event": event, "source": "keeper", **facts}
             if self._is_journald and journald.send(members):
                 return
@@ -119,10 +138,12 @@ class Journal:
             if any(state & select.POLLOUT for _, state in self._poll.poll(0)):
                 os.write(self._fd, line)
 
-    # -- the file ------------------------------------------------------------------------------------------------------
+    # -- the file ----------------------------------------------------------------------------------
 
     def rotate_if_large(self) -> None:
-        """Move what is in the daemon's own file to `pxd.log.1` once it is large; does nothing if it is another file."""
+        """Move what is in the daemon's own file to `pxd.log.1` once it is large; does nothing if
+        it is another file.
+        """
         if not self._path:
             return
         try:
@@ -146,7 +167,9 @@ class Journal:
         newest = f"{self._path}.1"
         source = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            target = os.open(newest, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            target = os.open(
+                newest, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             try:
                 while piece := os.read(source, _COPY_BYTES):
                     os.write(target, piece)

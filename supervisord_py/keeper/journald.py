@@ -1,4 +1,6 @@
-"""Entries for journald in its native form, the same of keeper and control plane (systemd.journal-fields(7))."""
+"""Entries for journald in its native form, the same of keeper and control plane
+(systemd.journal-fields(7)).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ if TYPE_CHECKING:
 
 SOCKET_PATH = "/run/systemd/journal/socket"
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-_NOT_REPEATED = frozenset({"event", "level", "time", "exception", "source"})  # the message leaves these out
+# the message leaves these out
+_NOT_REPEATED = frozenset({"event", "level", "time", "exception", "source"})
 _FIELD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _MOST_FIELD_LETTERS = 64
 
 
 def is_journal(fd: int) -> bool:
-    """Say whether a descriptor is the connection to journald that the service manager gave this process."""
+    """Say whether a descriptor is the connection to journald that the service manager gave this
+    process.
+    """
     with contextlib.suppress(OSError):
         seen = os.fstat(fd)
         return os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}"
@@ -28,7 +33,9 @@ def is_journal(fd: int) -> bool:
 
 
 def entry(facts: Mapping[str, object]) -> bytes:
-    """Serialise an event: for each field its name, a newline, the length as 64 bits little-endian, value, newline."""
+    """Serialise an event: for each field its name, a newline, the length as 64 bits
+    little-endian, value, newline.
+    """
     event = str(facts.get("event", ""))
     rest = {
         name: fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False, default=str)
@@ -63,7 +70,8 @@ def _field(name: str) -> str:
 def send(facts: Mapping[str, object]) -> bool:
     """Send one entry, never waiting; say whether journald took it."""
     try:
-        # Made anew each time: lines are rare, and journald may have been restarted since the last one.
+        # Made anew each time: lines are rare, and journald may have been restarted since the last
+        # one.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
             connection.sendto(entry(facts), SOCKET_PATH)

@@ -36,9 +36,13 @@ KILL_SECONDS = 5.0
 POLL_SECONDS = 0.05
 """Between two looks, beside those that an ended process causes."""
 LOOKING_SHARE = 3
-"""A look at a crowded machine may cost more than the pause: pause at least so many times as long as it took."""
+"""A look at a crowded machine may cost more than the pause: pause at least so many times as long
+as it took.
+"""
 ROUNDS = 5
-"""Looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race."""
+"""Looks in one turn of the KILL phase, so that what forks between a look and a signal loses the
+race.
+"""
 CANNOT_LOOK = Process(0, 0, 0, 0, "(cannot be looked at)")
 """Stands for what may be left of a tree while the process table or its group cannot be read."""
 
@@ -132,11 +136,15 @@ class KillTree:
         for done in stop.waiters:
             try:
                 done(left, stop.killed)
-            except Exception as error:  # the other waiters, and the other stops, are owed their answers
+            # the other waiters, and the other stops, are owed their answers
+            except Exception as error:
                 self._on_error(error)
 
     def _step(self, stop: TreeStop) -> list[Process]:
-        """Signal what is there and due; return what is left. Raises OSError when that cannot be seen."""
+        """Signal what is there and due; return what is left.
+
+        Raises OSError when that cannot be seen.
+        """
         child = stop.child
         now = self._loop.now()
         if now >= stop.term_until and stop.kill_by is None:
@@ -155,7 +163,8 @@ class KillTree:
 
     def _look(self, child: HeldChild) -> None:
         """Take one snapshot a turn for all stops that need it."""
-        # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
+        # An empty group does not end the search: what moved itself out of it (root may) is found by
+        # mark and descent.
         if self._has_looked or (child.group is not None and child.group.populated()):
             return
         self._membership.take()
@@ -163,7 +172,8 @@ class KillTree:
 
     @staticmethod
     def _terminate(stop: TreeStop, members: list[Process]) -> None:
-        # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
+        # What a member that was asked before starts now is how it ends: it is asked only if that
+        # leaves it behind.
         ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
             if row.identity in stop.termed or row.ppid in ending:

@@ -1,12 +1,14 @@
-"""Children's output, from their pipes to the segments of their unit's log (the files are described in protocol.py).
+"""Children's output, from their pipes to the segments of their unit's log (the files are described
+in protocol.py).
 
-A pipe is read a bounded piece a turn, so that a flood starves nobody. It ends when nobody holds its other side, which
-says nothing about the child (grandchildren inherit pipes): an exit is decided by wait alone, and what is in a pipe at
-that moment is drained first.
+A pipe is read a bounded piece a turn, so that a flood starves nobody. It ends when nobody holds its
+other side, which says nothing about the child (grandchildren inherit pipes): an exit is decided by
+wait alone, and what is in a pipe at that moment is drained first.
 
-While the disk takes nothing, bytes are kept in memory up to `log_spill_bytes`, and what comes beyond that is counted.
-The disk is asked again every second. Once it takes bytes again, those kept are written with their own times, then one
-GAP record tells how many were lost. A child never notices.
+While the disk takes nothing, bytes are kept in memory up to `log_spill_bytes`, and what comes
+beyond that is counted. The disk is asked again every second. Once it takes bytes again, those kept
+are written with their own times, then one GAP record tells how many were lost. A child never
+notices.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 PIECE_BYTES = 65536  # what a pipe holds
 FLOOD_BYTES = 4 * PIECE_BYTES
 DRAIN_BYTES = 1 << 20
-"""No pipe holds more (pipe(7), pipe-max-size): a drain that read this much has seen all there was when it began."""
+"""No pipe holds more (pipe(7), pipe-max-size): a drain that read this much has seen all there
+was when it began.
+"""
 RETRY_SECONDS = 1.0
 LENGTH_MAX = 2**32 - 1
 INSTANCES = 2**16 - 1
@@ -47,7 +51,8 @@ class Segments:
     def __init__(self, directory: str, segment_bytes: int, total_bytes: int) -> None:
         self.directory = directory
         self.segment_bytes = segment_bytes  # of bytes or of records, at which a new segment begins
-        self.total_bytes = total_bytes  # of all segments and records together, beyond which the oldest go
+        # of all segments and records together, beyond which the oldest go
+        self.total_bytes = total_bytes
         self.position = 0  # the unit's cumulative output position: where the next byte goes
         self.instance = 0  # number of the last instance
         self._sizes: list[tuple[int, int]] = []  # (start, size) of the segments that are full
@@ -60,7 +65,14 @@ class Segments:
         os.makedirs(self.directory, 0o700, exist_ok=True)
         starts = protocol.segment_starts(self.directory)
         self._sizes = [
-            (start, sum(os.stat(path).st_size for path in segment_paths(self.directory, start) if os.path.exists(path)))
+            (
+                start,
+                sum(
+                    os.stat(path).st_size
+                    for path in segment_paths(self.directory, start)
+                    if os.path.exists(path)
+                ),
+            )
             for start in starts[:-1]
         ]
         self._begin(starts[-1] if starts else 0)
@@ -73,7 +85,9 @@ class Segments:
         os.ftruncate(self._idx, self._idx_size)
 
     def append(self, when: float, stream: int, instance: int, data: bytes) -> int:
-        """Append bytes with their record, both of at most one segment; return how many bytes were written."""
+        """Append bytes with their record, both of at most one segment; return how many bytes
+        were written.
+        """
         self._rotate_if_full()
         data = data[: self._start + self.segment_bytes - self.position]
         self._put_record(when, len(data), instance, stream)
@@ -95,7 +109,8 @@ class Segments:
         record = _record.pack(self.position, when, length, instance, stream, 0)
         if os.write(self._idx, record) != len(record):
             os.ftruncate(self._idx, self._idx_size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part: nothing else does that
+            # the disk took a part: nothing else does that
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._idx_size += len(record)
 
     def _last(self, count: int) -> tuple[int, float, int, int, int, int]:
@@ -145,7 +160,9 @@ class UnitLog:
         return self._segments.position + self._pending_bytes
 
     def open(self, instance: int) -> int:
-        """Open if need be; return the number that marks an instance's records: the given one, for 0 the next one."""
+        """Open if need be; return the number that marks an instance's records: the given one,
+        for 0 the next one.
+        """
         if not self.degraded:
             self.flush()
         last = self._segments.instance
@@ -155,7 +172,8 @@ class UnitLog:
     def write(self, stream: int, instance: int, data: bytes) -> None:
         size = len(data)
         if self.degraded:
-            # After the first lost byte everything is lost until the disk is back: what is kept has no holes.
+            # After the first lost byte everything is lost until the disk is back: what is kept has
+            # no holes.
             data = data[: 0 if self._lost else max(0, self.logs.spill_bytes - self._pending_bytes)]
             self._lost += size - len(data)
         if data:
@@ -193,7 +211,12 @@ class UnitLog:
 
     def degradation(self) -> dict[str, Any]:
         """Return the event that tells of it."""
-        return {"event": "log_degraded", "unit": self.unit, "errno": self.errno, "lost_bytes": self._lost}
+        return {
+            "event": "log_degraded",
+            "unit": self.unit,
+            "errno": self.errno,
+            "lost_bytes": self._lost,
+        }
 
     def close(self) -> None:
         if self.degraded:
@@ -212,12 +235,15 @@ class OutputPipe:
             return 0
         try:
             piece = os.read(self.fd, self.size)
-        except OSError:  # there is nothing now, or it cannot be read now: the bytes stay in the pipe
+        # there is nothing now, or it cannot be read now: the bytes stay in the pipe
+        except OSError:
             return 0
         if piece:
             self.log.write(self.stream, self.instance, piece)
-            if len(piece) == PIECE_BYTES:  # it floods: larger pieces have fewer records, and wake us less often
-                with contextlib.suppress(AttributeError, OSError):  # Linux knows it, and sets the user a bound
+            # it floods: larger pieces have fewer records, and wake us less often
+            if len(piece) == PIECE_BYTES:
+                # Linux knows it, and sets the user a bound
+                with contextlib.suppress(AttributeError, OSError):
                     self.size = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FLOOD_BYTES)
         else:
             self.close()
@@ -256,7 +282,8 @@ class Logs:
         return log
 
     def read_from(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
-        """Read from the pipes of an instance from now on, each (descriptor, stream, its number or 0).
+        """Read from the pipes of an instance from now on, each (descriptor, stream, its number or
+        0).
 
         They are ours, also when this raises OSError: then they are closed.
         """
@@ -279,7 +306,9 @@ class Logs:
             log.close()
 
     def reconcile(self, now: float) -> float | None:
-        """Ask the disk again, now and then, while it takes nothing; return when to be called again."""
+        """Ask the disk again, now and then, while it takes nothing; return when to be called
+        again.
+        """
         degraded = [log for log in self._open.values() if log.degraded]
         if not degraded:
             self._retry_at = None

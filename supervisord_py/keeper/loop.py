@@ -17,10 +17,15 @@ from collections.abc import Callable
 
 Callback = Callable[[], object]
 Duty = Callable[[float], float | None]
-"""Does what is due at the given time; returns when it wants to be called again (None: not by time)."""
+"""Does what is due at the given time; returns when it wants to be called again (None: not by
+time).
+"""
 
 RETRY_SECONDS = 0.5
-"""After a duty has raised. Short, since a lost control plane waits for it; long enough not to spin."""
+"""After a duty has raised.
+
+Short, since a lost control plane waits for it; long enough not to spin.
+"""
 
 
 class Timer:
@@ -50,14 +55,23 @@ class Loop:
         return time.monotonic()
 
     def reconcile_with(self, *duties: Duty) -> None:
-        """Call these at the end of every turn, in this order. An error in one does not stop the others."""
+        """Call these at the end of every turn, in this order.
+
+        An error in one does not stop the others.
+        """
         self._duties = list(duties)
         self._duty_deadlines = [0.0] * len(duties)
 
     def watch(self, fd: int, readable: Callback | None, writable: Callback | None = None) -> None:
-        """Call back whenever `fd` is ready, until `unwatch(fd)`; replaces an earlier watch of it."""
-        events = (selectors.EVENT_READ if readable else 0) | (selectors.EVENT_WRITE if writable else 0)
-        change = self._selector.modify if fd in self._selector.get_map() else self._selector.register
+        """Call back whenever `fd` is ready, until `unwatch(fd)`; replaces an earlier watch of
+        it.
+        """
+        events = (selectors.EVENT_READ if readable else 0) | (
+            selectors.EVENT_WRITE if writable else 0
+        )
+        change = (
+            self._selector.modify if fd in self._selector.get_map() else self._selector.register
+        )
         change(fd, events, (readable, writable))
 
     def unwatch(self, fd: int) -> None:
@@ -76,7 +90,9 @@ class Loop:
         return timer
 
     def wake(self) -> None:
-        """Have another turn at once: a duty has got something to do, perhaps after its place in this turn."""
+        """Have another turn at once: a duty has got something to do, perhaps after its place in
+        this turn.
+        """
         self._is_woken = True
 
     def stop(self) -> None:
@@ -96,8 +112,11 @@ class Loop:
         now = self.now()
         watched = self._selector.get_map()
         for key, mask in ready:
-            # A callback of this same batch may have closed the descriptor, and a new one may bear its number.
-            for event, callback in zip((selectors.EVENT_READ, selectors.EVENT_WRITE), key.data, strict=True):
+            # A callback of this same batch may have closed the descriptor, and a new one may bear
+            # its number.
+            for event, callback in zip(
+                (selectors.EVENT_READ, selectors.EVENT_WRITE), key.data, strict=True
+            ):
                 if mask & event and callback is not None and watched.get(key.fd) is key:
                     self._call(callback)
         while self._heap and self._heap[0][0] <= now:

@@ -28,18 +28,22 @@ SIGNAL_BYTES = 4096
 class Keeper:
     def __init__(self, boot: Boot, birth: Birth, journal: Journal) -> None:
         if boot.handover is None:
-            # First of all: it removes the cgroup that an earlier keeper left, in whose place ours is made.
+            # First of all: it removes the cgroup that an earlier keeper left, in whose place ours
+            # is made.
             units, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
             if units or survivors:
                 journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
         self.parts = KeeperParts(boot, birth, journal, self._receive, self._control_ended)
         self.shutdown = shutdown.Shutdown(self.parts)
         self.upgrade = handover.Upgrade(self.parts, self.shutdown)
-        self._undelivered: set[str] = set()  # keys of the exit records of an earlier keeper, until they are released
+        # keys of the exit records of an earlier keeper, until they are released
+        self._undelivered: set[str] = set()
         self._catch_signals()
 
     def take_over(self, document: dict[str, Any], *, is_trial: bool = False) -> None:
-        """Go on with all that an earlier version of the keeper held; in a trial nothing is stopped."""
+        """Go on with all that an earlier version of the keeper held; in a trial nothing is
+        stopped.
+        """
         handover.take_over(self.parts, document)
         if not is_trial:
             handover.resume_stops(self.parts, document)
@@ -49,10 +53,14 @@ class Keeper:
         """Serve until the end; return the exit code."""
         parts = self.parts
         rungs = parts.rungs
-        parts.journal.info("keeper_started", pid=parts.birth.pid, kill_rung=rungs.kill, memory_rung=rungs.memory)
-        gc.freeze()  # what is here now stays: a fork need not copy its pages for the collector's sake
+        parts.journal.info(
+            "keeper_started", pid=parts.birth.pid, kill_rung=rungs.kill, memory_rung=rungs.memory
+        )
+        # what is here now stays: a fork need not copy its pages for the collector's sake
+        gc.freeze()
         parts.loop.reconcile_with(
-            # Before the children: both see a control plane that has ended, and only one may reap it.
+            # Before the children: both see a control plane that has ended, and only one may reap
+            # it.
             parts.control.reap,
             self.upgrade.reconcile,
             parts.children.reconcile,
@@ -61,7 +69,8 @@ class Keeper:
             parts.logs.reconcile,
             self.shutdown.reconcile,
             self._forget_exit_records,
-            # Last of what talks to the control plane: it sends what the others had to say in this turn.
+            # Last of what talks to the control plane: it sends what the others had to say in this
+            # turn.
             self._keep_control,
             self._feed_watchdog,
         )
@@ -94,7 +103,8 @@ class Keeper:
         verbs.receive(self.parts, self.shutdown, self.upgrade, message, fds)
 
     def _control_ended(self, code: int) -> None:
-        """The control plane exited. Settings with which it cannot be started are not worth a restart.
+        """The control plane exited. Settings with which it cannot be started are not worth a
+        restart.
 
         What a new version objects to is no reason to end: it is gone back to the version before.
         """
@@ -112,10 +122,14 @@ class Keeper:
             # The wake-up descriptor carries the number; nothing is done in signal context.
             signal.signal(signum, lambda _signum, _frame: None)
         self.parts.loop.watch(self._alarm, self._signalled)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.CAUGHT)  # an earlier version blocked them (handover.py)
+        # an earlier version blocked them (handover.py)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.CAUGHT)
 
     def _signalled(self) -> None:
-        """Take the signals that came. SIGCHLD only wakes the loop: every turn reaps what has ended."""
+        """Take the signals that came.
+
+        SIGCHLD only wakes the loop: every turn reaps what has ended.
+        """
         parts = self.parts
         numbers = os.read(self._alarm, SIGNAL_BYTES)
         for number in numbers:
@@ -128,14 +142,21 @@ class Keeper:
             parts.control.emit({"event": "reload"})
         if signal.SIGUSR1 in numbers:
             parts.control.emit({"event": "dump"})
-            children = [f"{child.unit} {child.key} pid {child.pid}" for child in parts.children.held.values()]
+            children = [
+                f"{child.unit} {child.key} pid {child.pid}"
+                for child in parts.children.held.values()
+            ]
             stored = parts.stored.names()
-            parts.journal.info("state", control_pid=parts.control.pid, children=children, stored_fds=stored)
+            parts.journal.info(
+                "state", control_pid=parts.control.pid, children=children, stored_fds=stored
+            )
 
-    # -- exit records that an earlier keeper could not deliver ---------------------------------------
+    # -- exit records that an earlier keeper could not deliver -------------------------------------
 
     def hold_exit_records(self) -> None:
-        """Hold them as ended children: a control plane records them as it does after any of its own restarts."""
+        """Hold them as ended children: a control plane records them as it does after any of its
+        own restarts.
+        """
         path = self.parts.boot.exit_records_path
         if not path:
             return
@@ -147,7 +168,9 @@ class Keeper:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.parts.journal.error("exit_records_not_read", path=path, detail=f"{type(error).__name__}: {error}")
+            self.parts.journal.error(
+                "exit_records_not_read", path=path, detail=f"{type(error).__name__}: {error}"
+            )
 
     def _forget_exit_records(self, _now: float) -> None:
         if self._undelivered and self._undelivered.isdisjoint(self.parts.children.held):

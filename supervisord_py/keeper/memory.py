@@ -1,12 +1,14 @@
 """Hold trees to their resident limit: look in time, be sure, write the verdict down, then end them.
 
-A tree with a grace is asked to end first (SIGTERM), and killed at once when it grows on by a further quarter meanwhile.
+A tree with a grace is asked to end first (SIGTERM), and killed at once when it grows on by a
+further quarter meanwhile.
 
-How often to look: memory hardly grows faster than GROWTH_BYTES_PER_SECOND, so the next look comes before the distance
-to the limit could be crossed, between MIN and MAX seconds. A tree far below its limit that does not grow is looked at
-less and less often, down to every QUIET_SECONDS. Shared pages count once: with more than one process, the proportional
-set size confirms the sum before anything is killed. `reconcile` runs at the end of every turn of the loop, and returns
-when it wants to be called again; not at all when no child has a limit.
+How often to look: memory hardly grows faster than GROWTH_BYTES_PER_SECOND, so the next look comes
+before the distance to the limit could be crossed, between MIN and MAX seconds. A tree far below its
+limit that does not grow is looked at less and less often, down to every QUIET_SECONDS. Shared pages
+count once: with more than one process, the proportional set size confirms the sum before anything
+is killed. `reconcile` runs at the end of every turn of the loop, and returns when it wants to be
+called again; not at all when no child has a limit.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ EARLY = 0.5  # a look may come this share of its period early, to share a wake-u
 
 
 def interval(used: int, grown: int, limit: int, before: float) -> float:
-    """Return the seconds until the next look, from bytes used and grown, and the seconds between the last two."""
+    """Return the seconds until the next look, from bytes used and grown, and the seconds between
+    the last two.
+    """
     safe = max(MIN_SECONDS, max(0, limit - used) / GROWTH_BYTES_PER_SECOND)
     if abs(grown) > QUIET_BYTES or used > limit / 2:
         return min(MAX_SECONDS, safe)
@@ -48,8 +52,8 @@ class Watched:
 class MemoryWatch:
     """Looks at all limited trees.
 
-    `over` is told of a tree over its limit, with its resident bytes and the seconds in which it may end; it is told
-    again, with none, when the tree grows on.
+    `over` is told of a tree over its limit, with its resident bytes and the seconds in which it may
+    end; it is told again, with none, when the tree grows on.
     """
 
     def __init__(
@@ -110,10 +114,15 @@ class MemoryWatch:
         one.due = self._now() + one.period
 
     def _confirmed(self, one: Watched, pids: list[int], total: int, limit: int) -> int:
-        """Return what the tree uses with shared pages counted once, asking the kernel only when it may be too much."""
+        """Return what the tree uses with shared pages counted once, asking the kernel only when
+        it may be too much.
+        """
         most = one.pss + max(0, total - one.total)
         if one.pss and most <= limit:
             return most
         shares = [(procfs.proportional(pid), pid) for pid in pids]
-        one.total, one.pss = total, sum(procfs.resident(pid) if pss is None else pss for pss, pid in shares)
+        one.total, one.pss = (
+            total,
+            sum(procfs.resident(pid) if pss is None else pss for pss, pid in shares),
+        )
         return one.pss

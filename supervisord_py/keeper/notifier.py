@@ -1,4 +1,6 @@
-"""The line to the service manager (sd_notify(3)): one datagram a fact, nothing where none listens."""
+"""The line to the service manager (sd_notify(3)): one datagram a fact, nothing where none
+listens.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 class KeeperParts:
     def __init__(
-        self, boot: Boot, birth: Birth, journal: Journal, receive: Receive, control_ended: Callable[[int], None]
+        self,
+        boot: Boot,
+        birth: Birth,
+        journal: Journal,
+        receive: Receive,
+        control_ended: Callable[[int], None],
     ) -> None:
         self.boot = boot
         self.birth = birth
@@ -53,14 +58,18 @@ class KeeperParts:
         self.logs = Logs(self.loop, self.emit, boot)
         self.children = Children(self.loop, self.logs, self.rungs, birth, self.emit, self.changed)
         membership = self.children.membership
-        self.kill_tree = KillTree(membership, self.loop, self.children.reap_leader, self.children.close, self.failed)
+        self.kill_tree = KillTree(
+            membership, self.loop, self.children.reap_leader, self.children.close, self.failed
+        )
         self.memory = MemoryWatch(self.loop.now, membership, self._over_memory, self.failed)
         self.control = ControlProcess(
             boot, self.loop, journal, self.notifier, self.children.strangers, receive, control_ended
         )
 
     def emit(self, event: dict[str, Any]) -> None:
-        """Tell the control plane, if there is one; the journal is told of trouble with a disk as well."""
+        """Tell the control plane, if there is one; the journal is told of trouble with a disk as
+        well.
+        """
         if event["event"].startswith("log_"):
             self.journal.warning(**event)
         self.control.emit(event)
@@ -95,4 +104,6 @@ class KeeperParts:
     def failed(self, error: Exception) -> None:
         """Report an exception of a callback or a duty."""
         lines = traceback.format_exception(error)
-        self.journal.error("callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines))
+        self.journal.error(
+            "callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines)
+        )

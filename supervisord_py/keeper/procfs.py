@@ -1,11 +1,14 @@
-"""The process table: who is whose child, since when, and how large. /proc on Linux, libproc on macOS.
+"""The process table: who is whose child, since when, and how large. /proc on Linux, libproc on
+macOS.
 
-A pid alone names nobody: kernels reuse it. A `Process` therefore always carries its start time, and the only ways to
-signal one, here, hold it by a pidfd or compare the start time first. A zombie has ended and counts as dead, unless it
-is the exited main thread of a process whose other threads live on.
+A pid alone names nobody: kernels reuse it. A `Process` therefore always carries its start time, and
+the only ways to signal one, here, hold it by a pidfd or compare the start time first. A zombie has
+ended and counts as dead, unless it is the exited main thread of a process whose other threads live
+on.
 
-"Gone" is an answer of the kernel (ENOENT, ESRCH), never a failure to ask: when a file of /proc cannot be opened for
-another reason (no descriptor, no memory), these functions raise OSError, and the caller asks again later.
+"Gone" is an answer of the kernel (ENOENT, ESRCH), never a failure to ask: when a file of /proc
+cannot be opened for another reason (no descriptor, no memory), these functions raise OSError, and
+the caller asks again later.
 """
 
 from __future__ import annotations
@@ -31,10 +34,19 @@ class Process:
     __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
     def __init__(
-        self, pid: int, ppid: int, pgid: int, start_time: int, name: str = "", *, alive: bool = True, ticks: int = 0
+        self,
+        pid: int,
+        ppid: int,
+        pgid: int,
+        start_time: int,
+        name: str = "",
+        *,
+        alive: bool = True,
+        ticks: int = 0,
     ) -> None:
         self.pid, self.ppid, self.pgid = pid, ppid, pgid
-        self.start_time = start_time  # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
+        # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
+        self.start_time = start_time
         self.name = name  # the command's short name
         self.alive = alive  # False for a zombie
         self.ticks = ticks  # CPU clock ticks of itself and its reaped children
@@ -53,7 +65,9 @@ def parse_stat(text: bytes) -> Process:
         raise ValueError("not a stat line")
     alive = fields[0] not in (b"Z", b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) > 1)
     numbers = int(number), int(fields[1]), int(fields[2]), int(fields[19])
-    return Process(*numbers, name.decode("utf-8", "replace"), alive=alive, ticks=sum(map(int, fields[11:15])))
+    return Process(
+        *numbers, name.decode("utf-8", "replace"), alive=alive, ticks=sum(map(int, fields[11:15]))
+    )
 
 
 def slurp(path: str, limit: int = 1 << 20) -> bytes:
@@ -69,7 +83,10 @@ def slurp(path: str, limit: int = 1 << 20) -> bytes:
 
 
 def boot_id() -> str:
-    """Name this boot: a start time means something only within one. "" where the platform does not say."""
+    """Name this boot: a start time means something only within one.
+
+    "" where the platform does not say.
+    """
     try:
         return slurp("/proc/sys/kernel/random/boot_id", 64).decode().strip()
     except OSError:
@@ -77,7 +94,10 @@ def boot_id() -> str:
 
 
 def look(pid: int) -> Process | None:
-    """Return the process that has this pid now, or None when there is none. Raises OSError: that cannot be seen."""
+    """Return the process that has this pid now, or None when there is none.
+
+    Raises OSError: that cannot be seen.
+    """
     if sys.platform == "darwin":
         return _look_darwin(pid)
     try:
@@ -102,7 +122,10 @@ def table() -> dict[int, Process]:
 
 
 def last_pid() -> int | None:
-    """Return the newest pid of this pid namespace: unchanged means that nothing was forked. None: unknown."""
+    """Return the newest pid of this pid namespace: unchanged means that nothing was forked.
+
+    None: unknown.
+    """
     try:
         return int(slurp("/proc/loadavg", 256).rsplit(None, 1)[1])
     except (OSError, ValueError, IndexError):
@@ -110,7 +133,8 @@ def last_pid() -> int | None:
 
 
 def environment(pid: int) -> dict[bytes, bytes]:
-    """Return the environment that a process was started with; empty when it is gone or not ours to read.
+    """Return the environment that a process was started with; empty when it is gone or not ours to
+    read.
 
     Raises OSError: it cannot be read now.
     """
@@ -135,7 +159,9 @@ def resident(pid: int) -> int:
 
 
 def machine_memory() -> int:
-    """Return how much memory this machine has for us, in bytes: a container's limit where that is less; 0: unknown."""
+    """Return how much memory this machine has for us, in bytes: a container's limit where that
+    is less; 0: unknown.
+    """
     try:
         total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     except (OSError, ValueError):
@@ -153,7 +179,9 @@ def machine_memory() -> int:
 
 
 def open_pipes(pid: int) -> set[int]:
-    """Return the inodes of the pipes that a process holds; empty when it is gone or not ours to look at."""
+    """Return the inodes of the pipes that a process holds; empty when it is gone or not ours to
+    look at.
+    """
     inodes = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -168,19 +196,25 @@ def open_pipes(pid: int) -> set[int]:
 
 
 def children(pid: int) -> set[int] | None:
-    """Return the pids of all children, zombies too; None where the kernel does not tell (CONFIG_PROC_CHILDREN).
+    """Return the pids of all children, zombies too; None where the kernel does not tell
+    (CONFIG_PROC_CHILDREN).
 
-    One that is reaped during the look may hide another: exact only for who asks of itself, and reaps in this thread.
+    One that is reaped during the look may hide another: exact only for who asks of itself, and
+    reaps in this thread.
     """
     try:
-        each = [slurp(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]
+        each = [
+            slurp(f"/proc/{pid}/task/{thread}/children")
+            for thread in os.listdir(f"/proc/{pid}/task")
+        ]
     except OSError:
         return None
     return {int(word) for text in each for word in text.split()}
 
 
 def proportional(pid: int) -> int | None:
-    """Return the proportional set size in bytes: shared pages count once over all sharers. None: not readable.
+    """Return the proportional set size in bytes: shared pages count once over all sharers. None:
+    not readable.
 
     It walks the page tables (10 ms at 500 MB), so it confirms a verdict and never polls.
     """
@@ -194,10 +228,11 @@ def proportional(pid: int) -> int | None:
 
 
 def send(process: Process, signum: int) -> bool:
-    """Signal exactly that process; False when it is gone, has been replaced, or is not ours to signal.
+    """Signal exactly that process; False when it is gone, has been replaced, or is not ours to
+    signal.
 
-    The pidfd pins the pid first, then the start time is compared: between the two nobody can take its place.
-    Raises OSError: who has that pid cannot be seen now, so nothing was signalled.
+    The pidfd pins the pid first, then the start time is compared: between the two nobody can take
+    its place. Raises OSError: who has that pid cannot be seen now, so nothing was signalled.
     """
     fd = -1
     # macOS, or no descriptor left: by number, after comparing, is all that can be done.

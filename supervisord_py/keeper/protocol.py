@@ -1,16 +1,18 @@
-"""The words that keeper and control plane exchange, and the frames they travel in: what the two share.
+"""The words that keeper and control plane exchange, and the frames they travel in: what the two
+share.
 
-Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON
-(one object). A frame that carries file descriptors says `"fds": N`; the N descriptors ride as SCM_RIGHTS on the first
-byte of that frame, in order. Frames are at most MAX_FRAME bytes.
+Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian length and that many
+bytes of UTF-8 JSON (one object). A frame that carries file descriptors says `"fds": N`; the N
+descriptors ride as SCM_RIGHTS on the first byte of that frame, in order. Frames are at most
+MAX_FRAME bytes.
 
 Request:  {"id": int, "verb": str, ...}            control -> keeper; without `id` nobody waits for a reply
 Reply:    {"id": int, "ok": true, ...}             keeper -> control
           {"id": int, "ok": false, "error": {"kind": str, "detail": str, ...}}
 Event:    {"event": str, ...}                      keeper -> control, unasked
 
-Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
-that names one is idempotent by it):
+Verbs, their members and the members of the reply (`key` is the instance id that the control plane
+chose; every verb that names one is idempotent by it):
 
   hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, boot_id, kill_rung, memory_rung,
                                controllers: [str], children: [CHILD], control_restarts,
@@ -86,15 +88,17 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "fds", "pdeathsig", "chdir", "exec", and "zygote"
         where there is no answer from it: nothing was started.
 
-Output of the streams that have no descriptor: DIR/<kind>/<name>/ for a unit `kind:name`, append only, in segments:
+Output of the streams that have no descriptor: DIR/<kind>/<name>/ for a unit `kind:name`, append
+only, in segments:
 
   00000000000000000000.log    the bytes as they came, both streams in order of arrival
   00000000000000000000.idx    one INDEX_RECORD for each chunk, written before its bytes: position u64, time f64 (unix
                               seconds), length u32, instance u16 (1..65535, wrapping), stream u8, flags u8 (0)
 
-A segment is named by the position (cumulative over the unit's life) of its first byte. A chunk goes from its record's
-position to the next record's, or to the end of the bytes: a torn or missing index loses times, never bytes. Stream GAP
-stands for lost bytes: its length counts them, it covers no position.
+A segment is named by the position (cumulative over the unit's life) of its first byte. A chunk goes
+from its record's position to the next record's, or to the end of the bytes: a torn or missing index
+loses times, never bytes. Stream GAP stands for lost bytes: its length counts them, it covers no
+position.
 """
 
 from __future__ import annotations
@@ -123,12 +127,16 @@ INDEX_RECORD_SIZE = 24
 SEGMENT_DIGITS = 20
 
 MARK_INSTANCE = "PX_INSTANCE"
-MARK_UNIT = "PX_UNIT"  # environment marks of every child (D11). An instance id begins with the daemon's id and a dot.
+# environment marks of every child (D11). An instance id begins with the daemon's id and a dot.
+MARK_UNIT = "PX_UNIT"
 MARK_CONTROL = "PX_CONTROL"  # the mark of the control plane itself: the daemon's id
 
 
 def unit_directory(log_dir: str, unit: str) -> str:
-    """Return DIR/<kind>/<name> of a unit `kind:name`. Raises ValueError: that would lead out of the log directory."""
+    """Return DIR/<kind>/<name> of a unit `kind:name`.
+
+    Raises ValueError: that would lead out of the log directory.
+    """
     kind, _, name = unit.partition(":")
     for part in (kind, name):
         if part in ("", ".", "..") or "/" in part or "\0" in part:
@@ -167,13 +175,16 @@ def _duplicates(fds: Sequence[int]) -> list[int]:
 
 
 class FrameSocket:
-    """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has a loop drives it."""
+    """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has
+    a loop drives it.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.set_inheritable(False)
         self._sock = sock
-        self._output: deque[tuple[bytearray, list[int]]] = deque()  # frames of one sending, the first with descriptors
+        # frames of one sending, the first with descriptors
+        self._output: deque[tuple[bytearray, list[int]]] = deque()
         self._input = bytearray()
         self._fds: deque[int] = deque()
         self.queued = 0  # bytes that wait to be sent
@@ -184,7 +195,9 @@ class FrameSocket:
     def push(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Queue one frame, with duplicates of `fds`. Raises FrameError: it is too large."""
         # Escaped to ASCII, so that surrogates (undecodable file names) pass too.
-        body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
+        body = json.dumps(
+            {**message, "fds": len(fds)} if fds else message, separators=(",", ":")
+        ).encode("ascii")
         if len(body) > MAX_FRAME:
             raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
         data = len(body).to_bytes(LENGTH_BYTES, "big") + body
@@ -194,7 +207,10 @@ class FrameSocket:
         self.queued += len(data)
 
     def flush(self) -> bool:
-        """Send what can be sent; return whether nothing is left. Raises OSError: the other side is gone."""
+        """Send what can be sent; return whether nothing is left.
+
+        Raises OSError: the other side is gone.
+        """
         while self._output:
             data, fds = self._output[0]
             try:
@@ -213,9 +229,11 @@ class FrameSocket:
         return True
 
     def read(self, take: Callable[[dict[str, Any], list[int]], None]) -> str | None:
-        """Read once, and hand out each whole frame with its descriptors, which are the taker's then.
+        """Read once, and hand out each whole frame with its descriptors, which are the taker's
+        then.
 
-        Returns None while more may come, else why it will not: "" when the other side has closed, or is dead.
+        Returns None while more may come, else why it will not: "" when the other side has closed,
+        or is dead.
         """
         try:
             data, fds, flags, _ = socket.recv_fds(self._sock, 65536, FDS_PER_MESSAGE)
@@ -223,7 +241,9 @@ class FrameSocket:
                 os.set_inheritable(fd, False)
             self._fds.extend(fds)
             if flags & socket.MSG_CTRUNC:
-                raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
+                raise FrameError(
+                    "descriptors were lost on the way: too many, or this process may open no more"
+                )
             self._input += data
             while self._sock.fileno() >= 0 and (frame := self._next()) is not None:
                 take(*frame)
@@ -240,7 +260,9 @@ class FrameSocket:
             return None
         end = LENGTH_BYTES + int.from_bytes(self._input[:LENGTH_BYTES], "big")
         if end > LENGTH_BYTES + MAX_FRAME:
-            raise FrameError(f"a frame announces {end - LENGTH_BYTES} bytes, over the limit of {MAX_FRAME}")
+            raise FrameError(
+                f"a frame announces {end - LENGTH_BYTES} bytes, over the limit of {MAX_FRAME}"
+            )
         if len(self._input) < end:
             return None
         body = bytes(self._input[LENGTH_BYTES:end])
@@ -249,7 +271,8 @@ class FrameSocket:
             message: dict[str, Any] = json.loads(body)
             count = message.get("fds", 0)
             if isinstance(count, list):
-                count = 0  # the names with which an older keeper's `hello` answers: a member, not a count
+                # the names with which an older keeper's `hello` answers: a member, not a count
+                count = 0
             return message, [self._fds.popleft() for _ in range(count)]
         except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise FrameError(f"a frame is none of the protocol: {error!r}") from error

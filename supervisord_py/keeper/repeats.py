@@ -1,4 +1,7 @@
-"""How many lines of one kind a log takes. Keeper and control plane share it: they write into the same file."""
+"""How many lines of one kind a log takes.
+
+Keeper and control plane share it: they write into the same file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class RepeatLimiter:
         return False
 
     def overdue(self, now: float) -> list[tuple[str, int]]:
-        """Return each kind of which lines were suppressed in a window that is over, with their number, once."""
+        """Return each kind of which lines were suppressed in a window that is over, with their
+        number, once.
+        """
         over = [kind for kind, window in self._windows.items() if now >= window.ends_at]
         windows = [(kind, self._windows.pop(kind)) for kind in over]
         return [(kind, window.suppressed) for kind, window in windows if window.suppressed]

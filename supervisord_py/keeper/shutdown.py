@@ -33,14 +33,18 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.tree import HeldChild
 
 HASTE_SECONDS = 2.0
-"""Of KILL before survivors are named, after a second signal; and for what descends from no instance."""
+"""Of KILL before survivors are named, after a second signal; and for what descends from no
+instance.
+"""
 POLL_SECONDS = 0.02
 CONTROL_LEAVES_SECONDS = 3.0
 """How long a control plane that said `shutdown` may take to go by itself."""
 CONTROL_DIES_SECONDS = 5.0
 """How long a killed control plane is waited for; then it is named as a survivor."""
 MARGIN_SECONDS = 10.0
-"""What the service manager is told beyond the longest grace: KILL, drained pipes, a closed ledger."""
+"""What the service manager is told beyond the longest grace: KILL, drained pipes, a closed
+ledger.
+"""
 
 
 class Phase(Enum):
@@ -87,14 +91,18 @@ class Shutdown:
         self._announce()
         control = self._parts.control
         if control.machine.is_greeted:
-            self._deadline = self._parts.loop.now() + self._longest_grace() + self._parts.boot.stop_seconds
+            self._deadline = (
+                self._parts.loop.now() + self._longest_grace() + self._parts.boot.stop_seconds
+            )
             self._move(Phase.ASKED)
             control.emit({"event": "stop", "signum": signum})
         else:
             self._move(Phase.STOPPING_ALL)
 
     def asked_by_control(self, *, is_restart: bool) -> None:
-        """The control plane has stopped what it could: stop what is left, and exit or (`is_restart`) become pxd."""
+        """The control plane has stopped what it could: stop what is left, and exit or
+        (`is_restart`) become pxd.
+        """
         if self.phase is Phase.RUNNING:
             self.is_restart = is_restart
             self._announce()
@@ -112,11 +120,14 @@ class Shutdown:
 
     def _announce(self) -> None:
         parts = self._parts
-        # After STOPPING=1 systemd waits for our exit, and kills what does not exit: an exec is no exit.
+        # After STOPPING=1 systemd waits for our exit, and kills what does not exit: an exec is no
+        # exit.
         if self.is_restart:
             parts.notifier.status("restarting")
         else:
-            parts.notifier.stopping(2 * self._longest_grace() + parts.boot.stop_seconds + MARGIN_SECONDS)
+            parts.notifier.stopping(
+                2 * self._longest_grace() + parts.boot.stop_seconds + MARGIN_SECONDS
+            )
         parts.journal.info("stopping", children=len(self._alive()))
 
     def _hurry(self) -> None:
@@ -147,8 +158,11 @@ class Shutdown:
         if control.pid and now < self._deadline:
             return self._deadline
         if control.pid:
-            self._parts.journal.warning("control_late", seconds=round(self._parts.boot.stop_seconds, 3))
-        # Those that the control plane asked to end keep the deadline that it gave them; the others get their own.
+            self._parts.journal.warning(
+                "control_late", seconds=round(self._parts.boot.stop_seconds, 3)
+            )
+        # Those that the control plane asked to end keep the deadline that it gave them; the others
+        # get their own.
         self._parts.notifier.extend_timeout(self._longest_grace() + MARGIN_SECONDS)
         self._move(Phase.STOPPING_ALL)
         return now
@@ -170,7 +184,9 @@ class Shutdown:
         return now
 
     def _needs_a_shorter_grace(self, child: HeldChild) -> bool:
-        """Tell whether a stop under way allows more time than is left for it: it was begun with another aim."""
+        """Tell whether a stop under way allows more time than is left for it: it was begun with
+        another aim.
+        """
         until = self._parts.kill_tree.deadlines()[child.key]
         return until > self._parts.loop.now() + self._grace(child)
 
@@ -184,7 +200,8 @@ class Shutdown:
         if not is_clean and now < self._deadline:
             return now + POLL_SECONDS
         if parts.control.pid:
-            # It is leaving by itself, or killed (control_machine.py); stuck in the kernel it must not keep us for ever.
+            # It is leaving by itself, or killed (control_machine.py); stuck in the kernel it must
+            # not keep us for ever.
             if now < self._deadline + CONTROL_LEAVES_SECONDS + CONTROL_DIES_SECONDS:
                 return now + POLL_SECONDS
             parts.journal.error("survivor", pid=parts.control.pid, name="pxd: control", killed=True)
@@ -214,7 +231,9 @@ class Shutdown:
             try:
                 os.unlink(parts.boot.socket_path)
             except OSError as error:
-                parts.journal.warning("socket_not_removed", path=parts.boot.socket_path, errno=error.errno)
+                parts.journal.warning(
+                    "socket_not_removed", path=parts.boot.socket_path, errno=error.errno
+                )
         parts.journal.info("stopped", code=self.code)
         self._move(Phase.DONE)
         parts.loop.stop()

@@ -1,8 +1,9 @@
-"""Turn a SPAWN message into a plan and a plan into a process: fork, then all up to exec, in a fixed order.
+"""Turn a SPAWN message into a plan and a plan into a process: fork, then all up to exec, in a fixed
+order.
 
-The keeper has one thread, so a plain fork is safe and the child may run Python until exec. Whatever fails after it
-comes back on a close-on-exec pipe as (stage, errno); end of file on that pipe is the kernel's own word that exec
-succeeded.
+The keeper has one thread, so a plain fork is safe and the child may run Python until exec. Whatever
+fails after it comes back on a close-on-exec pipe as (stage, errno); end of file on that pipe is the
+kernel's own word that exec succeeded.
 """
 
 from __future__ import annotations
@@ -28,15 +29,22 @@ if TYPE_CHECKING:
 
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec", "zygote")
 RLIMITS = {
-    name: getattr(resource, f"RLIMIT_{name.upper()}") for name in ("nofile", "nproc", "as", "cpu", "core", "fsize")
+    name: getattr(resource, f"RLIMIT_{name.upper()}")
+    for name in ("nofile", "nproc", "as", "cpu", "core", "fsize")
 }
 ZYGOTE_SECONDS = 3.0
 """In which a zygote's fork takes its order: it needs some milliseconds."""
 PID_BYTES = 11
-"""Length of the message by which a zygote's fork tells its pid: ten digits or spaces, and a newline."""
+"""Length of the message by which a zygote's fork tells its pid: ten digits or spaces, and a
+newline.
+"""
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-"""Signals that the keeper itself catches; blocked around the fork, so that a child never answers for it."""
-_IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+"""Signals that the keeper itself catches; blocked around the fork, so that a child never answers
+for it.
+"""
+_IGNORED = [
+    number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN
+]
 """By Python, or by who started us: an ignored signal would stay ignored over exec."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -66,7 +74,9 @@ class SpawnError(RefusedError):
 
 
 class SpawnPlan:
-    def __init__(self, message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> None:
+    def __init__(
+        self, message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]
+    ) -> None:
         self.argv = [_word(text) for text in message["argv"]]
         self.env = {_word(name): _word(value) for name, value in message["env"].items()}
         if not self.argv or not self.argv[0]:
@@ -75,14 +85,18 @@ class SpawnPlan:
             raise SpawnError("exec", errno.EINVAL)
         self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
         self.umask: int | None = None  # None keeps the keeper's
-        self.cwd = _word(message["cwd"], "chdir") if "cwd" in message else None  # None keeps the keeper's
+        # None keeps the keeper's
+        self.cwd = _word(message["cwd"], "chdir") if "cwd" in message else None
         self.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
         limits = message.get("rlimits") or ()
-        self.rlimits = [(RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS]
+        self.rlimits = [
+            (RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS
+        ]
         self.cgroup = -1  # descriptor of the directory of its group
         self.parks = -1  # of the one in which the zygote's next fork waits
         self.guarded = False  # die with the keeper (PDEATHSIG)
-        self.listen_pid = message.get("set_listen_pid") is True  # put the child's pid into LISTEN_PID
+        # put the child's pid into LISTEN_PID
+        self.listen_pid = message.get("set_listen_pid") is True
 
 
 def _word(text: str, stage: str = "exec") -> bytes:
@@ -100,7 +114,8 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
     report, report_in = pipe()
     ours = [report_in]
     stage = "fds"
-    _libc.sigprocmask(signal.SIG_BLOCK, _CAUGHT_SET, None)  # that of Python makes an enum of each signal of a mask
+    # that of Python makes an enum of each signal of a mask
+    _libc.sigprocmask(signal.SIG_BLOCK, _CAUGHT_SET, None)
     try:
         os.set_blocking(report, False)
         steps = _steps(plan, ours)
@@ -126,10 +141,11 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
 def _steps(plan: SpawnPlan, ours: list[int]) -> list[Step]:
     """Return what a fork of the keeper does to become what the plan says: setsid first, exec last.
 
-    As calls of C with their arguments made, wherever that is possible: every page that Python touches in the child is
-    copied for it, which was a fifth of a start. Stdio and grants go to their numbers, and everything else closes at
-    exec; a source where another one is to go is first copied above all of them, into `ours`, and so is the report's
-    end, the last of `ours`: who calls closes those.
+    As calls of C with their arguments made, wherever that is possible: every page that Python
+    touches in the child is copied for it, which was a fifth of a start. Stdio and grants go to
+    their numbers, and everything else closes at exec; a source where another one is to go is first
+    copied above all of them, into `ours`, and so is the report's end, the last of `ours`: who calls
+    closes those.
     """
     targets = [*enumerate(plan.stdio), *plan.grants]
     top = max(number for number, _ in targets) + 1
@@ -165,10 +181,11 @@ def pipe() -> tuple[int, int]:
 
 
 def order_fork(zygote: int, plan: SpawnPlan) -> int:
-    """Order a fork of the zygote at the other end of a socket; return the report pipe, which does not block.
+    """Order a fork of the zygote at the other end of a socket; return the report pipe, which does
+    not block.
 
-    On it come the pid of the fork, PID_BYTES long, and then what `launch` describes. Raises SpawnError.
-    See zygote/main.py.
+    On it come the pid of the fork, PID_BYTES long, and then what `launch` describes. Raises
+    SpawnError. See zygote/main.py.
     """
     report, report_in = pipe()
     order = {
@@ -199,7 +216,10 @@ def order_fork(zygote: int, plan: SpawnPlan) -> int:
 
 
 def read_report(fd: int) -> SpawnError | None:
-    """Read the report pipe once it is readable: None means that exec succeeded. Raises BlockingIOError: not yet."""
+    """Read the report pipe once it is readable: None means that exec succeeded.
+
+    Raises BlockingIOError: not yet.
+    """
     text = os.read(fd, 64)
     return parse_report(text) if text else None
 
@@ -210,17 +230,19 @@ def parse_report(text: bytes) -> SpawnError:
 
 
 def _clone(group: int) -> int:
-    """Fork by clone3(2), Linux 5.3, a child that is born in a cgroup (5.7); returns as fork(2) does.
+    """Fork by clone3(2), Linux 5.3, a child that is born in a cgroup (5.7); returns as fork(2)
+    does.
 
-    Moving a process into a group waits for all processors to take notice, often 10 ms (cgroup_threadgroup_rwsem).
-    Python is not told of the fork, which spares the child a third of its page faults: a process of one thread only,
-    and the child has to go straight on to exec.
+    Moving a process into a group waits for all processors to take notice, often 10 ms
+    (cgroup_threadgroup_rwsem). Python is not told of the fork, which spares the child a third of
+    its page faults: a process of one thread only, and the child has to go straight on to exec.
 
     `group`: descriptor of the group's directory, negative for ours.
     """
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "no clone3")
-    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, its size, tls, set_tid, size, cgroup
+    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, its size, tls,
+    # set_tid, size, cgroup
     flags, group = (CLONE_INTO_CGROUP, group) if group >= 0 else (0, 0)
     wanted = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
     pid: int = _libc.syscall(SYS_CLONE3, wanted, ctypes.c_size_t(len(wanted)))
@@ -236,7 +258,7 @@ def _raise_errno() -> int:
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-# -- in the child ------------------------------------------------------------------------------------------------------
+# -- in the child ----------------------------------------------------------------------------------
 
 
 def _become(steps: list[Step], report: int) -> None:
@@ -261,7 +283,9 @@ def _join(group: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask for SIGKILL when the parent dies, and die now if it is dead already (the race of prctl(2))."""
+    """Ask for SIGKILL when the parent dies, and die now if it is dead already (the race of
+    prctl(2)).
+    """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(127)

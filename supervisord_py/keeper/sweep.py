@@ -1,8 +1,10 @@
-"""Remove what an earlier keeper of the same directories left: found by mark, by cgroup, or by recorded identity.
+"""Remove what an earlier keeper of the same directories left: found by mark, by cgroup, or by
+recorded identity.
 
-A process is touched only when it bears this daemon's mark in the environment it was started with, is in this daemon's
-cgroup, or has exactly the pid *and* start time that a keeper of this boot wrote down. A planted record with a
-bystander's pid does nothing. We ourselves and our ancestors are never touched.
+A process is touched only when it bears this daemon's mark in the environment it was started with,
+is in this daemon's cgroup, or has exactly the pid *and* start time that a keeper of this boot wrote
+down. A planted record with a bystander's pid does nothing. We ourselves and our ancestors are never
+touched.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from supervisord_py.keeper.procfs import Process
 from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT
 from supervisord_py.keeper.tree import HeldChild
 
-Found = tuple[Process, str]  # a process that was left, and the unit it belonged to ("": the control plane)
+# a process that was left, and the unit it belonged to ("": the control plane)
+Found = tuple[Process, str]
 SWEEP_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 RECORD_NAME = "children"
 
 
 def sweep(daemon_id: str, run_dir: str) -> tuple[list[str], list[Process]]:
-    """Kill what is left until nothing is, SWEEP_SECONDS at most; return the units found and what is still there.
+    """Kill what is left until nothing is, SWEEP_SECONDS at most; return the units found and what is
+    still there.
 
-    Raises OSError when the processes of this machine cannot be seen for so long: then nothing can be promised.
+    Raises OSError when the processes of this machine cannot be seen for so long: then nothing can
+    be promised.
     """
     units: set[str] = set()
     until = time.monotonic() + SWEEP_SECONDS
@@ -49,7 +54,10 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[str], list[Process]]:
 
 
 def _kill_leftovers(daemon_id: str, run_dir: str, units: set[str]) -> tuple[list[Found], bool]:
-    """Look once, and kill what is there; return it, and whether nothing was. Adds the units to `units`."""
+    """Look once, and kill what is there; return it, and whether nothing was.
+
+    Adds the units to `units`.
+    """
     spared = _ourselves_and_ancestors()
     groups = cgroup.leftovers(daemon_id)
     left = [*_marked(daemon_id, spared), *_recorded(run_dir, spared)]
@@ -83,11 +91,13 @@ def _marked(daemon_id: str, spared: set[int]) -> Iterator[Found]:
                 yield row, ""
 
 
-# -- recorded identities, where neither cgroups nor environments tell (the portable rung) ----------------------------
+# -- recorded identities, where neither cgroups nor environments tell (the portable rung) ----------
 
 
 def write_record(run_dir: str, children: Iterable[HeldChild]) -> None:
-    """Write down who lives, whole or not at all: `boot <id>`, then `pid start_time key unit` a line, leaders first."""
+    """Write down who lives, whole or not at all: `boot <id>`, then `pid start_time key unit` a
+    line, leaders first.
+    """
     lines = [f"boot {procfs.boot_id()}"]
     for child in children:
         if child.tree_alive:
@@ -105,7 +115,9 @@ def forget_record(run_dir: str) -> None:
 
 
 def _recorded(run_dir: str, spared: set[int]) -> Iterator[Found]:
-    """Yield each recorded process that is still the same one, with the process group that it leads, if it does."""
+    """Yield each recorded process that is still the same one, with the process group that it
+    leads, if it does.
+    """
     try:
         text = procfs.slurp(f"{run_dir}/{RECORD_NAME}").decode("utf-8", "replace")
     except OSError:
@@ -117,5 +129,9 @@ def _recorded(run_dir: str, spared: set[int]) -> Iterator[Found]:
         if len(words) == 4 and words[0].isdigit() and words[1].isdigit():
             row = procfs.look(int(words[0]))
             if row is not None and row.start_time == int(words[1]) and row.pid not in spared:
-                group = [one for one in procfs.table().values() if one.pgid == row.pid and one.pid not in spared]
+                group = [
+                    one
+                    for one in procfs.table().values()
+                    if one.pgid == row.pid and one.pid not in spared
+                ]
                 yield from ((one, words[3]) for one in (group or [row]) if one.alive)

@@ -1,11 +1,13 @@
-"""A rehearsal: this version of the keeper, started in full as a child of the one that runs, which takes nothing over.
+"""A rehearsal: this version of the keeper, started in full as a child of the one that runs, which
+takes nothing over.
 
-It imports every module of this package, builds a keeper from a copy of the hand-over, runs its loop, and starts a
-control plane that loads everything, greets its keeper, and exits. Exit code 0 and TRIAL_PASSED as the last line of the
-output mean: this version could serve. Otherwise the last line says what speaks against it.
+It imports every module of this package, builds a keeper from a copy of the hand-over, runs its
+loop, and starts a control plane that loads everything, greets its keeper, and exits. Exit code 0
+and TRIAL_PASSED as the last line of the output mean: this version could serve. Otherwise the last
+line says what speaks against it.
 
-Nothing is shared with the keeper that runs: the descriptors of the hand-over are replaced by pipes of its own, its
-directories by a temporary one, and no process is signalled.
+Nothing is shared with the keeper that runs: the descriptors of the hand-over are replaced by pipes
+of its own, its directories by a temporary one, and no process is signalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The page of verbs: one function a verb, a table that lists them, and one place where refusals become replies.
+"""The page of verbs: one function a verb, a table that lists them, and one place where refusals
+become replies.
 
-A function returns the members of its reply (None: there are none), or LATER when it answers by itself, now or later, by
-`answer`. Descriptors that came with a request and were not taken are closed here.
+A function returns the members of its reply (None: there are none), or LATER when it answers by
+itself, now or later, by `answer`. Descriptors that came with a request and were not taken are
+closed here.
 """
 
 from __future__ import annotations
@@ -33,10 +35,18 @@ LATER: Members = {}
 
 
 class VerbRequest:
-    """One request. Descriptors that came with it and are not taken out of `fds` are closed at the end."""
+    """One request.
+
+    Descriptors that came with it and are not taken out of `fds` are closed at the end.
+    """
 
     def __init__(
-        self, keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: Members, fds: list[int]
+        self,
+        keeper: KeeperParts,
+        shutdown: Shutdown,
+        upgrade: Upgrade,
+        message: Members,
+        fds: list[int],
     ) -> None:
         self._control_pid = keeper.control.pid
         self.keeper = keeper
@@ -46,7 +56,9 @@ class VerbRequest:
         self.fds = fds
 
     def answer(self, outcome: Members | RefusedError, fds: Sequence[int] = ()) -> None:
-        """Reply with members, or with an error, to a request with an `id`; `fds` stay the keeper's own."""
+        """Reply with members, or with an error, to a request with an `id`; `fds` stay the
+        keeper's own.
+        """
         if "id" not in self.message:
             return
         reply = {"id": self.message["id"], "ok": not isinstance(outcome, RefusedError)}
@@ -60,7 +72,9 @@ class VerbRequest:
         return self.keeper.children.held[key]
 
 
-def receive(keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: Members, fds: list[int]) -> None:
+def receive(
+    keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: Members, fds: list[int]
+) -> None:
     """Answer one request of the control plane; its descriptors are ours."""
     request = VerbRequest(keeper, shutdown, upgrade, message, fds)
     try:
@@ -79,20 +93,28 @@ def receive(keeper: KeeperParts, shutdown: Shutdown, upgrade: Upgrade, message: 
         close_fds(request.fds)
 
 
-# -- children --------------------------------------------------------------------------------------------------------
+# -- children --------------------------------------------------------------------------------------
 
 
 def _hello(request: VerbRequest) -> Members:
     keeper, asked = request.keeper, request.message.get("protocol")
     if asked != PROTOCOL:
-        raise RefusedError("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
+        raise RefusedError(
+            "protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL
+        )
     birth, rungs = keeper.birth, keeper.rungs
     who: Members = {"pid": birth.pid, "started_at": birth.started_at, "boot_id": birth.boot_id}
-    can: Members = {"kill_rung": rungs.kill, "memory_rung": rungs.memory, "controllers": rungs.controllers}
+    can: Members = {
+        "kill_rung": rungs.kill,
+        "memory_rung": rungs.memory,
+        "controllers": rungs.controllers,
+    }
     children = [child.document() for child in keeper.children.held.values()]
     holds: Members = {"children": children, "control_restarts": keeper.control.machine.restarts}
     holds["rolled_back_from"] = request.upgrade.rolled_back_from
-    request.answer({"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds})
+    request.answer(
+        {"protocol": PROTOCOL, "revision": REVISION, "version": __version__, **who, **can, **holds}
+    )
     keeper.control.hello()
     keeper.children.send_ends_again()
     keeper.logs.send_degradations_again()
@@ -102,7 +124,9 @@ def _hello(request: VerbRequest) -> Members:
 def _spawn(request: VerbRequest) -> Members:
     if not request.shutdown.is_running:
         raise RefusedError("shutdown", "the keeper is stopping")
-    request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, request.answer)
+    request.keeper.children.spawn(
+        request.message, request.fds, request.keeper.stored, request.answer
+    )
     return LATER
 
 
@@ -111,7 +135,8 @@ def _signal(request: VerbRequest) -> None:
     try:
         if child.exit is not None or not child.pid:
             raise ProcessLookupError(errno.ESRCH, "its leader has ended, or is not there yet")
-        # Not reaped yet, so its number, and with it that of the group that setsid(2) gave it, is nobody else's.
+        # Not reaped yet, so its number, and with it that of the group that setsid(2) gave it, is
+        # nobody else's.
         os.killpg(child.pid, request.message["signum"])
     except OSError as error:
         raise RefusedError("dead", f"{child.unit} cannot be signalled: {error.strerror}") from None
@@ -120,12 +145,16 @@ def _signal(request: VerbRequest) -> None:
 def _stop(request: VerbRequest) -> Members:
     child, message = request.child(), request.message
     grace: float = message["grace_seconds"]
-    child.condemn(message.get("reason") or "stopped", "control", signal.SIGTERM if grace else signal.SIGKILL)
+    child.condemn(
+        message.get("reason") or "stopped", "control", signal.SIGTERM if grace else signal.SIGKILL
+    )
 
     def done(survivors: list[Process], killed: bool) -> None:
         membership = request.keeper.children.membership
         unassigned = [] if child.group is not None else membership.unassigned_since(child)
-        request.answer({"survivors": _named(survivors), "killed": killed, "unassigned": _named(unassigned)})
+        request.answer(
+            {"survivors": _named(survivors), "killed": killed, "unassigned": _named(unassigned)}
+        )
 
     request.keeper.kill_tree.stop(child, grace, message.get("kill_seconds", KILL_SECONDS), done)
     return LATER
@@ -145,7 +174,10 @@ def _stat(request: VerbRequest) -> Members:
     membership, held = request.keeper.children.membership, request.keeper.children.held
     asked = [held[key] for key in request.message["keys"] if key in held]
     # Where no group tells it now, the last snapshot would: it may be older than an end.
-    if any(child.tree_alive and not (child.group is not None and child.group.populated()) for child in asked):
+    if any(
+        child.tree_alive and not (child.group is not None and child.group.populated())
+        for child in asked
+    ):
         membership.take()
     once = request.message.get("shared_once") is True
     stats = {}
@@ -153,7 +185,10 @@ def _stat(request: VerbRequest) -> Members:
         members = membership.members(child) if child.tree_alive else []
         counted = child.group.cpu_seconds() if child.group is not None else 0.0
         stats[child.key] = {
-            "rss_bytes": sum((once and procfs.proportional(row.pid)) or procfs.resident(row.pid) for row in members),
+            "rss_bytes": sum(
+                (once and procfs.proportional(row.pid)) or procfs.resident(row.pid)
+                for row in members
+            ),
             # The group counts also those that have ended.
             "cpu_seconds": counted or sum(row.ticks for row in members) / procfs.TICKS_PER_SECOND,
             "processes": len(members),
@@ -167,7 +202,7 @@ def _annotate(request: VerbRequest) -> None:
     request.child().tag = request.message["tag"]
 
 
-# -- descriptors -----------------------------------------------------------------------------------------------------
+# -- descriptors -----------------------------------------------------------------------------------
 
 
 def _put_fd(request: VerbRequest) -> None:
@@ -192,7 +227,7 @@ def _drop_fd(request: VerbRequest) -> None:
     request.keeper.stored.drop(request.message["name"])
 
 
-# -- the daemon as a whole -------------------------------------------------------------------------------------------
+# -- the daemon as a whole -------------------------------------------------------------------------
 
 
 def _restart(request: VerbRequest) -> None:

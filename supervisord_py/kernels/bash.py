@@ -1,10 +1,10 @@
-"""Shell cells behind the interface of kernels: one process a cell, each an instance of the supervisor's, seen out to
-the last of its tree. A session of them has no process between its cells.
+"""Shell cells behind the interface of kernels: one process a cell, each an instance of the
+supervisor's, seen out to the last of its tree. A session of them has no process between its cells.
 
-The code lies in a file and never in argv, where every user of the machine could read it; stdout and stderr are the
-cell's file itself. The wrapper is bash itself: it reads the code and evaluates it alone, so that messages read as those
-of `bash -c` (`bash: line 3: …`). The variable is the one in which `bash -c` itself has its code; nothing else is left
-of the wrapper when the code runs.
+The code lies in a file and never in argv, where every user of the machine could read it; stdout and
+stderr are the cell's file itself. The wrapper is bash itself: it reads the code and evaluates it
+alone, so that messages read as those of `bash -c` (`bash: line 3: …`). The variable is the one in
+which `bash -c` itself has its code; nothing else is left of the wrapper when the code runs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,23 @@ from supervisord_py.process.instance import Instance, Phase, signal_name
 from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason
 from supervisord_py.process.supervisor import Driver, Supervisor
 
-LINGER_SECONDS = 0.3  # what a cell leaves behind may end by itself until then, as a process substitution does
+# what a cell leaves behind may end by itself until then, as a process substitution does
+LINGER_SECONDS = 0.3
 BACKGROUND_GRACE_SECONDS = 2.0
-WRAPPER = '{ IFS= read -rd "" BASH_EXECUTION_STRING || :; } <"$1" || exit 126; set --; eval -- "$BASH_EXECUTION_STRING"'
-_BEFORE_THE_CODE = frozenset(("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"))  # would run code before it, or trace it
+WRAPPER = (
+    '{ IFS= read -rd "" BASH_EXECUTION_STRING || :; } <"$1" || exit 126; set --; '
+    'eval -- "$BASH_EXECUTION_STRING"'
+)
+# would run code before it, or trace it
+_BEFORE_THE_CODE = frozenset(("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"))
 _LIMITS = {Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu"}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ShellInstance(Instance):
-    """The process of one cell; the cell of one that an earlier control plane left is known when it is followed."""
+    """The process of one cell; the cell of one that an earlier control plane left is known when
+    it is followed.
+    """
 
     died = property(lambda _: False, doc="Its end is the cell's, and no surprise.")
 
@@ -54,7 +61,8 @@ class ShellInstance(Instance):
         self.code_file: Path
         self.out = -1  # descriptor of its output, until it is spawned
         self.decided = asyncio.Event()  # the process is there, or will never be
-        self.due_signal: signal.Signals | None = None  # for it, as soon as it is there: nobody waits any more
+        # for it, as soon as it is there: nobody waits any more
+        self.due_signal: signal.Signals | None = None
 
     def note(self) -> str:
         return self.session.tag
@@ -131,7 +139,7 @@ class BashHandle:
     def child(self) -> Child | None:
         return self.shell.child if self.shell is not None else None
 
-    # -- cells -------------------------------------------------------------------------------------------------------
+    # -- cells -------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         """Run a cell; one that cannot be started failed with the error `StartFailed`.
@@ -142,21 +150,32 @@ class BashHandle:
             # Its call gave up, because the keeper did not answer. Two at a time are one too many.
             last = asyncio.wait({self._cell})
             unit = self.launch.unit
-            await self._supervisor.placement.unless_silent(last, f"the last cell of {unit} ended", unit=unit)
+            await self._supervisor.placement.unless_silent(
+                last, f"the last cell of {unit} ended", unit=unit
+            )
         if is_sent and self.shell is None:
-            if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
+            if (
+                reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)
+            ) is not None:
                 return reply
-            raise KernelGoneError(f"the process of cell {cell.cell_id} is gone, how it ended is not known")
+            raise KernelGoneError(
+                f"the process of cell {cell.cell_id} is gone, how it ended is not known"
+            )
         if self.shell is None:
             self.shell = ShellInstance(self._supervisor.placement.new_key(), self)
-        self._cell = asyncio.create_task((self._see_out if is_sent else self._run)(self.shell, cell))
-        self._cell.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
+        self._cell = asyncio.create_task(
+            (self._see_out if is_sent else self._run)(self.shell, cell)
+        )
+        # perhaps nobody waits for it
+        self._cell.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._cell)
 
     async def _run(self, shell: ShellInstance, cell: ExecuteRequest) -> Reply:
         try:
             if "\0" in cell.code:
-                raise InvalidInputError("the code contains a NUL character, which no shell can read")
+                raise InvalidInputError(
+                    "the code contains a NUL character, which no shell can read"
+                )
             await asyncio.to_thread(_write_code, shell, cell)
             await self._supervisor.start(self._backend, shell)
         except KeeperLostError:
@@ -184,13 +203,18 @@ class BashHandle:
         else:
             await shell.stopped.wait()
         status, error = outcome(record)
-        await asyncio.to_thread(_write_end, cell, status, error, max(0.0, record.ended_at - record.started_at))
+        await asyncio.to_thread(
+            _write_end, cell, status, error, max(0.0, record.ended_at - record.started_at)
+        )
         self.shell, notice = None, None
         if shell.report.survivors:
             names = ", ".join(f"{each.name} (pid {each.pid})" for each in shell.report.survivors)
             notice = f"the cell left processes behind that could not be ended: {names}"
         elif left:
-            notice = f"what the cell left in the background ended with it ({left}): nothing of a shell cell outlives it"
+            notice = (
+                f"what the cell left in the background ended with it ({left}): nothing of a shell "
+                "cell outlives it"
+            )
         return Reply(status, error, notice=notice)
 
     async def _left_behind(self, shell: ShellInstance) -> int:
@@ -199,7 +223,9 @@ class BashHandle:
             try:
                 stat = (await self._supervisor.placement.stat((shell.key,))).get(shell.key)
             except KeeperTimeoutError:
-                return 0  # what is there is stopped anyway, once the keeper answers; only the notice is missing
+                # what is there is stopped anyway, once the keeper answers; only the notice is
+                # missing
+                return 0
             if stat is None or stat.processes == 0 or time.monotonic() >= deadline:
                 return 0 if stat is None else stat.processes
             await asyncio.sleep(pause)
@@ -209,7 +235,7 @@ class BashHandle:
         self._supervisor.task(self._supervisor.stop(self._backend, shell, reason))
         await shell.stopped.wait()
 
-    # -- the ladder: a cell that is just being spawned is waited for, not missed ---------------------------------------
+    # -- the ladder: a cell that is just being spawned is waited for, not missed -------------------
 
     async def interrupt(self) -> str:
         return await self._signal(signal.SIGINT)
@@ -218,13 +244,16 @@ class BashHandle:
         return await self._signal(signal.SIGTERM)
 
     async def kill(self) -> str:
-        return await self._signal(signal.SIGKILL)  # the rest of the tree ends as what a cell leaves behind
+        # the rest of the tree ends as what a cell leaves behind
+        return await self._signal(signal.SIGKILL)
 
     async def _signal(self, number: signal.Signals) -> str:
         if (shell := self.shell) is not None:
             try:
                 spawned = shell.decided.wait()
-                await self._supervisor.placement.unless_silent(spawned, "the cell was started", unit=self.launch.unit)
+                await self._supervisor.placement.unless_silent(
+                    spawned, "the cell was started", unit=self.launch.unit
+                )
             except KeeperTimeoutError:
                 shell.due_signal = number
                 raise
@@ -253,7 +282,7 @@ class BashHandle:
             await asyncio.gather(self._cell, return_exceptions=True)
 
 
-# -- a cell's files; blocking ------------------------------------------------------------------------------------------
+# -- a cell's files; blocking ----------------------------------------------------------------------
 
 
 def _write_code(shell: ShellInstance, cell: ExecuteRequest) -> None:
@@ -265,8 +294,12 @@ def _write_code(shell: ShellInstance, cell: ExecuteRequest) -> None:
     CellWriter(str(cell.cells_dir), cell.cell_id, cell.cell_bytes).begin(cell.code)
 
 
-def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None, duration: float) -> None:
-    """Write the end of a cell, unless an earlier control plane has: it was replaced just behind it."""
+def _write_end(
+    cell: ExecuteRequest, status: CellStatus, error: CellError | None, duration: float
+) -> None:
+    """Write the end of a cell, unless an earlier control plane has: it was replaced just behind
+    it.
+    """
     log = CellLog(cell.cells_dir, cell.cell_id)
     if log.reply() is not None:
         return
@@ -279,7 +312,10 @@ def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None
 
 
 def outcome(record: ExitRecord) -> tuple[CellStatus, CellError | None]:
-    """Return how a cell ended, by how its shell did. A limit is named by its killer's word, never by an exit code."""
+    """Return how a cell ended, by how its shell did.
+
+    A limit is named by its killer's word, never by an exit code.
+    """
     if record.verdict is not None and record.verdict.reason in _LIMITS:
         return CellStatus.ERROR, CellError("ResourceLimitExceeded", _LIMITS[record.verdict.reason])
     if record.signal is not None:

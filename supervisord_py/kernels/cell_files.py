@@ -1,8 +1,8 @@
 """Reads the files of one cell; blocking.
 
-Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its end is not read yet,
-a line that makes no sense is passed over, memory is bounded whatever the files hold. The record file is the sign that a
-cell is kept: retention removes it first.
+Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its
+end is not read yet, a line that makes no sense is passed over, memory is bounded whatever the files
+hold. The record file is the sign that a cell is kept: retention removes it first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class OutputGoneError(UnknownUnitError):
 
 
 class Record(Struct, frozen=True):
-    """One line: its `kind`, the bytes of stdout and stderr before it, Unix time, and what its kind tells."""
+    """One line: its `kind`, the bytes of stdout and stderr before it, Unix time, and what its
+    kind tells.
+    """
 
     kind: str
     at: Size
@@ -96,7 +98,9 @@ class Piece(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A piece of the complete output: bytes from `offset` on, how many there are now, whether nothing comes after."""
+    """A piece of the complete output: bytes from `offset` on, how many there are now, whether
+    nothing comes after.
+    """
 
     data: bytes
     offset: int
@@ -105,9 +109,11 @@ class Page(NamedTuple):
 
 
 class CellLog:
-    """The files of one cell, `<folder>/<cell id>.*`; the folder is `cells_dir/<session id>`. Holds no descriptor.
+    """The files of one cell, `<folder>/<cell id>.*`; the folder is `cells_dir/<session id>`. Holds
+    no descriptor.
 
-    What reads raises OutputGoneError where the cell is not kept; an id that is none is an UnknownUnitError.
+    What reads raises OutputGoneError where the cell is not kept; an id that is none is an
+    UnknownUnitError.
     """
 
     def __init__(self, folder: Path, cell_id: str) -> None:
@@ -127,7 +133,8 @@ class CellLog:
             whole = self.paths[stream].stat().st_size
         except FileNotFoundError:
             return 0
-        start, end = self._span(stream)  # behind the size: what is shared has its span before there is a file
+        # behind the size: what is shared has its span before there is a file
+        start, end = self._span(stream)
         return max(0, (whole if end is None else min(whole, end)) - start)
 
     def _span(self, stream: str) -> tuple[int, int | None]:
@@ -200,23 +207,34 @@ class CellLog:
     def reply(self) -> Reply | None:
         with suppress(OutputGoneError, OSError):
             if (end := self.ended()) is not None:
-                return Reply(end.status, end.error, end.execution_count, end.ask_exit, exit_code=end.exit_code)
+                return Reply(
+                    end.status,
+                    end.error,
+                    end.execution_count,
+                    end.ask_exit,
+                    exit_code=end.exit_code,
+                )
         return None
 
     def _gone(self) -> OutputGoneError:
         return OutputGoneError(
-            f"the output of cell {self.cell_id} is not kept: it was removed by age or for space, or the cell never ran",
+            f"the output of cell {self.cell_id} is not kept: it was removed by age or for space, "
+            "or the cell never ran",
             hint="output is kept for a week, 16 GiB of all cells at most",
         )
 
 
 class Reading:
-    """How far somebody has read a cell: bytes of both streams that were told, and where the next line begins.
+    """How far somebody has read a cell: bytes of both streams that were told, and where the next
+    line begins.
 
-    `span_bytes`: how long a span may be, for those who read what it names at once. `ended`: its end was given.
+    `span_bytes`: how long a span may be, for those who read what it names at once. `ended`: its end
+    was given.
     """
 
-    def __init__(self, log: CellLog, out: int = 0, err: int = 0, *, span_bytes: int | None = None) -> None:
+    def __init__(
+        self, log: CellLog, out: int = 0, err: int = 0, *, span_bytes: int | None = None
+    ) -> None:
         self.told = {"stdout": out, "stderr": err}
         self.line = 0
         self.ended = False
@@ -226,9 +244,9 @@ class Reading:
     def news(self) -> Iterator[StreamSpan | Record]:
         """Yield what is there now and was not yielded yet, in the order in which it was written.
 
-        What comes before a record is stderr and then stdout: a record is written before stderr goes on behind more of
-        stdout. The sizes are seen first, and then the records: whatever tells the order of those bytes is among them.
-        Who stops in the middle goes on there the next time.
+        What comes before a record is stderr and then stdout: a record is written before stderr goes
+        on behind more of stdout. The sizes are seen first, and then the records: whatever tells the
+        order of those bytes is among them. Who stops in the middle goes on there the next time.
         """
         sizes = {stream: self._log.size(stream) for stream in STREAMS}
         for place, line in self._log.lines(self.line):
@@ -247,12 +265,17 @@ class Reading:
         """
         found: list[Piece | Record] = []
         size = 0
-        with suppress(OutputGoneError):  # it has not begun; or it is gone, and only whoever runs it can tell its end
+        # it has not begun; or it is gone, and only whoever runs it can tell its end
+        with suppress(OutputGoneError):
             for item in self.news():
                 if isinstance(item, StreamSpan):
                     data = self._log.read(item.stream, item.start, item.end - item.start)
                     if data:  # else it was cut off since
-                        found.append(Piece(item.stream, sum(self.told.values()) - (item.end - item.start), data))
+                        found.append(
+                            Piece(
+                                item.stream, sum(self.told.values()) - (item.end - item.start), data
+                            )
+                        )
                     size += len(data)
                 else:
                     self.ended = item.kind == "end"
@@ -265,7 +288,8 @@ class Reading:
     def _up_to(self, err: int, out: int) -> Iterator[StreamSpan]:
         for stream, wanted in (("stderr", err), ("stdout", out)):
             if wanted > self.told[stream]:
-                end = min(wanted, self._log.size(stream))  # what a record counts may have been cut off since
+                # what a record counts may have been cut off since
+                end = min(wanted, self._log.size(stream))
                 while (start := self.told[stream]) < end:
                     self.told[stream] = min(end, start + (self._span_bytes or end))
                     yield StreamSpan(stream, start, self.told[stream])
@@ -281,16 +305,23 @@ def _record(line: bytes, offset: int) -> Record | None:
 
 
 def as_event(record: Record) -> dict[str, Any] | None:
-    """Return a record as clients of a stream are told it (without `id`), None for what they are not told."""
+    """Return a record as clients of a stream are told it (without `id`), None for what they are
+    not told.
+    """
     if record.kind in _EVENTS:
-        return {"event": record.kind, **{name: getattr(record, name) for name in _EVENTS[record.kind]}}
+        return {
+            "event": record.kind,
+            **{name: getattr(record, name) for name in _EVENTS[record.kind]},
+        }
     if record.kind == "status":
         return {"event": "status", "status": record.event}
     return {"event": "notice", "text": record.capped_words} if record.kind == "capped" else None
 
 
 def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
-    """Return the folder of a session's cell files, made where it is not there, private with all above it."""
+    """Return the folder of a session's cell files, made where it is not there, private with all
+    above it.
+    """
     folder = cells_dir / session_id
     for each in reversed([it for it in (folder, *folder.parents) if not it.is_dir()]):
         each.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Where cells are kept: their rows, their files, how both become an answer or a history, and when they go."""
+"""Where cells are kept: their rows, their files, how both become an answer or a history, and
+when they go.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
 
 SWEEP_SECONDS = 300.0
-EMPTY_SECONDS = 3600.0  # how long nothing has changed in an empty folder of no session, before it goes
+# how long nothing has changed in an empty folder of no session, before it goes
+EMPTY_SECONDS = 3600.0
 ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
 DAY_SECONDS = 86_400.0
 SMALL_BYTES = 16 * 1024  # read at once: the way to a thread and back takes longer
@@ -48,14 +51,16 @@ class CellStore:
     async def dispatch(self, cell: KernelCellRow) -> None:
         """Write the row of a cell that is to be sent, and see to its folder.
 
-        A control plane that dies between the sending and the row would leave a cell that ran and that nobody knows of.
+        A control plane that dies between the sending and the row would leave a cell that ran and
+        that nobody knows of.
         """
         try:
             async with asyncio.timeout(ROW_SECONDS):
                 await self._ledger.write(kernel_rows.CELLS.insert(cell))
         except Exception:  # where it is only late, it is queued: it follows in order
             _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
-        with suppress(OSError):  # the cell runs all the same; that nothing is kept of it is told with its end
+        # the cell runs all the same; that nothing is kept of it is told with its end
+        with suppress(OSError):
             if not (self._config().cells_dir / cell.session).is_dir():
                 folder_of_cells(self._config().cells_dir, cell.session)
 
@@ -68,14 +73,18 @@ class CellStore:
         kernel_is_over: bool,
         ended_at: float | None = None,
     ) -> CellResult:
-        """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot.
+        """Return the answer of a cell, and close its row; also its files, where its kernel is over
+        and cannot.
 
         Without a duration nobody saw it begin: it ended when its files say so, else at `ended_at`.
         """
         output, reply, ended_at = await self._shown(sent), end.reply, ended_at or time.time()
         written, log = output.end, self.log(sent.session, sent.id)
         if written is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
-            lost = f"Output of this cell is lost, not kept: its files in {log.folder} were removed or not written."
+            lost = (
+                f"Output of this cell is lost, not kept: its files in {log.folder} were removed or "
+                "not written."
+            )
             output = replace(output, unkept=output.unkept or lost)
         if duration_seconds is None and written is not None:
             duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
@@ -116,45 +125,73 @@ class CellStore:
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
         rows, limits = await self.history(session.id), self._config().output
-        about: Any = {"session_id": session.id, "language": session.language, "kernelspec": session.kernelspec}
-        return await asyncio.to_thread(render.export, rows, lambda row: self.log(session.id, row.id), limits, **about)
+        about: Any = {
+            "session_id": session.id,
+            "language": session.language,
+            "kernelspec": session.kernelspec,
+        }
+        return await asyncio.to_thread(
+            render.export, rows, lambda row: self.log(session.id, row.id), limits, **about
+        )
 
-    # -- what an earlier control plane left --------------------------------------------------------------------------
+    # -- what an earlier control plane left --------------------------------------------------------
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
         found = await kernel_rows.open_cells(self._ledger, session_id)
-        return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
+        return next(
+            (row for row in reversed(found) if instance is None or row.instance == instance), None
+        )
 
     async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
         """Close the rows that an earlier control plane left open, by what is left of the cells.
 
-        `followed`: ids of cells that are gone on with; `ends`: of kernels found dead or being stopped, by instance.
+        `followed`: ids of cells that are gone on with; `ends`: of kernels found dead or being
+        stopped, by instance.
         """
         for row in await kernel_rows.open_cells(self._ledger):
             if row.id in followed:
                 continue
-            session, known = await kernel_rows.SESSIONS.get(self._ledger, row.session), ends.get(row.instance or "")
+            session, known = (
+                await kernel_rows.SESSIONS.get(self._ledger, row.session),
+                ends.get(row.instance or ""),
+            )
             is_shell = session is not None and session.backend == BackendName.BASH
-            outcome = await asyncio.to_thread(_outcome, self.log(row.session, row.id), known, is_shell=is_shell)
-            at = max(row.started_at, known.record.ended_at if known and known.record else time.time())
+            outcome = await asyncio.to_thread(
+                _outcome, self.log(row.session, row.id), known, is_shell=is_shell
+            )
+            at = max(
+                row.started_at, known.record.ended_at if known and known.record else time.time()
+            )
             await self.finish(row, outcome, None, kernel_is_over=True, ended_at=at)
 
-    async def keep_small(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
-        """Sweep again and again; `running` returns `(session id, cell id)` of all that run, `known` are sessions."""
+    async def keep_small(
+        self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]
+    ) -> None:
+        """Sweep again and again; `running` returns `(session id, cell id)` of all that run,
+        `known` are sessions.
+        """
         while True:
             await asyncio.to_thread(_sweep, self._config(), known, running())
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_seconds: float | None) -> CellResult:
+def _result(
+    sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_seconds: float | None
+) -> CellResult:
     status, error, lossy, count = end.status, end.error, output.unkept is not None, None
     if end.reply is not None:
         lossy, count = lossy or end.reply.lossy, end.reply.execution_count
-    if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
+    # nobody must take what there is for all of it
+    if output.unkept is not None and status is CellStatus.OK:
         status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
     elif status is not CellStatus.OK:
-        # A kernel replies `NoneType` where a value's own `__repr__` raised; the traceback that it showed knows better.
-        told = [it for it in (error, output.end.error if output.end else None, output.error) if it is not None]
+        # A kernel replies `NoneType` where a value's own `__repr__` raised; the traceback that it
+        # showed knows better.
+        told = [
+            it
+            for it in (error, output.end.error if output.end else None, output.error)
+            if it is not None
+        ]
         error = next((it for it in told if it.name != "NoneType"), told[0] if told else None)
     if count is None and output.end is not None:
         count = output.end.execution_count
@@ -177,19 +214,28 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
 def _outcome(log: CellLog, kernel_end: End | None, *, is_shell: bool) -> CellOutcome:
     reply = log.reply()
     if reply is not None:
-        is_sealed = reply.status is CellStatus.ERROR and reply.execution_count is None  # no kernel told of this end
+        # no kernel told of this end
+        is_sealed = reply.status is CellStatus.ERROR and reply.execution_count is None
         left = Variables.LOST if is_sealed or is_shell else Variables.KEPT
         return messages.judge(CellOutcome(reply, variables=left), None)
     if not log.exists():
         return CellOutcome(status=CellStatus.ABORTED, variables=Variables.LOST)
-    gone = KernelGoneError("The control plane was cut off while the cell ran, and its kernel is gone.")
-    return messages.judge(CellOutcome(gone=gone, variables=Variables.LOST, is_stateless=is_shell), kernel_end)
+    gone = KernelGoneError(
+        "The control plane was cut off while the cell ran, and its kernel is gone."
+    )
+    return messages.judge(
+        CellOutcome(gone=gone, variables=Variables.LOST, is_stateless=is_shell), kernel_end
+    )
 
 
-def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tuple[str, str]]) -> None:
-    """Remove the oldest cells, and empty folders of no session. Links are removed, not what they lead to.
+def _sweep(
+    config: KernelsConfig, known: Collection[str], running: Collection[tuple[str, str]]
+) -> None:
+    """Remove the oldest cells, and empty folders of no session. Links are removed, not what they
+    lead to.
 
-    Cells go by age and for space alone: whose they were, and whether that session is remembered, does not matter.
+    Cells go by age and for space alone: whose they were, and whether that session is remembered,
+    does not matter.
     """
     cells: list[tuple[float, int, Path, str]] = []  # the last change, bytes, folder, id
     for folder in config.cells_dir.iterdir() if config.cells_dir.is_dir() else ():
@@ -206,7 +252,8 @@ def _sweep(config: KernelsConfig, known: Collection[str], running: Collection[tu
                     folder.rmdir()
             continue
         for cell, files in found.items():
-            # A file that cells share (children print on) is as old as the newest of them, and each has a part of it.
+            # A file that cells share (children print on) is as old as the newest of them, and each
+            # has a part of it.
             size = sum(it.st_blocks * 512 // max(1, it.st_nlink) for it in files)
             alone = [it for it in files if it.st_nlink == 1] or files
             changed = max(it.st_mtime for it in alone)

@@ -1,9 +1,11 @@
-"""The ZMQ sockets of one client to one kernel, and those of a Jupyter front end. Imports zmq: import this on a thread.
+"""The ZMQ sockets of one client to one kernel, and those of a Jupyter front end. Imports zmq:
+import this on a thread.
 
-Not jupyter_client's own client: that sends through a bare socket, which blocks the loop when a kernel reads nothing and
-hides what came in meanwhile, parses every content, and fails on undecodable bytes. Here a reader never waits for
-whoever listens, so the kernel is never held up; and it lets the loop run after every few messages, so that a flood of
-one kernel does not starve the rest of the daemon.
+Not jupyter_client's own client: that sends through a bare socket, which blocks the loop when a
+kernel reads nothing and hides what came in meanwhile, parses every content, and fails on
+undecodable bytes. Here a reader never waits for whoever listens, so the kernel is never held up;
+and it lets the loop run after every few messages, so that a flood of one kernel does not starve the
+rest of the daemon.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ RECONNECT_MS = 5
 MESSAGES_A_TURN = 32
 LIMIT_BYTES = 8 * 1024 * 1024  # that wait for a slow front end; beyond it output is left out
 OVERRUN = 8  # so many times as much of what cannot be left out, and the front end counts as gone
-HEARD_TRIES = 40  # so often a first sign on iopub is waited for; a kernel that cannot speak at the moment gives none
+# so often a first sign on iopub is waited for; a kernel that cannot speak at the moment gives none
+HEARD_TRIES = 40
 AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
@@ -43,12 +46,17 @@ _log = structlog.get_logger(__name__)
 class KernelSockets:
     """Connected to these channels, also to those of a kernel that is not there yet; `close` them.
 
-    `name` is the client's identity: equal ones take over from each other (ROUTER_HANDOVER), so that replies under way
-    find the next control plane. `hear` is told of every message; it must not block.
+    `name` is the client's identity: equal ones take over from each other (ROUTER_HANDOVER), so that
+    replies under way find the next control plane. `hear` is told of every message; it must not
+    block.
     """
 
     def __init__(
-        self, connection: Connection, name: str, channels: Sequence[str], hear: Callable[[Message], None]
+        self,
+        connection: Connection,
+        name: str,
+        channels: Sequence[str],
+        hear: Callable[[Message], None],
     ) -> None:
         self._key = connection.key.encode()
         self._hear = hear
@@ -66,9 +74,11 @@ class KernelSockets:
         self._readers = [asyncio.create_task(self._read(*each)) for each in self._sockets.items()]
 
     def send(self, message: Message) -> None:
-        """Send a message; nothing is sent once this is closed. Raises ConflictError: the kernel reads nothing.
+        """Send a message; nothing is sent once this is closed. Raises ConflictError: the kernel
+        reads nothing.
 
-        By the asyncio socket: it looks again for what came in meanwhile, which a bare send could hide (ZMQ_FD).
+        By the asyncio socket: it looks again for what came in meanwhile, which a bare send could
+        hide (ZMQ_FD).
         """
         if not self._readers:
             return
@@ -84,7 +94,8 @@ class KernelSockets:
 
     async def _read(self, channel: str, socket: zmq.asyncio.Socket) -> None:
         for count in itertools.count(1):
-            frames = await socket.recv_multipart()  # without a pause of the loop where one is there already
+            # without a pause of the loop where one is there already
+            frames = await socket.recv_multipart()
             message = wire.from_frames(self._key, channel, frames)
             if message is None:
                 _log.warning("kernel_message_dropped", channel=channel, bytes=sum(map(len, frames)))
@@ -106,8 +117,13 @@ class KernelSockets:
 
 
 async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES) -> Channels:
-    """Open the channels of a kernel; a subscription takes its time. Raises OSError, ValueError: the file is none."""
-    channels = Channels(await asyncio.to_thread(connection_files.read, connection_file), limit_bytes)
+    """Open the channels of a kernel; a subscription takes its time.
+
+    Raises OSError, ValueError: the file is none.
+    """
+    channels = Channels(
+        await asyncio.to_thread(connection_files.read, connection_file), limit_bytes
+    )
     try:
         await channels.hear_something()
     except BaseException:
@@ -117,10 +133,12 @@ async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES
 
 
 class Channels:
-    """One front end's connection to a kernel; `close` it. Iterate over it for what comes, until it is closed.
+    """One front end's connection to a kernel; `close` it. Iterate over it for what comes, until it
+    is closed.
 
-    What waits for a front end that reads slowly is bounded: beyond the limit output (streams, displays, results) is
-    left out, which a stream message tells; replies, status, errors, comms and input requests never are.
+    What waits for a front end that reads slowly is bounded: beyond the limit output (streams,
+    displays, results) is left out, which a stream message tells; replies, status, errors, comms and
+    input requests never are.
     """
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
@@ -144,14 +162,22 @@ class Channels:
                     break
 
     def send(self, message: Message) -> None:
-        """Sign and send a front end's message on shell, control or stdin. Raises InvalidInputError, ConflictError."""
+        """Sign and send a front end's message on shell, control or stdin.
+
+        Raises InvalidInputError, ConflictError.
+        """
         if message.channel not in CHANNELS or message.channel == "iopub":
             hint = "shell, control or stdin"
-            raise InvalidInputError(f"a message cannot be sent on channel {message.channel!r}", hint=hint)
+            raise InvalidInputError(
+                f"a message cannot be sent on channel {message.channel!r}", hint=hint
+            )
         self._sockets.send(message)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield what comes, in order a channel. Raises OverloadedError: the front end must be gone; close it."""
+        """Yield what comes, in order a channel.
+
+        Raises OverloadedError: the front end must be gone; close it.
+        """
         while not self._closed:
             if self.waiting_bytes > OVERRUN * self._limit:
                 waiting = f"{self.waiting_bytes} bytes wait for a front end that does not read"

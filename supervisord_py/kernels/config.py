@@ -1,4 +1,6 @@
-"""What the daemon tells this room: its settings, places and bounds; which kinds of cells are offered. Pure."""
+"""What the daemon tells this room: its settings, places and bounds; which kinds of cells are
+offered. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,32 @@ from msgspec import Struct
 
 from supervisord_py.config.settings import MIB, KernelsSettings
 
-SOFT_SHARE = 0.5  # of the machine's memory: one kernel that holds more leaves too little for all others
+# of the machine's memory: one kernel that holds more leaves too little for all others
+SOFT_SHARE = 0.5
 
 
 class CellLimits(Struct, frozen=True):
     """How much of a cell's output is kept, published and shown. Bytes; days."""
 
-    preview_bytes: int = 65536  # what the kernel publishes live of one cell, and about what `text` of a result holds
+    # what the kernel publishes live of one cell, and about what `text` of a result holds
+    preview_bytes: int = 65536
     head_bytes: int = 16384  # how much of the preview is the beginning; the rest is the end
-    cell_bytes: int = 4096 * MIB  # complete output on disk of one cell, beyond which it is capped, and says so
-    inline_bytes: int = 256 * 1024  # a rich output larger than this becomes an artifact file with a reference
+    # complete output on disk of one cell, beyond which it is capped, and says so
+    cell_bytes: int = 4096 * MIB
+    # a rich output larger than this becomes an artifact file with a reference
+    inline_bytes: int = 256 * 1024
     total_bytes: int = 16384 * MIB  # of all cells; the oldest go
     keep_days: float = 7.0  # age at which outputs of cells go
 
 
 class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
-    """Everything the room is told. The gateway's token is a secret: never in logs, or the environment of a kernel."""
+    """Everything the room is told.
 
-    run_dir: Path  # private (0700), short: connection files and ipc sockets, `run_dir/k/<session id>/`
+    The gateway's token is a secret: never in logs, or the environment of a kernel.
+    """
+
+    # private (0700), short: connection files and ipc sockets, `run_dir/k/<session id>/`
+    run_dir: Path
     cells_dir: Path  # complete outputs of cells, `cells_dir/<session id>/`
     data_dir: Path  # the managed environment (`data_dir/python`) and overlays (`data_dir/overlays`)
     modules_dir: Path  # the user's modules, loaded into every Python kernel
@@ -35,12 +45,15 @@ class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # which setting the token comes from
     gateway_start_seconds: float = 30.0  # how long the start of the local gateway may take
     stop_seconds: float = 5.0  # from TERM to KILL in an orderly stop
-    memory_grace_seconds: float = 2.0  # the same over memory; who grows on by a quarter is killed at once
+    # the same over memory; who grows on by a quarter is killed at once
+    memory_grace_seconds: float = 2.0
     zygotes: int = 10  # interpreters whose imports are kept ready to fork kernels from; 0 is none
     output: CellLimits = CellLimits()
 
     def soft_memory_bytes(self, machine_bytes: int) -> int:
-        """Return beyond how much a kernel is replaced after a cell, 0 for never; of a machine with so much memory."""
+        """Return beyond how much a kernel is replaced after a cell, 0 for never; of a machine
+        with so much memory.
+        """
         if self.soft_memory_mb is None:
             return round(machine_bytes * SOFT_SHARE)
         return self.soft_memory_mb * MIB
@@ -51,11 +64,13 @@ class KernelsConfig(KernelsSettings, frozen=True, kw_only=True):
         return self.ladder_terminate_seconds / 3
 
 
-# -- which kinds of cells are offered ----------------------------------------------------------------------------------
+# -- which kinds of cells are offered --------------------------------------------------------------
 
 
 class Offer(NamedTuple):
-    """One kind of cells: offered or not, why not (or what is to be known), and the interpreter or shell."""
+    """One kind of cells: offered or not, why not (or what is to be known), and the interpreter
+    or shell.
+    """
 
     offered: bool
     reason: str | None = None
@@ -64,7 +79,9 @@ class Offer(NamedTuple):
 
 
 def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
-    """Return the document of what is `wanted` by setting and what of it is offered: `expose`, None for nothing."""
+    """Return the document of what is `wanted` by setting and what of it is offered: `expose`,
+    None for nothing.
+    """
     not_wanted = "turned off by [kernels] expose"
     if wanted == "bash":
         python = Offer(offered=False, reason=not_wanted)
@@ -85,10 +102,19 @@ def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[
     }
 
 
-# -- variables of the original -----------------------------------------------------------------------------------------
+# -- variables of the original ---------------------------------------------------------------------
 
-_EXPOSE = {"0": "bash", "bash": "bash", "1": "python", "py": "python", "mix": "both", "both": "both"}
-_SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_EXPOSE = {
+    "0": "bash",
+    "bash": "bash",
+    "1": "python",
+    "py": "python",
+    "mix": "both",
+    "both": "both",
+}
+_SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
 _VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None]] = {
     "PX_PY": ("kernels.expose", _EXPOSE),
     "PI_PY": ("kernels.expose", _EXPOSE),
@@ -102,12 +128,15 @@ _VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None]] = {
 LEGACY_NAMES = frozenset(_VARIABLES)
 
 
-def legacy_settings(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str | bool, str]], tuple[str, ...]]:
+def legacy_settings(
+    environ: Mapping[str, str],
+) -> tuple[dict[str, tuple[str | bool, str]], tuple[str, ...]]:
     """Read the original's variables; returns settings, `{key: (value, variable)}`, and warnings.
 
-    They are weaker than ours: a key whose own `PX_KERNELS__…` is set is left out. An empty variable is none; a word
-    that one does not know is a warning, never an error: these variables are set for other programs too. Warnings quote
-    no address or token. An address of a gateway also selects the external gateway, as it did there.
+    They are weaker than ours: a key whose own `PX_KERNELS__…` is set is left out. An empty variable
+    is none; a word that one does not know is a warning, never an error: these variables are set for
+    other programs too. Warnings quote no address or token. An address of a gateway also selects the
+    external gateway, as it did there.
     """
     values: dict[str, tuple[str | bool, str]] = {}
     warnings: list[str] = []

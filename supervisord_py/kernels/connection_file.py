@@ -1,7 +1,9 @@
-"""Where one kernel's connection file and sockets lie: `run_dir/k/<digest of the session>/`, private.
+"""Where one kernel's connection file and sockets lie: `run_dir/k/<digest of the session>/`,
+private.
 
-Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves, which is
-made when its predecessor is gone. What no living kernel has is swept. Nothing outside of `run_dir/k` is ever removed.
+Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by
+themselves, which is made when its predecessor is gone. What no living kernel has is swept. Nothing
+outside of `run_dir/k` is ever removed.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from supervisord_py.errors import ConfigError
 
 FOLDER = "k"
 FILE = "connection.json"
-PREPARED = "prepared"  # folder of the sockets of kernels that were begun and not ordered yet: they are moved from there
+# folder of the sockets of kernels that were begun and not ordered yet: they are moved from there
+PREPARED = "prepared"
 SECRET = ".secret"  # noqa: S105  a file's name
-"""From which the keys of all sessions follow: a session that is started again has the one that its clients know."""
+"""From which the keys of all sessions follow: a session that is started again has the one that
+its clients know.
+"""
 SOCKET_PATH_MAX = (104 if sys.platform == "darwin" else 108) - 1
 """Bytes of a socket's path, without its closing zero: unix(7), sys/un.h."""
 PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
@@ -32,7 +37,10 @@ PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
 
 
 class Connection(Struct, frozen=True):
-    """Jupyter's connection file (0600), and what is in it. The key signs messages; it is not in repr."""
+    """Jupyter's connection file (0600), and what is in it.
+
+    The key signs messages; it is not in repr.
+    """
 
     file: Path
     key: str
@@ -45,11 +53,13 @@ class Connection(Struct, frozen=True):
 
 
 def folder_of(run_dir: Path, session_id: str) -> Path:
-    return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]  # short: a socket's path must be
+    # short: a socket's path must be
+    return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]
 
 
 def make(run_dir: Path, session_id: str) -> Connection:
-    """Make the folder (0700) and the connection file (0600); what a dead predecessor has left there goes.
+    """Make the folder (0700) and the connection file (0600); what a dead predecessor has left there
+    goes.
 
     Raises ConfigError: the path would be too long for a socket; OSError: the folder cannot be made.
     """
@@ -57,9 +67,17 @@ def make(run_dir: Path, session_id: str) -> Connection:
     longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
     if longest > SOCKET_PATH_MAX:
         room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
-        why = f"its sockets' paths in {run_dir} would be {longest} bytes long, the system takes {SOCKET_PATH_MAX}"
-        hint = f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)"
-        raise ConfigError(f"the kernel cannot be started: {why}", hint=hint, unit=f"kernel:{session_id}")
+        why = (
+            f"its sockets' paths in {run_dir} would be {longest} bytes long, the system takes "
+            f"{SOCKET_PATH_MAX}"
+        )
+        hint = (
+            f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or "
+            "XDG_RUNTIME_DIR)"
+        )
+        raise ConfigError(
+            f"the kernel cannot be started: {why}", hint=hint, unit=f"kernel:{session_id}"
+        )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder.parent / SECRET
     if not secret.exists():

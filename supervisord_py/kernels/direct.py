@@ -1,8 +1,10 @@
-"""The default backend: kernels are the keeper's children, spoken to over ZMQ on private Unix sockets.
+"""The default backend: kernels are the keeper's children, spoken to over ZMQ on private Unix
+sockets.
 
-Importing this is cheap; zmq comes with the first kernel. The keeper holds the processes, so they outlive this control
-plane, and the next one attaches to them. The death of a kernel is what the placement says, never what a silence seems
-to say; what was spawned is ended by the placement, whole tree.
+Importing this is cheap; zmq comes with the first kernel. The keeper holds the processes, so they
+outlive this control plane, and the next one attaches to them. The death of a kernel is what the
+placement says, never what a silence seems to say; what was spawned is ended by the placement, whole
+tree.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 
 HELLO_SECONDS = 1.0  # for an attached kernel to say something; a running cell may keep it from that
 AGAIN_SECONDS = 0.05
-UNANSWERED_SECONDS = 1.0  # a request waits in the socket: another one is only for a kernel that bound twice
+# a request waits in the socket: another one is only for a kernel that bound twice
+UNANSWERED_SECONDS = 1.0
 RECORD_SECONDS = 5.0  # how long the exit record of a leader that was killed may take
-LINGER_SECONDS = 2 * LAST_WORDS_SECONDS  # how long a dead kernel is read: longer than anyone waits for its words
+# how long a dead kernel is read: longer than anyone waits for its words
+LINGER_SECONDS = 2 * LAST_WORDS_SECONDS
 WAKE_SECONDS = 0.02
-# How variables begin that act while Python starts and imports: kernels that differ in one have different zygotes.
+# How variables begin that act while Python starts and imports: kernels that differ in one have
+# different zygotes.
 _EARLY: tuple[str, ...] = ("HOME", "LANG", "LC_", "LD_", "PYTHON", "GLIBC_", "MALLOC_", "OPENSSL_")
 _EARLY += ("BLIS_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_")
 _log = structlog.get_logger(__name__)
@@ -43,13 +48,19 @@ _log = structlog.get_logger(__name__)
 def recipe_of(launch: Launch) -> Recipe | None:
     """Return what a zygote for such launches is started from; None where there can be none."""
     python, paths = launch.interpreter, (launch.env.get("PYTHONPATH") or "/").split(":")
-    # Siblings share the hash seed; paths are made absolute as Python starts, in the folder that it is started in.
-    if python is None or "PYTHONHASHSEED" in launch.env or not all(it.startswith("/") for it in (python, *paths)):
+    # Siblings share the hash seed; paths are made absolute as Python starts, in the folder that it
+    # is started in.
+    if (
+        python is None
+        or "PYTHONHASHSEED" in launch.env
+        or not all(it.startswith("/") for it in (python, *paths))
+    ):
         return None
     try:
         with open(python, "rb") as file:
             if file.read(2) == b"#!":
-                return None  # a script that looks for an interpreter may find another one the next time
+                # a script that looks for an interpreter may find another one the next time
+                return None
     except OSError:
         return None
     env = (each for each in launch.env.items() if each[0].startswith(_EARLY))
@@ -69,19 +80,29 @@ class DirectBackend:
 
     @staticmethod
     async def preload() -> None:
-        """Import zmq now, on a thread: beside the boot of the kernel's own interpreter, or before there is one."""
+        """Import zmq now, on a thread: beside the boot of the kernel's own interpreter, or
+        before there is one.
+        """
         await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
 
     async def spec(self, launch: Launch) -> ChildSpec:
-        """Return what is to be spawned; makes the folder with the connection file. Raises OSError, ConfigError."""
-        place = await asyncio.to_thread(connection_file.make, self.config().run_dir, launch.session_id)
+        """Return what is to be spawned; makes the folder with the connection file.
+
+        Raises OSError, ConfigError.
+        """
+        place = await asyncio.to_thread(
+            connection_file.make, self.config().run_dir, launch.session_id
+        )
         return launch.spec(command(launch, str(place.file)))
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
         return await self.zygotes.fork(recipe_of(launch), (), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
-        """Return a spawned kernel when it answers. Raises ReadinessTimeoutError, KernelGoneError (it ended before)."""
+        """Return a spawned kernel when it answers.
+
+        Raises ReadinessTimeoutError, KernelGoneError (it ended before).
+        """
         begun = asyncio.get_running_loop().time()
         await self.preload()
         kernel = DirectKernel(self, launch, child, self._connection(launch))
@@ -99,8 +120,8 @@ class DirectBackend:
     async def attach(self, launch: Launch, child: Child) -> DirectKernel | None:
         """Take over a kernel that an earlier control plane started.
 
-        None when it is dead, or its connection file is gone. One that says nothing is taken: it runs a
-        cell that does not let it speak.
+        None when it is dead, or its connection file is gone. One that says nothing is taken: it
+        runs a cell that does not let it speak.
         """
         if child.exit is not None:
             return None
@@ -112,7 +133,10 @@ class DirectBackend:
         await self.preload()
         kernel, is_taken = DirectKernel(self, launch, child, connection), False
         try:
-            asked = [await kernel.ask("kernel_info_request", channel=channel) for channel in ("shell", "control")]
+            asked = [
+                await kernel.ask("kernel_info_request", channel=channel)
+                for channel in ("shell", "control")
+            ]
             await kernel.until(*(each.reply for each in asked), seconds=HELLO_SECONDS)
             is_taken = not kernel.died.done()
         finally:
@@ -131,12 +155,18 @@ class DirectBackend:
 
 class DirectKernel(MessagingKernel):
     def __init__(
-        self, backend: DirectBackend, launch: Launch, child: Child | None, connection: connection_file.Connection
+        self,
+        backend: DirectBackend,
+        launch: Launch,
+        child: Child | None,
+        connection: connection_file.Connection,
     ) -> None:
         from supervisord_py.kernels.channels import KernelSockets
 
         name, config = f"px-{launch.instance}", backend.config()
-        super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=config.trace)
+        super().__init__(
+            launch.unit, name, writes_files=launch.interpreter is not None, trace=config.trace
+        )
         self.child = child
         self.connection_file = connection.file
         self._placement = backend.placement
@@ -148,7 +178,8 @@ class DirectKernel(MessagingKernel):
 
     async def _watch_process(self) -> None:
         record: ExitRecord | None = None
-        with suppress(PxError):  # the keeper is gone, or the instance was released: how it ended is not to be had
+        # the keeper is gone, or the instance was released: how it ended is not to be had
+        with suppress(PxError):
             record = await self._placement.wait(self._key)
         self.died.set_result(record)
         await asyncio.sleep(LINGER_SECONDS)
@@ -162,9 +193,9 @@ class DirectKernel(MessagingKernel):
     async def until_ready(self) -> None:
         """Return when it answered on shell, and its iopub was heard.
 
-        A kernel_info_request is queued before the kernel binds and goes out the moment it does. iopub speaks by a
-        welcome (ipykernel 7) or by the `idle` of such a request; a subscription may arrive after that was sent, so the
-        request is sent again until one comes through.
+        A kernel_info_request is queued before the kernel binds and goes out the moment it does.
+        iopub speaks by a welcome (ipykernel 7) or by the `idle` of such a request; a subscription
+        may arrive after that was sent, so the request is sent again until one comes through.
         """
         asked: list[PendingRequest] = []
         while True:
@@ -185,8 +216,9 @@ class DirectKernel(MessagingKernel):
     async def interrupt(self) -> str:
         """SIGINT to the process group; or the message, where its kernelspec says so.
 
-        A moment later any request on shell wakes a loop that took the signal but sleeps on (ipykernel #881). An idle
-        kernel ignores the signal, so a cell that was sent and has not begun is waited for, up to the next rung.
+        A moment later any request on shell wakes a loop that took the signal but sleeps on
+        (ipykernel #881). An idle kernel ignores the signal, so a cell that was sent and has not
+        begun is waited for, up to the next rung.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._next_rung_seconds):
@@ -206,7 +238,8 @@ class DirectKernel(MessagingKernel):
         return "sigterm" if await self._signal(signal.SIGTERM) else "gone"
 
     async def kill(self) -> str:
-        """End the whole tree now. First by a plain signal, so that the keeper's record names no reason.
+        """End the whole tree now. First by a plain signal, so that the keeper's record names no
+        reason.
 
         What the end was wanted for is the caller's word, which a verdict would outvote.
         """
@@ -219,7 +252,8 @@ class DirectKernel(MessagingKernel):
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End it; returns pids of what survived, () when nothing of it is left.
 
-        Half of the grace is the kernel's own, to end by itself; the rest is from TERM to KILL, for the whole tree.
+        Half of the grace is the kernel's own, to end by itself; the rest is from TERM to KILL, for
+        the whole tree.
         """
         loop = asyncio.get_running_loop()
         over_by = loop.time() + grace_seconds

@@ -9,7 +9,9 @@ FolderIdentity = tuple[int, int]
 
 
 def identity_of(path: str) -> FolderIdentity | None:
-    """Return the folder that a path leads to now; None where there is none, or it cannot be looked at. Blocking."""
+    """Return the folder that a path leads to now; None where there is none, or it cannot be
+    looked at. Blocking.
+    """
     try:
         if not os.path.isdir(path):
             return None
@@ -20,7 +22,10 @@ def identity_of(path: str) -> FolderIdentity | None:
 
 
 def is_within(path: str, folder: FolderIdentity) -> bool:
-    """Say whether a path leads to a folder or to one below it, whatever the two are called now. Blocking."""
+    """Say whether a path leads to a folder or to one below it, whatever the two are called now.
+
+    Blocking.
+    """
     below: FolderIdentity | None = None
     here = identity_of(path)
     # The root is its own parent, and of a folder that was deleted the parent may not be there.

@@ -1,7 +1,9 @@
-"""Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
+"""Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's
+server.
 
-A kernel that a server starts for us is written down before it is asked for, under the id that we propose. Its note goes
-after it is known to be gone; what has a note and no session is deleted by a later sweep.
+A kernel that a server starts for us is written down before it is asked for, under the id that we
+propose. Its note goes after it is known to be gone; what has a note and no session is deleted by a
+later sweep.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from supervisord_py.process.model import Child, Identity
 from supervisord_py.process.supervisor import Supervisor
 
 ATTACH_SECONDS = 15.0
-BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
+# a kernel that is taken over and has not answered until then is believed to be busy with a cell
+BUSY_SECONDS = 2.0
 MARK = "PX_INSTANCE"
 _HARMLESS = re.compile(r"(LANG|TERM|TZ)\Z|LC_|PI_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
@@ -37,16 +40,22 @@ _log = structlog.get_logger(__name__)
 
 
 def remaining(deadline: float) -> float:
-    """Return the seconds until a loop time, at least a little: whoever gets them then times out at once."""
+    """Return the seconds until a loop time, at least a little: whoever gets them then times out
+    at once.
+    """
     return max(0.05, deadline - asyncio.get_running_loop().time())
 
 
 class RemoteKernels:
-    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
+    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is
+    one of these.
+    """
 
     writes_files = False  # its Python kernels write the files of their cells by themselves
 
-    def __init__(self, supervisor: Supervisor, config: Callable[[], KernelsConfig], backend: str) -> None:
+    def __init__(
+        self, supervisor: Supervisor, config: Callable[[], KernelsConfig], backend: str
+    ) -> None:
         self.config = config
         self.supervisor = supervisor
         self._file = config().gateway_dir / "held" / f"{backend}.json"
@@ -57,7 +66,9 @@ class RemoteKernels:
         self._writing = asyncio.Lock()
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
-        """Return who speaks with the server of a kernel that is written down; None where it is out of our reach."""
+        """Return who speaks with the server of a kernel that is written down; None where it is
+        out of our reach.
+        """
         raise NotImplementedError
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
@@ -67,19 +78,30 @@ class RemoteKernels:
         """Nothing is spawned by us: the server does that."""
 
     async def start_at(
-        self, client: GatewayClient, launch: Launch, body: Mapping[str, Any], *, deadline: float, wanted: str
+        self,
+        client: GatewayClient,
+        launch: Launch,
+        body: Mapping[str, Any],
+        *,
+        deadline: float,
+        wanted: str,
     ) -> GatewayKernel:
-        """Have a kernel started, under the id `wanted` if the server takes it; `body`: of the POST without that.
+        """Have a kernel started, under the id `wanted` if the server takes it; `body`: of the POST
+        without that.
 
         What did not come up is deleted, as far as the server can be reached.
         """
-        held = RemoteKernel(launch.instance, launch.session_id, wanted, client.shown, time.time(), launch.tag)
+        held = RemoteKernel(
+            launch.instance, launch.session_id, wanted, client.shown, time.time(), launch.tag
+        )
         kernel = self._kernel(client, held, launch)
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
             await self._note(held)
-            created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
+            created = await client.create(
+                {**body, "kernel_id": wanted, **proposed}, remaining(deadline)
+            )
             if created != wanted:
                 kernel.held = msgspec.structs.replace(held, kernel=created)
                 await self._note(kernel.held)
@@ -95,15 +117,18 @@ class RemoteKernels:
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
         writes = self.writes_files and launch.interpreter is not None
-        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config().trace, forget=self.forget)
+        kernel = GatewayKernel(
+            client, held, writes_files=writes, trace=self.config().trace, forget=self.forget
+        )
         self._open[held.instance] = kernel
         return kernel
 
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
-        """Take over a kernel that an earlier control plane had started; None when its variables are lost.
+        """Take over a kernel that an earlier control plane had started; None when its variables are
+        lost.
 
-        It counts only when it bears its mark: a server that restarted it still offers the id, without the variables;
-        then it is deleted. One that is busy cannot say so, and is believed.
+        It counts only when it bears its mark: a server that restarted it still offers the id,
+        without the variables; then it is deleted. One that is busy cannot say so, and is believed.
         """
         held = self._notes.get(child.key)
         client = await self.client_of(held) if held is not None else None
@@ -116,7 +141,9 @@ class RemoteKernels:
             mark = repr(held.instance)
             with suppress(ReadinessTimeoutError):
                 if await kernel.is_python(BUSY_SECONDS):
-                    mark = await kernel.evaluate("", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS)
+                    mark = await kernel.evaluate(
+                        "", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS
+                    )
             is_same = mark == repr(held.instance) and not kernel.died.done()
         except PxError as error:
             _log.info("gateway_attach_failed", unit=kernel.unit, detail=error.detail)
@@ -126,9 +153,18 @@ class RemoteKernels:
         return kernel if is_same else None
 
     async def held(self) -> tuple[Child, ...]:
-        """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
+        """Return what this daemon's control planes have started and nobody has seen the end of,
+        as the keeper would.
+        """
         return tuple(
-            Child(each.instance, f"kernel:{each.session_id}", Identity(0, 0, ""), each.started_at, each.tag, 0)
+            Child(
+                each.instance,
+                f"kernel:{each.session_id}",
+                Identity(0, 0, ""),
+                each.started_at,
+                each.tag,
+                0,
+            )
             for each in self._without_handle()
         )
 
@@ -158,10 +194,12 @@ class RemoteKernels:
         await self._save()
 
     async def forget(self, held: RemoteKernel) -> None:
-        if (known := self._notes.get(held.instance)) is not None and known.kernel == held.kernel:  # no later start's
+        # no later start's
+        if (known := self._notes.get(held.instance)) is not None and known.kernel == held.kernel:
             self._open.pop(held.instance, None)
             del self._notes[held.instance]
-            with suppress(OSError):  # it is found at the next start, and deleting it once more does no harm
+            # it is found at the next start, and deleting it once more does no harm
+            with suppress(OSError):
                 await self._save()
 
     async def _save(self) -> None:
@@ -175,7 +213,8 @@ class RemoteKernels:
 
 
 class GatewayExternal(RemoteKernels):
-    """A `KernelBackend` for the server of the settings, which owns its processes: we interrupt and delete through it.
+    """A `KernelBackend` for the server of the settings, which owns its processes: we interrupt and
+    delete through it.
 
     What it cannot promise, whole output above all, is said with the result.
     """
@@ -185,7 +224,10 @@ class GatewayExternal(RemoteKernels):
         self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        """Have a kernel started. Raises ConfigError, InvalidInputError (no such kernelspec), StartFailedError."""
+        """Have a kernel started.
+
+        Raises ConfigError, InvalidInputError (no such kernelspec), StartFailedError.
+        """
         client = self._client()
         specs = sorted(await client.preflight())
         name = launch.kernelspec or NATIVE
@@ -195,7 +237,9 @@ class GatewayExternal(RemoteKernels):
         if await client.is_enterprise():
             user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
             body["env"] = {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": launch.cwd}
-        return await self.start_at(client, launch, body, deadline=deadline, wanted=str(uuid.uuid4()))
+        return await self.start_at(
+            client, launch, body, deadline=deadline, wanted=str(uuid.uuid4())
+        )
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         code = init_code(launch.cwd, launch.env, launch.instance, launch.unit)
@@ -203,7 +247,9 @@ class GatewayExternal(RemoteKernels):
         where = kernel.held.url
         kernel.notice = f"Kernels at {where} have no prelude, no modules and no limits of ours."
         if cwd not in ("", repr(launch.cwd)):
-            gone = f"The directory {launch.cwd} does not exist at {where}: the kernel works in {cwd}."
+            gone = (
+                f"The directory {launch.cwd} does not exist at {where}: the kernel works in {cwd}."
+            )
             kernel.notice = f"{gone} {kernel.notice}"
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
@@ -223,7 +269,10 @@ class GatewayExternal(RemoteKernels):
     def _client(self) -> GatewayClient:
         config = self.config()
         if config.gateway_url is None:
-            detail, hint = "The backend gateway-external needs kernels.gateway_url.", "Set it to http://host:port."
+            detail, hint = (
+                "The backend gateway-external needs kernels.gateway_url.",
+                "Set it to http://host:port.",
+            )
             raise ConfigError(detail, hint=hint)
         key = (config.gateway_url, config.gateway_token)
         if key not in self._clients:
@@ -232,12 +281,17 @@ class GatewayExternal(RemoteKernels):
 
 
 def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:
-    """Return Python that makes a kernel at home at somebody else's server, without a trace in its namespace.
+    """Return Python that makes a kernel at home at somebody else's server, without a trace in its
+    namespace.
 
-    Of the environment goes what is harmless by name, and no paths of this machine. A directory that is not there is no
-    error here: the kernel says afterwards where it is.
+    Of the environment goes what is harmless by name, and no paths of this machine. A directory that
+    is not there is no error here: the kernel says afterwards where it is.
     """
-    variables = {name: value for name, value in env.items() if _HARMLESS.match(name) and not _SECRET.search(name)}
+    variables = {
+        name: value
+        for name, value in env.items()
+        if _HARMLESS.match(name) and not _SECRET.search(name)
+    }
     variables |= {MARK: instance, "PX_UNIT": unit}
     return f"""
 def _px_init(cwd, variables):

@@ -1,12 +1,15 @@
-"""The one gateway of this daemon, and kernels in it, each with its own project's interpreter and environment.
+"""The one gateway of this daemon, and kernels in it, each with its own project's interpreter and
+environment.
 
-The gateway is an instance of the supervisor's; its note with the keeper has port and token. The next control plane goes
-on with one that answers, for other sessions live in it; one that does not is stopped before another starts. Each kernel
-is started by a kernelspec of its own, which runs our launcher, so that the kernel writes the files of its cells by
-itself: what the gateway's websocket loses, the disk has.
+The gateway is an instance of the supervisor's; its note with the keeper has port and token. The
+next control plane goes on with one that answers, for other sessions live in it; one that does not
+is stopped before another starts. Each kernel is started by a kernelspec of its own, which runs our
+launcher, so that the kernel writes the files of its cells by itself: what the gateway's websocket
+loses, the disk has.
 
-A gateway that cannot start kernels any more is replaced, although it answers: one that has run out of descriptors, and
-one that fails a start and has no other kernel. Kernels in it that are busy are not ended for that: a start is refused.
+A gateway that cannot start kernels any more is replaced, although it answers: one that has run out
+of descriptors, and one that fails a start and has no other kernel. Kernels in it that are busy are
+not ended for that: a start is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
-from supervisord_py.kernels.gateway_kernel import OUR_LOG, GatewayClient, GatewayKernel, RemoteKernel
+from supervisord_py.kernels.gateway_kernel import (
+    OUR_LOG,
+    GatewayClient,
+    GatewayKernel,
+    RemoteKernel,
+)
 from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, command
 from supervisord_py.kernels.messages import early_exit, how_it_ended
 from supervisord_py.process.instance import End, Instance, Phase, read_note
@@ -45,7 +53,9 @@ LOOK_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
 DESCRIPTORS_RESERVE = 32  # a kernel's start takes about twenty: pipes, its channels, the websocket
 YOUNG_SECONDS = 10.0  # a gateway that has just been started is not what a start fails by
-_KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
+_KEPT = re.compile(
+    r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_"
+)
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
 _OPTIONS = {
     "KernelGatewayApp.ip": "127.0.0.1",
@@ -88,11 +98,13 @@ class GatewayInstance(Instance):
         return dict(msgspec.to_builtins(self.own))
 
     def descriptors(self) -> tuple[int, int] | None:
-        """Return how many descriptors it has open, and how many it may have; None where that cannot be read.
+        """Return how many descriptors it has open, and how many it may have; None where that cannot
+        be read.
 
         Blocking.
         """
-        if self.pid is None or not hasattr(psutil.Process, "rlimit"):  # Linux alone tells the limit of another process
+        # Linux alone tells the limit of another process
+        if self.pid is None or not hasattr(psutil.Process, "rlimit"):
             return None
         with suppress(psutil.Error, OSError):
             process = psutil.Process(self.pid)
@@ -102,7 +114,11 @@ class GatewayInstance(Instance):
     def is_short(self) -> bool:
         """Say whether too few descriptors are left for one more kernel. Blocking."""
         known = self.descriptors()
-        return known is not None and known[1] != psutil.RLIM_INFINITY and known[0] + DESCRIPTORS_RESERVE > known[1]
+        return (
+            known is not None
+            and known[1] != psutil.RLIM_INFINITY
+            and known[0] + DESCRIPTORS_RESERVE > known[1]
+        )
 
     async def answers(self) -> bool:
         with suppress(PxError):
@@ -112,19 +128,28 @@ class GatewayInstance(Instance):
 
 
 def plan_for(launch: Launch) -> GatewayPlan:
-    """Return what a gateway is started with for its first kernel: the daemon's Python where that can run one."""
+    """Return what a gateway is started with for its first kernel: the daemon's Python where that
+    can run one.
+    """
     can = importlib.util.find_spec("kernel_gateway") is not None
     python = sys.executable if can else launch.interpreter or sys.executable
-    return GatewayPlan(python, {name: value for name, value in launch.env.items() if _KEPT.match(name)})
+    return GatewayPlan(
+        python, {name: value for name, value in launch.env.items() if _KEPT.match(name)}
+    )
 
 
 def listens(pid: int, port: int) -> bool:
-    """Say whether exactly this process listens on the port of 127.0.0.1: a listener that is not gets no token."""
+    """Say whether exactly this process listens on the port of 127.0.0.1: a listener that is not
+    gets no token.
+    """
     try:
         connections = psutil.Process(pid).net_connections(kind="tcp")
     except (psutil.Error, OSError):
         return False
-    return any(each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port) for each in connections)
+    return any(
+        each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port)
+        for each in connections
+    )
 
 
 class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
@@ -150,8 +175,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         return await self._start_in(gateway, launch, deadline)
 
     async def _gateway_in_time(self, launch: Launch, deadline: float) -> GatewayInstance:
-        getting = asyncio.ensure_future(self._gateway_for(launch))  # goes on for those who come later
-        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
+        # goes on for those who come later
+        getting = asyncio.ensure_future(self._gateway_for(launch))
+        # nobody waits: it is in its log
+        getting.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
             raise self._late(launch.unit)
         gateway = getting.result()
@@ -161,7 +188,8 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def _is_to_blame(self, gateway: GatewayInstance, launch: Launch, error: PxError) -> bool:
         """Say whether a start failed because of its gateway, which is stopped then.
 
-        That is so where it has run out of descriptors, or gave an error of its own (5xx) and has no other kernel.
+        That is so where it has run out of descriptors, or gave an error of its own (5xx) and has no
+        other kernel.
         """
         if error.extra.get("reason") == Reason.EARLY_EXIT or gateway.phase is not Phase.READY:
             return False
@@ -181,14 +209,24 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     def _others(self, launch: Launch) -> list[GatewayKernel]:
         """Return the living kernels in the gateway beside the one that is being started."""
         opened = self._open.items()
-        return [kernel for name, kernel in opened if name != launch.instance and not kernel.died.done()]
+        return [
+            kernel for name, kernel in opened if name != launch.instance and not kernel.died.done()
+        ]
 
     def _refuse_while_busy(self, launch: Launch) -> None:
-        """Raise StartFailedError where the gateway should be replaced, and kernels in it are busy."""
+        """Raise StartFailedError where the gateway should be replaced, and kernels in it are
+        busy.
+        """
         busy = [kernel.unit for kernel in self._others(launch) if kernel.is_busy]
         if busy:
-            detail = f"The shared gateway cannot start another kernel, and {', '.join(busy)} in it is busy."
-            hint = f"Ask again when that is done; or end it and all kernels in it: pxctl restart {UNIT}"
+            detail = (
+                f"The shared gateway cannot start another kernel, and {', '.join(busy)} in it is "
+                "busy."
+            )
+            hint = (
+                "Ask again when that is done; or end it and all kernels in it: pxctl restart "
+                f"{UNIT}"
+            )
             raise StartFailedError(detail, hint=hint, unit=UNIT, reason=Reason.SPAWN_FAILED.value)
 
     async def _replace(self, gateway: GatewayInstance, *, is_short: bool) -> None:
@@ -196,34 +234,50 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         why = "it failed to start a kernel"
         if is_short and (known := await asyncio.to_thread(gateway.descriptors)) is not None:
             why = f"it has run out of file descriptors ({known[0]} of {known[1]} are open)"
-        self.supervisor.say("recycled", gateway, Reason.REPLACED, detail=f"The shared gateway is replaced: {why}.")
+        self.supervisor.say(
+            "recycled", gateway, Reason.REPLACED, detail=f"The shared gateway is replaced: {why}."
+        )
         for kernel in self._open.values():
             kernel.is_blameless = True
         await self._stop(gateway, Reason.REPLACED)
 
-    async def _start_in(self, gateway: GatewayInstance, launch: Launch, deadline: float) -> GatewayKernel:
+    async def _start_in(
+        self, gateway: GatewayInstance, launch: Launch, deadline: float
+    ) -> GatewayKernel:
         began = time.time()
-        name = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # of kernelspec, kernel and its sockets
+        # of kernelspec, kernel and its sockets
+        name = "-".join(("px", *re.findall("....", secrets.token_hex(8))))
         folder = self._home / "kernelspecs" / "kernels" / name
-        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
+        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the
+        # kernelspec says.
         body = {"name": name, "path": launch.cwd, "env": {}}
         try:
             await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            kernel = await self.start_at(gateway.client, launch, body, deadline=deadline, wanted=name)
-            kernel.notice = "No limits of memory or processes hold for kernels of the shared gateway."
+            await asyncio.to_thread(
+                write_private, folder / "kernel.json", kernelspec(launch).encode()
+            )
+            kernel = await self.start_at(
+                gateway.client, launch, body, deadline=deadline, wanted=name
+            )
+            kernel.notice = (
+                "No limits of memory or processes hold for kernels of the shared gateway."
+            )
             return kernel
         except StartFailedError as error:
             if error.extra.get("reason") != Reason.EARLY_EXIT:
                 raise
             log = await self.supervisor.tail(gateway, began)
-            said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
+            said = "".join(
+                line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line)
+            )
             raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
-        """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
+        """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended
+        with its gateway.
+        """
         gateway = await self._gateway_for(None)
         if gateway is not None and gateway.client.shown == held.url:
             return gateway.client
@@ -237,13 +291,15 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         elif self.gateway is not None:
             await self.gateway.client.close()
 
-    # -- the gateway -------------------------------------------------------------------------------------------------
+    # -- the gateway -------------------------------------------------------------------------------
 
     async def _gateway_for(self, launch: Launch | None) -> GatewayInstance | None:
         async with self._one_at_a_time:
             if self.gateway is None:
                 await self._find()
-            elif launch is not None and not (self.gateway.phase is Phase.READY and await self.gateway.answers()):
+            elif launch is not None and not (
+                self.gateway.phase is Phase.READY and await self.gateway.answers()
+            ):
                 await self._stop(self.gateway)
             elif launch is not None and await asyncio.to_thread(self.gateway.is_short):
                 self._refuse_while_busy(launch)
@@ -268,7 +324,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         return tuple(each.pid for each in gateway.report.survivors)
 
     async def restart(self) -> None:
-        """Replace the gateway by one that is started in the same way. Raises ConflictError: there is none; PxError."""
+        """Replace the gateway by one that is started in the same way.
+
+        Raises ConflictError: there is none; PxError.
+        """
         async with self._one_at_a_time:
             if self.gateway is None:
                 await self._find()
@@ -277,7 +336,9 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
                 plan = self.gateway.own.plan or plan
                 await self._stop(self.gateway, Reason.REPLACED)
             if plan is None:
-                detail = "The shared gateway has never been started: it starts with its first kernel."
+                detail = (
+                    "The shared gateway has never been started: it starts with its first kernel."
+                )
                 raise ConflictError(detail, hint="pxctl exec --backend gateway-local 1", unit=UNIT)
             await self._start(plan)
 
@@ -332,9 +393,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
         """Return what is to be spawned; its sockets get a private folder.
 
-        Output is not rationed, and a kernel that dies is not restarted, which would hide that its variables are gone.
-        It has no max_kernels: with one the gateway lists its kernels before each start, and that fails (500) while
-        another one is just being started. What nobody uses is culled.
+        Output is not rationed, and a kernel that dies is not restarted, which would hide that its
+        variables are gone. It has no max_kernels: with one the gateway lists its kernels before
+        each start, and that fails (500) while another one is just being started. What nobody uses
+        is culled.
         """
         plan = instance.own.plan
         assert plan is not None
@@ -366,7 +428,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         try:
             async with asyncio.timeout_at(instance.asked_at + self.config().gateway_start_seconds):
                 while not ended.done():
-                    if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
+                    if (
+                        await asyncio.to_thread(listens, instance.pid, instance.port)
+                        and await instance.answers()
+                    ):
                         return
                     await asyncio.wait([ended], timeout=LOOK_SECONDS)
         except TimeoutError:
@@ -381,7 +446,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         raise StartFailedError(detail, hint=hint, unit=UNIT, **end.facts())
 
     def _late(self, unit: str, **facts: str) -> ReadinessTimeoutError:
-        detail, reason = "The shared gateway did not answer in time.", Reason.READINESS_TIMEOUT.value
+        detail, reason = (
+            "The shared gateway did not answer in time.",
+            Reason.READINESS_TIMEOUT.value,
+        )
         return ReadinessTimeoutError(detail, hint=OUR_LOG, unit=unit, reason=reason, **facts)
 
     async def release(self, instance: GatewayInstance) -> None:
@@ -394,7 +462,10 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
 
 
 def kernelspec(launch: Launch) -> str:
-    """Return `kernel.json` for one kernel. A `$` in a value is doubled: a single one refers to a variable."""
+    """Return `kernel.json` for one kernel.
+
+    A `$` in a value is doubled: a single one refers to a variable.
+    """
     env = {**launch.env, MARK: launch.instance, "PX_UNIT": launch.unit}
     spec = {
         "argv": command(launch, CONNECTION_FILE),

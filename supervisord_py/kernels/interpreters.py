@@ -1,12 +1,15 @@
-"""Interpreters: in which order they are thought of, where they lie, what they say of themselves, and what is installed
-for them: overlays with ipykernel, and the managed environment; with uv, else pip.
+"""Interpreters: in which order they are thought of, where they lie, what they say of themselves,
+and what is installed for them: overlays with ipykernel, and the managed environment; with uv, else
+pip.
 
-The order follows from the request alone: what the caller named, what the settings name, what the caller has activated,
-what lies in the working directory, the managed environment, PATH. The daemon's own VIRTUAL_ENV and CONDA_PREFIX are not
-in it: they say how it was started. `candidates` is pure; what looks at the disk is to be called in a thread.
+The order follows from the request alone: what the caller named, what the settings name, what the
+caller has activated, what lies in the working directory, the managed environment, PATH. The
+daemon's own VIRTUAL_ENV and CONDA_PREFIX are not in it: they say how it was started. `candidates`
+is pure; what looks at the disk is to be called in a thread.
 
-An install is whole or not there: it is made in place beside a mark, and counts when the mark is gone; what was killed
-half-way is cleared away by the next one. An install goes on when the call that asked for it gives up.
+An install is whole or not there: it is made in place beside a mark, and counts when the mark is
+gone; what was killed half-way is cleared away by the next one. An install goes on when the call
+that asked for it gives up.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ import msgspec
 from supervisord_py.errors import InvalidInputError, ShuttingDownError, StartFailedError
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.session import DECISIVE, PROGRAMS, Attempt, BackendName, CandidateVerdict, Source
+from supervisord_py.kernels.session import (
+    DECISIVE,
+    PROGRAMS,
+    Attempt,
+    BackendName,
+    CandidateVerdict,
+    Source,
+)
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.process.keeper_client import KeeperClient
@@ -35,15 +45,20 @@ from supervisord_py.zygote.main import stamp
 
 MANAGED = "managed"  # the word by which a request asks for the managed environment
 PROBE_SECONDS = 10.0
-REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
-INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")  # a person's own settings pass to an install, not to kernels
+# kernels that we are tested with; 6.29 is the last one for Python 3.8
+REQUIREMENT = "ipykernel>=6.29,<8"
+# a person's own settings pass to an install, not to kernels
+INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 INSTALL_SECONDS = 1800.0
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An interpreter to be tried: the first of `paths` that exists. `root` is the environment's, where it is one's."""
+    """An interpreter to be tried: the first of `paths` that exists.
+
+    `root` is the environment's, where it is one's.
+    """
 
     source: Source
     paths: tuple[str, ...]
@@ -61,10 +76,11 @@ def candidates(
     managed: str | None = None,
     home: str = "/",
 ) -> tuple[Candidate, ...]:
-    """Return the candidates in their order. What was named decides alone; else nothing is left out, nothing twice.
+    """Return the candidates in their order. What was named decides alone; else nothing is left out,
+    nothing twice.
 
-    `path` takes the place of the caller's PATH; `request` and `setting` are a path, a name or `managed`, of which
-    `managed` is the root where it may be used.
+    `path` takes the place of the caller's PATH; `request` and `setting` are a path, a name or
+    `managed`, of which `managed` is the root where it may be used.
     """
 
     def absolute(place: str) -> str:
@@ -78,7 +94,9 @@ def candidates(
 
     def on_path(source: Source, name: str) -> Candidate:
         folders = (environ.get("PATH") or path).split(":")
-        found = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/"))
+        found = dict.fromkeys(
+            f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/")
+        )
         return Candidate(source, tuple(found) or (f"/{name}",), name=name)
 
     source, named = (Source.SETTING, setting) if request is None else (Source.REQUEST, request)
@@ -98,25 +116,41 @@ def candidates(
     }
     found = [in_environment(source, root) for source, root in roots.items() if root]
     found += [on_path(Source.PATH, name) for name in ("python3", "python")]
-    return tuple(each for at, each in enumerate(found) if each.paths[0] not in {it.paths[0] for it in found[:at]})
+    return tuple(
+        each
+        for at, each in enumerate(found)
+        if each.paths[0] not in {it.paths[0] for it in found[:at]}
+    )
 
 
 def real_cwd(cwd: str | None, home: str) -> str:
-    """Return the real path of a working directory; None is the home directory. Raises InvalidInputError."""
+    """Return the real path of a working directory; None is the home directory.
+
+    Raises InvalidInputError.
+    """
     wanted = home if cwd is None else cwd
-    if wanted.startswith("/") and "\0" not in wanted and os.path.isdir(wanted) and os.access(wanted, os.X_OK):
+    if (
+        wanted.startswith("/")
+        and "\0" not in wanted
+        and os.path.isdir(wanted)
+        and os.access(wanted, os.X_OK)
+    ):
         real = os.path.realpath(wanted)
         if not any("\ud800" <= char <= "\udfff" for char in real):
             return real
-    message = f"Working directory {repr(wanted)[:200]} does not exist, cannot be entered, or is no absolute path."
+    message = (
+        f"Working directory {repr(wanted)[:200]} does not exist, cannot be entered, or is no "
+        "absolute path."
+    )
     raise InvalidInputError.at("/cwd", message, "name a directory that exists, with --cwd")
 
 
 def is_trusted(path: str, cwd: str) -> bool:
-    """Say whether what lies in a working directory may be run because it lies there; what is not there may.
+    """Say whether what lies in a working directory may be run because it lies there; what is not
+    there may.
 
-    It belongs to us, to root, or to whom the directory belongs. What a stranger put into a directory that is open to
-    all (`/tmp/.venv`) would run as us.
+    It belongs to us, to root, or to whom the directory belongs. What a stranger put into a
+    directory that is open to all (`/tmp/.venv`) would run as us.
     """
     try:
         return os.stat(path).st_uid in {os.geteuid(), 0, os.stat(cwd).st_uid}
@@ -125,21 +159,27 @@ def is_trusted(path: str, cwd: str) -> bool:
 
 
 def module_folders(user: str, cwd: str) -> tuple[str, ...]:
-    """Return the folders of modules that exist: the user's, then the project's, which overrides by name."""
+    """Return the folders of modules that exist: the user's, then the project's, which overrides
+    by name.
+    """
     project = f"{cwd.rstrip('/')}/.pxd/modules"
     trusted = (user, project) if is_trusted(project, cwd) else (user,)
     return tuple(folder for folder in trusted if os.path.isdir(folder))
 
 
 def find_shell(path: str) -> str | None:
-    return shutil.which("bash", path=path) or shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin")
+    return shutil.which("bash", path=path) or shutil.which(
+        "bash", path="/bin:/usr/bin:/usr/local/bin"
+    )
 
 
 def session_path(python: str) -> str:
-    """Return an interpreter's path as sessions are keyed by it: its directory made real, and one name of its names.
+    """Return an interpreter's path as sessions are keyed by it: its directory made real, and one
+    name of its names.
 
-    A virtual environment is known by where its python lies: the last part is not followed. `python3` beside a `python`
-    that is the same file is that: who has activated an environment and who finds it on PATH meet.
+    A virtual environment is known by where its python lies: the last part is not followed.
+    `python3` beside a `python` that is the same file is that: who has activated an environment and
+    who finds it on PATH meet.
     """
     path = Path(python)
     path = path.parent.resolve() / path.name
@@ -161,18 +201,35 @@ def activation_of(python: str) -> Activation:
 def find(candidate: Candidate, cwd: str) -> Attempt:
     """Look where a candidate would be: NOT_NEEDED is one that is there and can be asked."""
     root, source = candidate.root, candidate.source
-    verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
-    if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
+    verdict, detail = (
+        CandidateVerdict.MISSING,
+        "is not on PATH" if candidate.name else "is not there",
+    )
+    if (
+        root is not None
+        and (source is Source.MANAGED or source in DECISIVE)
+        and not is_complete(Path(root), "bin")
+    ):
         detail = "is not built"
-    elif root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
-        verdict, detail = CandidateVerdict.UNUSABLE, "belongs to somebody else than its directory; name it to use it"
+    elif (
+        root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd)
+    ):
+        verdict, detail = (
+            CandidateVerdict.UNUSABLE,
+            "belongs to somebody else than its directory; name it to use it",
+        )
     else:
         for path in reversed(candidate.paths):
             if os.path.isfile(path):
                 verdict, detail = CandidateVerdict.UNUSABLE, "is not executable"
             elif os.path.islink(path):
-                verdict, detail = CandidateVerdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
-        usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
+                verdict, detail = (
+                    CandidateVerdict.MISSING,
+                    f"is a link to {os.readlink(path)}, which is not there",
+                )
+        usable = (
+            path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK)
+        )
         if (found := next(usable, None)) is not None:
             return Attempt(source, found)
     return Attempt(source, (candidate.name or candidate.paths[0])[:1024], verdict, detail)
@@ -190,8 +247,12 @@ class Interpreter(msgspec.Struct, frozen=True):
     stamp: int = 0  # of those, as they were
 
 
-async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:
-    """Run an interpreter to learn what it is, in the folder that a shim may depend on; or say why it cannot be used."""
+async def ask(
+    client: KeeperClient, path: str, cwd: str, env: Mapping[str, str]
+) -> Interpreter | str:
+    """Run an interpreter to learn what it is, in the folder that a shim may depend on; or say
+    why it cannot be used.
+    """
     name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     argv = (path, "-I", _SCRIPT)
     try:
@@ -212,12 +273,14 @@ async def ask(client: KeeperClient, path: str, cwd: str, env: Mapping[str, str])
         executable, real = said.executable or path, os.path.realpath(path)
         files = path, real, str(Path(executable).parent.with_name("pyvenv.cfg")), *said.packages
         is_shim = real != os.path.realpath(executable)
-        return msgspec.structs.replace(said, executable=executable, is_shim=is_shim, files=files, stamp=stamp(files))
+        return msgspec.structs.replace(
+            said, executable=executable, is_shim=is_shim, files=files, stamp=stamp(files)
+        )
 
     return await asyncio.to_thread(completed)
 
 
-# -- what is installed for them ----------------------------------------------------------------------------------------
+# -- what is installed for them --------------------------------------------------------------------
 
 
 class Install(msgspec.Struct, frozen=True):
@@ -249,10 +312,21 @@ def overlay_for(said: Interpreter, folder: Path, uv: str | None) -> Install | No
 
 
 def managed_in(root: Path, uv: str | None) -> Install:
-    program = (sys.executable, "-m", "venv") if uv is None else (uv, "venv", "--seed", "--python", sys.executable)
+    program = (
+        (sys.executable, "-m", "venv")
+        if uv is None
+        else (uv, "venv", "--seed", "--python", sys.executable)
+    )
     steps = ((*program, str(root)), (*_pip_install(f"{root}/bin/python", uv), REQUIREMENT))
     by_hand = " && ".join(map(shlex.join, steps))
-    return Install(root, f"the managed environment in {root}", "the managed environment", steps, "bin/python", by_hand)
+    return Install(
+        root,
+        f"the managed environment in {root}",
+        "the managed environment",
+        steps,
+        "bin/python",
+        by_hand,
+    )
 
 
 def adding_ipykernel(said: Interpreter, uv: str | None) -> str:
@@ -324,7 +398,10 @@ class Build:
 
 
 class BuildWatcher:
-    """Whoever waits for installs. `seconds` is how long it has waited; this one looks at nothing."""
+    """Whoever waits for installs.
+
+    `seconds` is how long it has waited; this one looks at nothing.
+    """
 
     seconds = 0.0
 
@@ -332,7 +409,10 @@ class BuildWatcher:
         """Take a sentence for people."""
 
     def on_build_started(self, build: Build, place: BuildPlace) -> None:
-        """Take in that a build has started, now or before this watcher came. `build.task` is set."""
+        """Take in that a build has started, now or before this watcher came.
+
+        `build.task` is set.
+        """
 
     def report_progress(self, build: Build) -> None:
         """Take in that `build.text` has changed."""
@@ -353,14 +433,21 @@ class Installs:
         self._client = client
         self._running: dict[Path, Build] = {}
 
-    async def ensure(self, install: Install, env: Mapping[str, str], watcher: BuildWatcher, place: BuildPlace) -> None:
-        """See to it that `install.target` is there, whole. Raises StartFailedError (its hint is a command)."""
+    async def ensure(
+        self, install: Install, env: Mapping[str, str], watcher: BuildWatcher, place: BuildPlace
+    ) -> None:
+        """See to it that `install.target` is there, whole.
+
+        Raises StartFailedError (its hint is a command).
+        """
         build = self._running.get(install.target)
         if build is None:
             build = Build(install)
             self._running[install.target] = build
             build.watchers[watcher] = place
-            build.task = asyncio.create_task(self._make(build, env), name=f"install {install.target}")
+            build.task = asyncio.create_task(
+                self._make(build, env), name=f"install {install.target}"
+            )
             build.task.add_done_callback(lambda _: self._running.pop(install.target))
             # Perhaps nobody waits for it any more.
             build.task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -374,7 +461,9 @@ class Installs:
         finally:
             build.watchers.pop(watcher, None)
         if build.task.cancelled():
-            raise ShuttingDownError(f"the installation of {install.what} was ended before it was finished")
+            raise ShuttingDownError(
+                f"the installation of {install.what} was ended before it was finished"
+            )
         build.task.result()
 
     async def close(self) -> None:
@@ -420,8 +509,15 @@ class Installs:
                         raise StartFailedError(f"{Path(argv[0]).name} {how_it_ended(ended)}")
             mark_of(target).unlink()
         except (OSError, StartFailedError) as error:
-            why = f"it took longer than {INSTALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
-            detail, about = f"cannot install {install.what}: {why}", {"reason": "spawn_failed", "stage": "build"}
+            why = (
+                f"it took longer than {INSTALL_SECONDS:g} s"
+                if isinstance(error, TimeoutError)
+                else str(error)
+            )
+            detail, about = (
+                f"cannot install {install.what}: {why}",
+                {"reason": "spawn_failed", "stage": "build"},
+            )
             raise StartFailedError(detail, hint=install.by_hand, **about) from error
         for watcher in tuple(build.watchers):
             watcher.say(f"installed {install.what} in {time.monotonic() - started:.1f} s")

@@ -1,7 +1,7 @@
 """Jupyter's kernelspecs: which there are, and how one of them is run by us.
 
-A kernelspec is run from its own argv, never through a provisioner. jupyter_client is imported at the first look, in a
-thread: that takes longer than a cell.
+A kernelspec is run from its own argv, never through a provisioner. jupyter_client is imported at
+the first look, in a thread: that takes longer than a cell.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Kernelspec(msgspec.Struct, frozen=True):
 
     @property
     def python(self) -> str | None:
-        """The interpreter that it names, where our launcher can take the place of ipykernel's; else None."""
+        """The interpreter that it names, where our launcher can take the place of ipykernel's;
+        else None.
+        """
         return self.argv[0] if self._by_our_launcher and not self.native else None
 
     @property
@@ -72,7 +74,10 @@ _NATIVE = Kernelspec(("python3", *_LAUNCHED), "python", "Python 3", name=NATIVE)
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Return the members of each kernelspec, by name. A broken one is left out; the native one stays. Blocking."""
+    """Return the members of each kernelspec, by name.
+
+    A broken one is left out; the native one stays. Blocking.
+    """
     found = {NATIVE: _NATIVE}
     for name, folder in sorted(_folders().items()):
         with suppress(ConfigError):
@@ -81,9 +86,11 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def find_kernelspec(name: str, path: str) -> Kernelspec:
-    """Return the kernelspec of a name, ready to be run; its program is looked for on `path`. Blocking.
+    """Return the kernelspec of a name, ready to be run; its program is looked for on `path`.
+    Blocking.
 
-    InvalidInputError: none has that name; ConfigError: it is broken, or run by somebody else's provisioner.
+    InvalidInputError: none has that name; ConfigError: it is broken, or run by somebody else's
+    provisioner.
     """
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
@@ -94,24 +101,35 @@ def find_kernelspec(name: str, path: str) -> Kernelspec:
     stanza = spec.metadata.get("kernel_provisioner")
     provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
     if provisioner not in (LOCAL_PROVISIONER, OUR_PROVISIONER):
-        detail = f"the kernelspec {wanted} ({spec.resource_dir}/kernel.json) starts kernels by the provisioner"
+        detail = (
+            f"the kernelspec {wanted} ({spec.resource_dir}/kernel.json) starts kernels by the "
+            "provisioner"
+        )
         detail += f" {provisioner}: pxd runs none but those of this machine"
         raise ConfigError(detail, hint="name another kernelspec", kernelspec=wanted)
     if spec.native:
         return spec
     program = shutil.which(spec.argv[0], path=path)
-    if _BARE_PYTHON.fullmatch(spec.argv[0]):  # a mere "python" is that of the environment it was installed in
+    # a mere "python" is that of the environment it was installed in
+    if _BARE_PYTHON.fullmatch(spec.argv[0]):
         prefix = spec.resource_dir.removesuffix(f"/share/jupyter/kernels/{wanted}")
         program = shutil.which(f"{prefix}/bin/{spec.argv[0]}") or program
     if program is None:
-        raise _broken(wanted, spec.resource_dir, f"its program {spec.argv[0]} is not there or cannot be executed")
+        raise _broken(
+            wanted,
+            spec.resource_dir,
+            f"its program {spec.argv[0]} is not there or cannot be executed",
+        )
     return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
 
 
 def unknown(name: str, names: list[str], where: str = "") -> InvalidInputError:
     near = next(iter(difflib.get_close_matches(name.lower(), names, n=1)), None)
     meant = f"; did you mean {near}?" if near else "."
-    message = f"there is no kernelspec {name[:80]!r}{where}{meant} There are: {', '.join(names) or 'none'}."
+    message = (
+        f"there is no kernelspec {name[:80]!r}{where}{meant} There are: "
+        f"{', '.join(names) or 'none'}."
+    )
     hint = "`jupyter kernelspec list` shows where they are looked for."
     if NATIVE in names:
         hint = f"Where its cells are Python, take that one: --kernelspec {NATIVE}. {hint}"
@@ -119,7 +137,9 @@ def unknown(name: str, names: list[str], where: str = "") -> InvalidInputError:
 
 
 def _folders() -> dict[str, str]:
-    """Return name → folder of all kernelspecs, without the one that Jupyter makes up for its own interpreter."""
+    """Return name → folder of all kernelspecs, without the one that Jupyter makes up for its own
+    interpreter.
+    """
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_core.paths import jupyter_path
 
@@ -133,19 +153,29 @@ def _read(name: str, folder: str) -> Kernelspec:
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise _broken(name, folder, f"cannot be read: {error}") from error
     # The connection file is put in by the start.
-    argv = tuple(word.replace("{resource_dir}", folder).replace("{prefix}", sys.prefix) for word in spec.argv)
+    argv = tuple(
+        word.replace("{resource_dir}", folder).replace("{prefix}", sys.prefix) for word in spec.argv
+    )
     title = spec.display_name or name
-    return msgspec.structs.replace(spec, argv=argv, display_name=title, name=name, resource_dir=folder)
+    return msgspec.structs.replace(
+        spec, argv=argv, display_name=title, name=name, resource_dir=folder
+    )
 
 
 def _broken(name: str, folder: str, why: str) -> ConfigError:
     file = f"{folder}/kernel.json"
-    detail, hint = f"the kernelspec {name} cannot be used: {file}: {why}", f"mend {file}, or install that kernel again"
+    detail, hint = (
+        f"the kernelspec {name} cannot be used: {file}: {why}",
+        f"mend {file}, or install that kernel again",
+    )
     return ConfigError(detail, hint=hint, kernelspec=name, file=file)
 
 
 def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
-    """Return program and arguments of a kernel. Raises ConfigError: its kernelspec names no connection file."""
+    """Return program and arguments of a kernel.
+
+    Raises ConfigError: its kernelspec names no connection file.
+    """
     argv = launch.kernelspec_argv or ()
     if launch.interpreter is not None:
         argv = (launch.interpreter, str(LAUNCHER), "-f", CONNECTION_FILE)
@@ -154,7 +184,9 @@ def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
         for folder in launch.modules:
             argv += ("--px-modules", folder)
     if not any(CONNECTION_FILE in word for word in argv):
-        detail = f"kernelspec {launch.kernelspec!r} cannot be started: its argv has no {CONNECTION_FILE}"
+        detail = (
+            f"kernelspec {launch.kernelspec!r} cannot be started: its argv has no {CONNECTION_FILE}"
+        )
         hint = "correct its kernel.json (`jupyter kernelspec list` tells where it is)"
         raise ConfigError(detail, hint=hint, unit=launch.unit)
     return (*(word.replace(CONNECTION_FILE, connection_file) for word in argv), *launch.arguments)

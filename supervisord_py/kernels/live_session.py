@@ -1,4 +1,6 @@
-"""The sessions that are known, the kernel that is there for each; what is said and remembered of them."""
+"""The sessions that are known, the kernel that is there for each; what is said and remembered of
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,25 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from supervisord_py.config.settings import MIB
-from supervisord_py.errors import AmbiguousNameError, ConflictError, InvalidInputError, UnknownUnitError
+from supervisord_py.errors import (
+    AmbiguousNameError,
+    ConflictError,
+    InvalidInputError,
+    UnknownUnitError,
+)
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelHandle, Launch
 from supervisord_py.kernels.cell_files import folder_of_cells
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.folders import FolderIdentity, identity_of, is_within
-from supervisord_py.kernels.session import BackendName, Choice, Owner, SessionKey, SessionState, StartRequest
+from supervisord_py.kernels.session import (
+    BackendName,
+    Choice,
+    Owner,
+    SessionKey,
+    SessionState,
+    StartRequest,
+)
 from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
@@ -33,15 +47,20 @@ from supervisord_py.zygote.main import stamp
 if TYPE_CHECKING:
     from supervisord_py.kernels.interpreters import Build
 
-HOLD_SECONDS = 60.0  # after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
-REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
+# after a sign of life of a front end: an open socket gives one each 20 s, a KernelManager each 3 s
+HOLD_SECONDS = 60.0
+# stopped sessions that are shown; older ones are found in the ledger's history only
+REMEMBERED_MAX = 200
 SILENT = "its process does not answer (a thread of it may hold the interpreter's lock)"
 STOPPED = "was stopped by a signal: it runs nothing"
 CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
 
 class SessionView(KernelSessionRow, frozen=True, kw_only=True):
-    """One session as it is shown now: its row, and what is true of this moment. Times are Unix seconds."""
+    """One session as it is shown now: its row, and what is true of this moment.
+
+    Times are Unix seconds.
+    """
 
     backend: BackendName
     state: SessionState
@@ -52,7 +71,8 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
     started_at: float | None = None
     rss_bytes: int | None = None
     notices: tuple[str, ...] = ()  # what its last start or recycling had to say
-    start_method: str | None = None  # `spawn` or `zygote`: how its process came about, if there is one
+    # `spawn` or `zygote`: how its process came about, if there is one
+    start_method: str | None = None
     cold_start_ms: int | None = None  # how long its start took, None while it lasts
     preparing: str | None = None  # what is being installed for it, and how far that is
     silent: str | None = None  # that its process does not answer, though no cell of ours runs
@@ -95,32 +115,46 @@ class LiveSession(KernelSlot):
         self.language = language
         self.created_at = created_at
         self.owner = owner
-        held_until = clock.now() + HOLD_SECONDS if owner in {Owner.JUPYTER, Owner.JUPYTER_API} else 0.0
-        self.held_until = held_until if self.keeps_variables else float("inf")  # a shell takes no kernel's place
+        held_until = (
+            clock.now() + HOLD_SECONDS if owner in {Owner.JUPYTER, Owner.JUPYTER_API} else 0.0
+        )
+        # a shell takes no kernel's place
+        self.held_until = held_until if self.keeps_variables else float("inf")
         self.kernelspec: str | None = None
         self.interrupt_mode = "signal"
         self.last_used: float | None = None  # Unix seconds, as it is shown; `used_at` decides
-        self.choice: Choice | None = None  # what the next kernel is started from, if that has been decided
+        # what the next kernel is started from, if that has been decided
+        self.choice: Choice | None = None
         self.extra: Mapping[str, str] = {}  # variables that Jupyter's front end sent
         self.arguments: tuple[str, ...] = ()  # what it sent for the kernel's command line
         self.environ: Mapping[str, str] = {}  # the caller's variables at the last choice
         self.reason: Reason | None = None  # why its last kernel ended
         self.notices: tuple[str, ...] = ()  # what its last start had to say
-        self.newest: str | None = None  # key of the kernel of its last cell, when this control plane began
-        self.lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
-        self.kernel: KernelInstance | None = None  # the one that is there, also while it starts or stops
+        # key of the kernel of its last cell, when this control plane began
+        self.newest: str | None = None
+        # why variables of earlier calls are gone, until a call has been told
+        self.lost: str | None = None
+        # the one that is there, also while it starts or stops
+        self.kernel: KernelInstance | None = None
         self.has_cells = False  # a cell of ours was run in it
-        self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
+        # event of its kernel's end that nobody asked for: the cause of the next start
+        self.ended_by: int | None = None
         self.written_use: float | None = None  # `last_used` as its row has it
         self.build: Build | None = None  # what is being installed for it
-        self.installed_for = 0.0  # seconds that installs have taken while a kernel of it was started
+        # seconds that installs have taken while a kernel of it was started
+        self.installed_for = 0.0
         # Callers that wait for that: an ordered set, the values mean nothing.
         self.preparations: dict[InstallCaller, None] = {}
         self.preparation_problem: Mapping[str, object] | None = None  # why the last install failed
 
     @property
     def is_at_rest(self) -> bool:
-        return self.kernel is None and self.phase is Phase.COLD and not self.line and self.build is None
+        return (
+            self.kernel is None
+            and self.phase is Phase.COLD
+            and not self.line
+            and self.build is None
+        )
 
     @property
     def state(self) -> SessionState:
@@ -146,7 +180,10 @@ class LiveSession(KernelSlot):
         """Raise InvalidInputError where the session's working directory is gone. Blocking."""
         cwd = self.key.cwd
         if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
-            message = f"The session's working directory is not there any more, or cannot be entered: {cwd}"
+            message = (
+                "The session's working directory is not there any more, or cannot be entered: "
+                f"{cwd}"
+            )
             hint = "Put it back, or take another folder's session with `--cwd`."
             raise InvalidInputError.at("/cwd", message, hint, unit=self.unit)
 
@@ -154,7 +191,9 @@ class LiveSession(KernelSlot):
         key = self.key
         return StartRequest(
             cwd=key.cwd,
-            interpreter=key.interpreter if self.keeps_variables and key.kernelspec is None else None,
+            interpreter=key.interpreter
+            if self.keeps_variables and key.kernelspec is None
+            else None,
             kernelspec=key.kernelspec,
             backend=key.backend,
             env=self.extra,
@@ -163,11 +202,25 @@ class LiveSession(KernelSlot):
 
     def view(self) -> SessionView:
         kernel, failure = self.kernel, self.failure
-        same = ("id", "created_at", "state", "reason", "last_used", "restarts", "kernelspec", "language", "notices")
+        same = (
+            "id",
+            "created_at",
+            "state",
+            "reason",
+            "last_used",
+            "restarts",
+            "kernelspec",
+            "language",
+            "notices",
+        )
         known: dict[str, Any] = {name: getattr(self, name) for name in same}
         if kernel is not None:
             known |= {name: getattr(kernel, name) for name in ("pid", "started_at", "rss_bytes")}
-            known |= {"instance": kernel.key, "reason": kernel.wanted, "running": kernel.run and kernel.run.cell_id}
+            known |= {
+                "instance": kernel.key,
+                "reason": kernel.wanted,
+                "running": kernel.run and kernel.run.cell_id,
+            }
             known["start_method"] = kernel.start_method if kernel.child else None
             known["cold_start_ms"] = kernel.cold_start_ms if kernel.ready_at is not None else None
         if failure is not None:
@@ -204,17 +257,24 @@ def own_of(note: Note | None) -> KernelNote | None:
 
 
 def startup_stamp(launch: Launch) -> int:
-    """Return a number that differs when a file has changed that a kernel loads while it starts. Blocking.
+    """Return a number that differs when a file has changed that a kernel loads while it starts.
+    Blocking.
 
     These are the user's and the project's modules, and IPython's startup files.
     """
     home = launch.env.get("HOME", "/")
     ipython = launch.env.get("IPYTHONDIR") or f"{home}/.ipython"
     paths: list[str] = []
-    for folder in (*launch.modules, f"{launch.cwd}/.pxd/modules", f"{ipython}/profile_default/startup"):
+    for folder in (
+        *launch.modules,
+        f"{launch.cwd}/.pxd/modules",
+        f"{ipython}/profile_default/startup",
+    ):
         with contextlib.suppress(OSError):
             # Not `__pycache__`, which the start itself makes.
-            paths += sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith((".py", ".ipy")))
+            paths += sorted(
+                f"{folder}/{name}" for name in os.listdir(folder) if name.endswith((".py", ".ipy"))
+            )
     return zlib.crc32(b"%d" % stamp(paths), zlib.crc32(os.fsencode("\0".join(paths))))
 
 
@@ -226,15 +286,18 @@ class KernelInstance(Instance):
         self.backend: Any = None
         self.handle: KernelHandle | None = None  # what came of it
         self.folder: FolderIdentity | None = None  # of its session, as it entered that last
-        self.startup_stamp = 0  # of the files that it loads while it starts, as they were when it was planned
+        # of the files that it loads while it starts, as they were when it was planned
+        self.startup_stamp = 0
         self.cold_start_ms = 0  # from the decision to readiness
         self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
-        self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
+        # when a client that is not ours used it, as far as we have seen
+        self.foreign_used_at: float | None = None
         self.exiting = False  # a cell said exit(): it ends by its own wish
         self.rss_bytes: int | None = None
         self.is_silent = False  # it did not answer when it was asked last
-        self.problem: dict[str, object] = {}  # of its end, filled as more becomes known; kept with a hard failure
+        # of its end, filled as more becomes known; kept with a hard failure
+        self.problem: dict[str, object] = {}
 
     @property
     def died(self) -> bool:
@@ -242,7 +305,9 @@ class KernelInstance(Instance):
 
     @property
     def is_clean_end(self) -> bool:
-        """Say whether it ended by itself with code 0 and nothing ran: a front end asked it to shut down."""
+        """Say whether it ended by itself with code 0 and nothing ran: a front end asked it to
+        shut down.
+        """
         return self.record is not None and self.record.code == 0 and self.run is None
 
     @property
@@ -251,7 +316,10 @@ class KernelInstance(Instance):
 
     @property
     def process_key(self) -> str | None:
-        """Instance key of the process of ours that runs its cells: a shell has one for each. None: there is none."""
+        """Instance key of the process of ours that runs its cells: a shell has one for each.
+
+        None: there is none.
+        """
         if self.session.keeps_variables or self.handle is None:
             return self.key if self.is_ours else None
         return self.handle.child.key if self.handle.child is not None else None
@@ -270,15 +338,19 @@ class KernelInstance(Instance):
         return f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it."
 
     def refuse_stopped(self) -> None:
-        """Raise ConflictError where somebody has stopped the process: a cell would wait its whole time."""
+        """Raise ConflictError where somebody has stopped the process: a cell would wait its
+        whole time.
+        """
         if self.is_stopped():
             text = f"The process of {self.unit} (pid {self.pid}) {STOPPED}."
             raise ConflictError(text, hint=self.stopped_hint(), unit=self.unit, pid=self.pid)
 
     def is_in_former_folder(self) -> bool:
-        """Say whether it works in what was its session's folder, where another one has that path now. Blocking.
+        """Say whether it works in what was its session's folder, where another one has that path
+        now. Blocking.
 
-        The folder was deleted, renamed or mounted over. A kernel that went elsewhere by itself does not count.
+        The folder was deleted, renamed or mounted over. A kernel that went elsewhere by itself does
+        not count.
         """
         if self.pid is None or self.folder is None or not self.session.keeps_variables:
             return False
@@ -291,7 +363,11 @@ class KernelInstance(Instance):
     def plan(self, config: KernelsConfig) -> Launch:
         session, choice, key = self.session, self.session.choice, self.session.key
         python = key.interpreter if key.kernelspec is None else None
-        chosen: dict[str, Any] = {"interpreter": python, "env": {}, "kernelspec": session.kernelspec}
+        chosen: dict[str, Any] = {
+            "interpreter": python,
+            "env": {},
+            "kernelspec": session.kernelspec,
+        }
         if choice is not None:
             names = ("interpreter", "env", "kernelspec", "kernelspec_argv", "overlay", "modules")
             chosen = {name: getattr(choice, name) for name in names}
@@ -309,21 +385,29 @@ class KernelInstance(Instance):
             arguments=session.arguments,
         )
         self.startup_stamp = startup_stamp(launch)
-        if self.folder is None:  # one that is adopted may have entered another folder than the present one
+        # one that is adopted may have entered another folder than the present one
+        if self.folder is None:
             self.folder = identity_of(key.cwd)
         return launch
 
     def is_outdated(self) -> bool:
-        """Say whether files that it loads while it starts have changed since it was planned. Blocking."""
+        """Say whether files that it loads while it starts have changed since it was planned.
+
+        Blocking.
+        """
         return self.launch is not None and startup_stamp(self.launch) != self.startup_stamp
 
     def facts(self) -> dict[str, Any]:
-        return {"start_method": self.start_method} if self.is_ours and self.child is not None else {}
+        return (
+            {"start_method": self.start_method} if self.is_ours and self.child is not None else {}
+        )
 
     def own_note(self) -> dict[str, Any]:
         method: Any = self.start_method
         session = self.session
-        note = KernelNote(session.view(), session.interrupt_mode, self.cold_start_ms, method, self.folder)
+        note = KernelNote(
+            session.view(), session.interrupt_mode, self.cold_start_ms, method, self.folder
+        )
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
@@ -356,7 +440,8 @@ class KernelWaiter(Waiter, eq=False, kw_only=True):
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     tell: Callable[[dict[str, Any]], None] = lambda _: None
-    installed_for: float = 0.0  # seconds of its wait in which something was installed: they do not count
+    # seconds of its wait in which something was installed: they do not count
+    installed_for: float = 0.0
 
 
 class SessionRegister:
@@ -365,7 +450,8 @@ class SessionRegister:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.sessions: dict[str, LiveSession] = {}
-        self._ids: dict[SessionKey, str] = {}  # of all sessions, also of those that only the ledger has
+        # of all sessions, also of those that only the ledger has
+        self._ids: dict[SessionKey, str] = {}
         self._keys: dict[str, SessionKey] = {}
 
     async def open(self) -> None:
@@ -374,7 +460,8 @@ class SessionRegister:
         for row in rows:
             if row.owner != Owner.PER_CALL:  # one of these has a name that is never used again
                 self._note_id(row)
-        for row in reversed(rows[:REMEMBERED_MAX]):  # the first in `sessions` is the first to be forgotten
+        # the first in `sessions` is the first to be forgotten
+        for row in reversed(rows[:REMEMBERED_MAX]):
             session = self.restored(row)
             if session is None or session.owner is Owner.PER_CALL:
                 continue
@@ -384,15 +471,21 @@ class SessionRegister:
                 session.lost = CUT_OFF if session.keeps_variables else None
 
     async def settle_the_rest(self) -> None:
-        """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
+        """Once it is known what lives: what was alive when it was written down last, and is not,
+        was cut off.
+        """
         for row in await kernel_rows.all_sessions(self._ledger):
             session = self.sessions.get(row.id)
-            if row.state in {SessionState.STOPPED, SessionState.FAILED} or (session is not None and session.kernel):
+            if row.state in {SessionState.STOPPED, SessionState.FAILED} or (
+                session is not None and session.kernel
+            ):
                 continue
             if session is not None:
                 session.reason = session.reason or Reason.INTERRUPTED
             reason = row.reason or Reason.INTERRUPTED.value
-            kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason))
+            kernel_rows.remember(
+                self._ledger, msgspec.structs.replace(row, state="stopped", reason=reason)
+            )
 
     def _note_id(self, row: KernelSessionRow) -> None:
         with contextlib.suppress(ValueError):  # a backend that this version does not know
@@ -413,7 +506,9 @@ class SessionRegister:
         session_id = self.id_of(key)
         if session_id in self.sessions:
             return self.sessions[session_id]
-        made = self.sessions[session_id] = LiveSession(key, language, time.time(), owner, session_id)
+        made = self.sessions[session_id] = LiveSession(
+            key, language, time.time(), owner, session_id
+        )
         for session in [it for it in self.sessions.values() if it.is_at_rest and it is not made]:
             # What a front end has ended and nobody has run a cell of ours in is over for good.
             is_front_ends = session.owner in {Owner.JUPYTER, Owner.JUPYTER_API}
@@ -429,7 +524,12 @@ class SessionRegister:
     def forget_unused(self, session: LiveSession) -> None:
         """Forget a session that has never had a kernel and that nobody waits for."""
         is_unused = session.kernel is None and not session.line and not session.preparations
-        if is_unused and not session.has_cells and session.last_used is None and session.reason is None:
+        if (
+            is_unused
+            and not session.has_cells
+            and session.last_used is None
+            and session.reason is None
+        ):
             self.sessions.pop(session.id, None)
 
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
@@ -442,11 +542,17 @@ class SessionRegister:
         except ValueError:
             return None
         self._note_id(row)
-        session.kernelspec, session.last_used, session.restarts = row.kernelspec, row.last_used, row.restarts
+        session.kernelspec, session.last_used, session.restarts = (
+            row.kernelspec,
+            row.last_used,
+            row.restarts,
+        )
         return session
 
     async def remembered(self, session_id: str) -> LiveSession | None:
-        """Return a session by its id, also one that only the ledger has: that one is not entered in `sessions`."""
+        """Return a session by its id, also one that only the ledger has: that one is not entered
+        in `sessions`.
+        """
         if session_id in self.sessions:
             return self.sessions[session_id]
         await self._ledger.flush()  # a call's own session was forgotten in this moment
@@ -456,14 +562,20 @@ class SessionRegister:
     def known(self, session_id: str) -> LiveSession:
         if (session := self.sessions.get(session_id)) is not None:
             return session
-        hint, name = "`pxctl kernel list` shows them; `pxctl kernel start` makes one.", session_id[:100]
-        raise UnknownUnitError(f"There is no kernel session {name}.", hint=hint, unit=f"kernel:{name}")
+        hint, name = (
+            "`pxctl kernel list` shows them; `pxctl kernel start` makes one.",
+            session_id[:100],
+        )
+        raise UnknownUnitError(
+            f"There is no kernel session {name}.", hint=hint, unit=f"kernel:{name}"
+        )
 
     def find(self, name: str, cwd: str | None = None) -> LiveSession:
         """Return the session that a user means by an id, a Jupyter id or a name.
 
-        Of several `cwd`, a real path, decides, then that one lives, then that one runs Python. Raises UnknownUnitError,
-        AmbiguousNameError: there is none, or several; `candidates` lists their ids.
+        Of several `cwd`, a real path, decides, then that one lives, then that one runs Python.
+        Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists
+        their ids.
         """
         found = [it for it in self.sessions.values() if name in {it.key.name, it.key.jupyter_id}]
         if name in self.sessions or not found:
@@ -486,7 +598,9 @@ class SessionRegister:
         kernel_rows.remember(self._ledger, session.view())
 
     def use(self, session: LiveSession) -> None:
-        """Note a use, and write the first after a while at once: to whoever adopts the kernel it may not look old."""
+        """Note a use, and write the first after a while at once: to whoever adopts the kernel it
+        may not look old.
+        """
         before, session.last_used = session.last_used or 0.0, time.time()
         if session.last_used - before > 1.0:
             self.write(session)
@@ -497,7 +611,9 @@ class SessionRegister:
                 self.write(session)
 
     def settle(self, session: LiveSession) -> None:
-        """A kernel of it is gone: write down what is left, or forget it where it was one call's own."""
+        """A kernel of it is gone: write down what is left, or forget it where it was one call's
+        own.
+        """
         if session.owner is Owner.PER_CALL and session.is_at_rest:
             self.sessions.pop(session.id, None)
         self.write(session)

@@ -1,4 +1,6 @@
-"""What users read of kernels: how one ended, why one did not start, why a call got none, how a cell ended. Pure."""
+"""What users read of kernels: how one ended, why one did not start, why a call got none, how a
+cell ended. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from supervisord_py.kernels.session_set import WhyRefused
 from supervisord_py.process.instance import End, Phase, signal_name
 from supervisord_py.process.model import Reason
 
-# -- how a kernel ended ------------------------------------------------------------------------------------------------
+# -- how a kernel ended ----------------------------------------------------------------------------
 
 TAIL_LINES = 12
 _FATAL = "Fatal Python error"  # how faulthandler begins
@@ -41,9 +43,13 @@ _LIMITS = {
 
 
 def how_it_ended(end: End) -> str:
-    """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was stopped`."""
+    """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was
+    stopped`.
+    """
     if end.reason is Reason.MEMORY_LIMIT and (end.record is None or end.record.verdict is None):
-        return "was replaced after a call: it was over its soft memory limit (kernels.soft_memory_mb)"
+        return (
+            "was replaced after a call: it was over its soft memory limit (kernels.soft_memory_mb)"
+        )
     if end.reason in _LIMITS:
         verdict = end.record.verdict if end.record else None
         limit = verdict.limit_bytes if verdict else None
@@ -51,7 +57,11 @@ def how_it_ended(end: End) -> str:
     if end.reason in _WANTED or end.reason is Reason.INTERRUPTED:
         return f"was ended: {_WANTED.get(end.reason, 'the daemon was cut off')}"
     if end.signal is not None:
-        by_whom = " (not sent by pxd; possibly the kernel's OOM killer)" if end.signal == signals.SIGKILL else ""
+        by_whom = (
+            " (not sent by pxd; possibly the kernel's OOM killer)"
+            if end.signal == signals.SIGKILL
+            else ""
+        )
         return f"was killed by {signal_name(end.signal)}{by_whom}"
     # Of a kernel behind a gateway nobody tells code or signal.
     return f"exited with code {end.code}" if end.code is not None else "ended at its server"
@@ -64,18 +74,28 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
     return "\n".join(lines[-count:] if fatal is None else lines[fatal : fatal + count])
 
 
-# -- why it did not come up --------------------------------------------------------------------------------------------
+# -- why it did not come up ------------------------------------------------------------------------
 
 
 def early_exit(launch: Launch, end: End) -> PxError:
-    """Return the error of a start that ended; what our launcher has said of it in its last word comes first."""
-    facts = {**end.facts(), "unit": launch.unit, "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
+    """Return the error of a start that ended; what our launcher has said of it in its last word
+    comes first.
+    """
+    facts = {
+        **end.facts(),
+        "unit": launch.unit,
+        "interpreter": launch.interpreter,
+        "kernelspec": launch.kernelspec,
+    }
     last_word = _last_word_of_launcher(end.stderr_tail)
     if last_word is not None:
         text, hint = f"was not started: {last_word.detail}", last_word.hint
     else:
         words = last_lines(end.stderr_tail, 1).strip()[:300] or "it wrote nothing to stderr"
-        text, hint = f"{how_it_ended(end)} before it was ready: {words}", f"see `pxctl logs {launch.unit}`"
+        text, hint = (
+            f"{how_it_ended(end)} before it was ready: {words}",
+            f"see `pxctl logs {launch.unit}`",
+        )
     return errors.StartFailedError(f"{launch.unit} {text}", hint=hint, **facts)
 
 
@@ -87,7 +107,9 @@ class LauncherWord(Struct, frozen=True):
 
 
 def _last_word_of_launcher(stderr_tail: str) -> LauncherWord | None:
-    """Return the launcher's last word; None where there is none, or not all of it: the tail may be cut off."""
+    """Return the launcher's last word; None where there is none, or not all of it: the tail may
+    be cut off.
+    """
     _, mark, rest = stderr_tail.rpartition("px-launch: ")
     if not mark:
         return None
@@ -109,33 +131,40 @@ def not_ready(launch: Launch, seconds: float) -> PxError:
     )
 
 
-# -- why a call got none -----------------------------------------------------------------------------------------------
+# -- why a call got none ---------------------------------------------------------------------------
 
 RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
 _WAITED = {
     Phase.STARTING: "The kernel of {unit} was still starting",
     Phase.STOPPING: "The last kernel of {unit} was still on its way out",
-    Phase.COLD: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
+    Phase.COLD: "All {limits.max_sessions} places for kernels were taken by busy ones "
+    "(kernels.max_sessions)",
     Phase.READY: "Other calls of {unit} came first, and were not over",
 }
 RECYCLED = (
-    "The kernel was over its soft memory limit (kernels.soft_memory_mb) and was replaced after the call: "
+    "The kernel was over its soft memory limit (kernels.soft_memory_mb) and was replaced after the "
+    "call: "
     "variables are gone."
 )
 
 
 def new_folder(cwd: str) -> str:
     return (
-        f"{cwd} is another folder than before (that was deleted, renamed or replaced): the kernel went into the new "
+        f"{cwd} is another folder than before (that was deleted, renamed or replaced): the kernel "
+        "went into the new "
         "one. Files that it has open are in the old one."
     )
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
     if why is WhyRefused.STOPPED:
-        return errors.CancelledRunError(f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit)
+        return errors.CancelledRunError(
+            f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit
+        )
     if why is WhyRefused.CLOSING:
-        return errors.ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.", unit=unit)
+        return errors.ShuttingDownError(
+            "The daemon is stopping.", hint="Ask again once it runs.", unit=unit
+        )
     text = f"{unit} has {limits.queue_max} calls in line already."
     hint = "Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max."
     return errors.OverloadedError(text, hint=hint, unit=unit, retry_after_seconds=RETRY_SECONDS)
@@ -143,16 +172,23 @@ def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
 
 def own_session(unit: str) -> PxError:
     text = f"The call comes from a cell that occupies {unit} itself: neither would ever end."
-    hint = "Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call)."
+    hint = (
+        "Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or "
+        "--per-call)."
+    )
     return errors.ConflictError(text, hint=hint, unit=unit)
 
 
 def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) -> PxError:
     why = _WAITED[waits_for or Phase.READY].format(unit=unit, limits=limits)
-    hint = "Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`)."
+    hint = (
+        "Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl "
+        "kernel stop`)."
+    )
     if waits_for is Phase.STARTING:
         hint = (
-            "Give more time (`--timeout`); where it hangs in a module or a startup file, fix that and run the cell "
+            "Give more time (`--timeout`); where it hangs in a module or a startup file, fix that "
+            "and run the cell "
             "again, or replace the kernel: `pxctl exec --reset`."
         )
     return errors.TimedOutError(
@@ -170,14 +206,15 @@ def hard_failure(deaths: int, last: Mapping[str, object], unit: str) -> PxError:
     return errors.StartFailedError(
         f"The kernel of {unit} died {deaths} times with no cell that succeeded in between; "
         f"it is not started again by itself.{told}",
-        hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
+        hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or "
+        "`pxctl exec --reset`.",
         unit=unit,
         failures=deaths,
         **{key: value for key, value in last.items() if key != "detail"},
     )
 
 
-# -- what the end of a cell means --------------------------------------------------------------------------------------
+# -- what the end of a cell means ------------------------------------------------------------------
 
 
 class CellOutcome(Struct, frozen=True):
@@ -205,7 +242,9 @@ class CellOutcome(Struct, frozen=True):
 
 
 def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
-    """Return it with what came of the cell; `kernel_end`: how its kernel ended, where that is known."""
+    """Return it with what came of the cell; `kernel_end`: how its kernel ended, where that is
+    known.
+    """
     reply = end.reply
     if end.gone is not None or reply is None:
         return _without_kernel(end, kernel_end)
@@ -244,7 +283,10 @@ def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
     if kernel_end is not None:
         name = "ResourceLimitExceeded" if kernel_end.reason in _LIMITS else name
         what, lost = ("shell", "") if end.is_stateless else ("kernel", "; all variables are lost")
-        text = f"The {what} {how_it_ended(kernel_end)} while the cell ran. The cell is not run again{lost}."
+        text = (
+            f"The {what} {how_it_ended(kernel_end)} while the cell ran. The cell is not run "
+            f"again{lost}."
+        )
         if kernel_end.stderr_tail:
             text += f"\nLast words of the {what}:\n{last_lines(kernel_end.stderr_tail)}"
     return replace(end, status=CellStatus.ERROR, error=CellError(name, text))
@@ -257,19 +299,27 @@ def _stopped(end: CellOutcome, kernel_end: End) -> CellOutcome:
 
 def _cut_error(end: CellOutcome) -> CellError:
     if not end.is_stateless and not end.has_begun and end.gone is not None:
-        text = "The cell never began: the kernel did not answer and was killed, all variables are lost."
+        text = (
+            "The cell never began: the kernel did not answer and was killed, all variables are "
+            "lost."
+        )
         return CellError("KernelUnresponsive", text)
     text = "The cell was interrupted; its kernel lives on."
     if end.is_stateless:
         text = "The cell was ended."
     elif end.variables is Variables.LOST:
-        text = "The cell did not yield to an interrupt: the kernel was killed, all variables are lost."
+        text = (
+            "The cell did not yield to an interrupt: the kernel was killed, all variables are lost."
+        )
     return CellError("TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled", text)
 
 
-# -- what a call is answered with --------------------------------------------------------------------------------------
+# -- what a call is answered with ------------------------------------------------------------------
 
-_INPUT = " The cell asked for input, which cells cannot get here. Put the value into the code, or read it from a file."
+_INPUT = (
+    " The cell asked for input, which cells cannot get here. Put the value into the code, or read "
+    "it from a file."
+)
 
 
 class CellPlace(Struct, frozen=True):
@@ -287,17 +337,25 @@ class CellPlace(Struct, frozen=True):
         first, last = self.index + 2, self.count
         if first > last:
             return ""
-        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
+        return (
+            f" Cell {last} was not run."
+            if first == last
+            else f" Cells {first} to {last} were not run."
+        )
 
 
 def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | None:
-    """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
+    """Return the sentence that a call is answered with after this cell, so long after its arrival;
+    None: all is well.
 
     `end`: as judged.
     """
     left = where.left_out
     if end.exited:
-        return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{left}"
+        return (
+            f"{where} ended the session with exit(). Variables are gone; the next call starts a "
+            f"new kernel.{left}"
+        )
     if end.exit_code == 0:
         return f"{where} ended the call with exit code 0.{left}" if left else None
     if end.status is CellStatus.OK:
@@ -314,7 +372,10 @@ def sentence(where: CellPlace, end: CellOutcome, after_seconds: float) -> str | 
         elif end.variables is Variables.LOST:
             how = f"the kernel was killed {by}; all variables are lost"
         if not end.has_begun and end.gone is not None:
-            return f"{where} never began: the kernel did not answer, and was killed {by}; all variables are lost.{left}"
+            return (
+                f"{where} never began: the kernel did not answer, and was killed {by}; all "
+                f"variables are lost.{left}"
+            )
         problem = end.steps[-1].detail if end.steps else None
         if end.reply is None and problem is not None:
             # The last step failed, and nobody said that the cell is over.

@@ -1,8 +1,8 @@
 """What is installed before the first kernel of a session can start, as a state of that session.
 
-A session whose interpreter lacks ipykernel is *preparing* while that is installed: everybody who looks at the session
-sees how far it is, not only the call that caused it. An install belongs to nobody: it goes on when its callers leave,
-and its end is published whoever is still there.
+A session whose interpreter lacks ipykernel is *preparing* while that is installed: everybody who
+looks at the session sees how far it is, not only the call that caused it. An install belongs to
+nobody: it goes on when its callers leave, and its end is published whoever is still there.
 """
 
 from __future__ import annotations
@@ -41,11 +41,20 @@ def publish_end(events: EventStream, session: LiveSession, build: Build, _task: 
         return
     problem = error if isinstance(error, PxError) else PxError(f"pxd failed: {error!r}")
     session.preparation_problem = problem.problem()
-    events.publish("prepare_failed", session.unit, Reason.SPAWN_FAILED, detail=problem.detail, hint=problem.hint)
+    events.publish(
+        "prepare_failed",
+        session.unit,
+        Reason.SPAWN_FAILED,
+        detail=problem.detail,
+        hint=problem.hint,
+    )
 
 
 class Preparation(BuildWatcher):
-    """One caller of a session, who waits for what has to be installed. `tell` hears the events of its call."""
+    """One caller of a session, who waits for what has to be installed.
+
+    `tell` hears the events of its call.
+    """
 
     def __init__(self, events: EventStream, tell: Callable[[CallEvent], None]) -> None:
         self.sessions: list[LiveSession] = []  # those for which something was installed, in order
@@ -63,7 +72,9 @@ class Preparation(BuildWatcher):
 
     def report_progress(self, build: Build) -> None:
         log = str(build.install.log)
-        self._tell({"event": "preparing", "text": build.text, "packages": build.packages, "log": log})
+        self._tell(
+            {"event": "preparing", "text": build.text, "packages": build.packages, "log": log}
+        )
 
     def on_build_started(self, build: Build, place: BuildPlace) -> None:
         session = self.session_at(place)
@@ -96,7 +107,9 @@ class Preparation(BuildWatcher):
 
 
 class CallerPreparation(Preparation):
-    """A caller that names its session by name, folder and interpreter: an install makes the session."""
+    """A caller that names its session by name, folder and interpreter: an install makes the
+    session.
+    """
 
     def __init__(
         self,
@@ -114,7 +127,8 @@ class CallerPreparation(Preparation):
     def session_at(self, place: BuildPlace) -> LiveSession:
         key = SessionKey(self._name, place.cwd, place.interpreter, place.backend)
         session = self._register.ensure(key, PYTHON, self._owner)
-        # The installs for other interpreters have failed: the session is this one, or none, and is told once.
+        # The installs for other interpreters have failed: the session is this one, or none, and is
+        # told once.
         for other in [each for each in self.sessions if each is not session]:
             self.sessions.remove(other)
             other.preparations.pop(self, None)
@@ -125,7 +139,9 @@ class CallerPreparation(Preparation):
 class KernelPreparation(Preparation):
     """The start of a kernel in a session that there is, for all who wait for that kernel."""
 
-    def __init__(self, events: EventStream, tell: Callable[[CallEvent], None], session: LiveSession) -> None:
+    def __init__(
+        self, events: EventStream, tell: Callable[[CallEvent], None], session: LiveSession
+    ) -> None:
         super().__init__(events, tell)
         self._session = session
 

@@ -1,10 +1,12 @@
-"""What is shown of a cell, made from its files: one text, and outputs as notebooks have them. Notebooks and scripts.
+"""What is shown of a cell, made from its files: one text, and outputs as notebooks have them.
+Notebooks and scripts.
 
-Text and outputs tell the same in the same order. Memory is bounded by the limits, not by what the cell printed: the
-streams are read at their two ends, large rich outputs become files beside the cell's own, `<cell id>.<n>.<extension>`.
-Of a notebook what a user wrote stays: cells, ids, metadata and the minor version of the format; only outputs and counts
-are replaced. It is valid whatever a cell gave: a reference to an artifact, which no schema knows, becomes a sentence
-and metadata. Blocking: call it in a thread; nbformat alone takes a tenth of a second to import.
+Text and outputs tell the same in the same order. Memory is bounded by the limits, not by what the
+cell printed: the streams are read at their two ends, large rich outputs become files beside the
+cell's own, `<cell id>.<n>.<extension>`. Of a notebook what a user wrote stays: cells, ids, metadata
+and the minor version of the format; only outputs and counts are replaced. It is valid whatever a
+cell gave: a reference to an artifact, which no schema knows, becomes a sentence and metadata.
+Blocking: call it in a thread; nbformat alone takes a tenth of a second to import.
 """
 
 from __future__ import annotations
@@ -67,12 +69,15 @@ class CellOutput(Struct, frozen=True):
     total_bytes: int = 0
     error: CellError | None = None  # what was raised last, if anything
     end: Record | None = None  # None where it runs, or its writer was killed
-    unkept: str | None = None  # that something which was printed is not on disk, for another reason than the cap
+    # that something which was printed is not on disk, for another reason than the cap
+    unkept: str | None = None
     notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
 
 
 class _Part(Struct, eq=False):
-    """A stretch of a stream, or what a record shows: `words` in the text, `output` among the outputs."""
+    """A stretch of a stream, or what a record shows: `words` in the text, `output` among the
+    outputs.
+    """
 
     stream: str = ""
     start: int = 0
@@ -84,11 +89,18 @@ class _Part(Struct, eq=False):
     is_update: bool = False  # of a display that is not of this cell
 
     def read(self, log: CellLog, low: int, high: int) -> bytes:
-        return log.read(self.stream, self.start + low, high - low) if self.stream else self.words[low:high]
+        return (
+            log.read(self.stream, self.start + low, high - low)
+            if self.stream
+            else self.words[low:high]
+        )
 
 
 def show(
-    log: CellLog, limits: CellLimits, most_outputs: int = MOST_OUTPUTS, rich_bytes: int | None = None
+    log: CellLog,
+    limits: CellLimits,
+    most_outputs: int = MOST_OUTPUTS,
+    rich_bytes: int | None = None,
 ) -> CellOutput:
     """Return what is shown of a cell as its files are now; of rich outputs the last are listed.
 
@@ -116,7 +128,9 @@ def show(
     elif end is not None and (lost := end.at + end.err_at - total) > 0:
         unkept = f"{lost} bytes of output are lost: they were removed from disk while the cell ran"
     if dropped:
-        notices.append(f"{len(dropped)} of {len(rich)} rich outputs are not listed: only the last are")
+        notices.append(
+            f"{len(dropped)} of {len(rich)} rich outputs are not listed: only the last are"
+        )
     return CellOutput(
         text=text,
         outputs=tuple(outputs),
@@ -131,7 +145,9 @@ def show(
 
 
 def _parts(log: CellLog) -> tuple[list[_Part], dict[str, Record], int]:
-    """Return all that could be shown, in order, the last record of each kind, and the bytes of both streams."""
+    """Return all that could be shown, in order, the last record of each kind, and the bytes of
+    both streams.
+    """
     reading, is_cleared = Reading(log), False  # by a clear that waits for the next output
     parts: list[_Part] = []
     last: dict[str, Record] = {}
@@ -167,11 +183,14 @@ def _parts(log: CellLog) -> tuple[list[_Part], dict[str, Record], int]:
 
 
 def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
-    """Make the words and the output of a record; return about how many bytes of it are in the answer."""
+    """Make the words and the output of a record; return about how many bytes of it are in the
+    answer.
+    """
     record, data = log.record_at(part.offset), {}
     if record.kind == "error":
         part.output = _error_output(record.raised)
-        text = _ESCAPES.sub("", "\n".join(part.output["traceback"])).rstrip("\n")  # without its colours
+        # without its colours
+        text = _ESCAPES.sub("", "\n".join(part.output["traceback"])).rstrip("\n")
         words = f"{text}\n".encode("utf-8", "replace")
     else:
         is_status = record.kind == "status"
@@ -180,15 +199,21 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
         if part.display_id is not None:  # as Jupyter's messages have it; a notebook is made without
             part.output[TRANSIENT] = {"display_id": part.display_id, "update": part.is_update}
         if record.kind == "result":
-            part.output |= {"output_type": "execute_result", "execution_count": record.execution_count}
+            part.output |= {
+                "output_type": "execute_result",
+                "execution_count": record.execution_count,
+            }
         words = b"" if is_status else text_of(record.data).encode("utf-8", "replace")
-    part.words = words if len(words) <= 2 * most else words[:most] + words[-most:]  # of its middle nothing can be shown
+    # of its middle nothing can be shown
+    part.words = words if len(words) <= 2 * most else words[:most] + words[-most:]
     part.size = len(part.words)
     return sum(len(joined(value)) for value in data.values())
 
 
 def _cuts(parts: list[_Part], limits: CellLimits) -> list[tuple[int, int]]:
-    """Return for each part how many bytes of its beginning and of its end are shown: of all parts the two ends."""
+    """Return for each part how many bytes of its beginning and of its end are shown: of all
+    parts the two ends.
+    """
     whole = sum(part.size for part in parts)
     if whole <= limits.preview_bytes:
         return [(part.size, 0) for part in parts]
@@ -218,7 +243,9 @@ def _markers(log: CellLog, parts: list[_Part], cuts: list[tuple[int, int]]) -> d
 
 
 def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str, list[Output]]:
-    """Put everything into one text and into outputs: of what is too much the two ends, and a marker for each stream."""
+    """Put everything into one text and into outputs: of what is too much the two ends, and a
+    marker for each stream.
+    """
     cuts = _cuts(parts, limits)
     markers = _markers(log, parts, cuts)
     pieces = list[str]()
@@ -238,7 +265,9 @@ def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str
             words += re.sub(rb"\A[\x80-\xbf]{1,3}", b"", end).decode("utf-8", "replace")
         if part.stream:
             words = as_on_a_terminal(words)
-            outputs += [{"output_type": "stream", "name": part.stream, "text": words}] if words else []
+            outputs += (
+                [{"output_type": "stream", "name": part.stream, "text": words}] if words else []
+            )
         elif part.output is not None:
             outputs.append(part.output)
             words = f"\n{words}" if words and last and not last.endswith("\n") else words
@@ -247,38 +276,47 @@ def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str
     return "".join(pieces), outputs
 
 
-# -- text --------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def as_on_a_terminal(text: str) -> str:
-    """Return the text with what stands behind the last carriage return of each line: progress as it was last."""
+    """Return the text with what stands behind the last carriage return of each line: progress as
+    it was last.
+    """
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """Return the words that stand for a bundle, ending with a line end: markdown, else plain text, else HTML; or ""."""
+    """Return the words that stand for a bundle, ending with a line end: markdown, else plain
+    text, else HTML; or "".
+    """
     mime = next((each for each in (MARKDOWN, PLAIN, HTML) if each in data), None)
     text = "" if mime is None else joined(data[mime])
     if mime == HTML:  # the first time imports the library, a tenth of a second
-        text = importlib.import_module("markdownify").markdownify(text, heading_style="ATX").strip("\n")
+        text = (
+            importlib.import_module("markdownify")
+            .markdownify(text, heading_style="ATX")
+            .strip("\n")
+        )
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def joined(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):  # as notebooks may have a text
+    # as notebooks may have a text
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# -- artifacts ---------------------------------------------------------------------------------------------------------
+# -- artifacts -------------------------------------------------------------------------------------
 
 
 def _spilled(log: CellLog, record: Record, inline_bytes: int) -> dict[str, Any]:
     """Return the bundle of a record; values of more than `inline_bytes` are files.
 
-    In their place stand references, `{"artifact": id, "bytes": n}`; a disk that takes no file leaves one with
-    `"artifact": None` and the `error`.
+    In their place stand references, `{"artifact": id, "bytes": n}`; a disk that takes no file
+    leaves one with `"artifact": None` and the `error`.
     """
     kept = dict(record.data)
     for position, (mime, value) in enumerate(record.data.items()):
@@ -306,25 +344,31 @@ def _content(mime: str, value: Any) -> bytes:
 
 
 def find_artifact(folder: Path, artifact_id: str) -> tuple[Path, str]:
-    """Return file and type of the artifact of that id in a session's folder. Raises UnknownUnitError: there is none."""
+    """Return file and type of the artifact of that id in a session's folder.
+
+    Raises UnknownUnitError: there is none.
+    """
     path = folder / artifact_id
     if not _ARTIFACT.match(artifact_id) or path.is_symlink() or not path.is_file():
         raise UnknownUnitError(
-            f"there is no artifact {artifact_id!r}: it never was, or was removed by age or for space",
-            hint="ids are in the outputs of a cell; what a cell printed is at /api/kernels/{k}/cells/{id}/output",
+            f"there is no artifact {artifact_id!r}: it never was, or was removed by age or for "
+            "space",
+            hint="ids are in the outputs of a cell; what a cell printed is at "
+            "/api/kernels/{k}/cells/{id}/output",
         )
     return path, _TYPES.guess_type(artifact_id, strict=False)[0] or "application/octet-stream"
 
 
-# -- notebooks and scripts ---------------------------------------------------------------------------------------------
+# -- notebooks and scripts -------------------------------------------------------------------------
 
 
 def cells_of_notebook(text: str) -> tuple[tuple[Cell, ...], str | None]:
-    """Return the code cells of a notebook that are to be run, and the name of the kernel that it was made with.
+    """Return the code cells of a notebook that are to be run, and the name of the kernel that it
+    was made with.
 
-    Blank cells and those tagged `skip-execution` are not among them, and one tagged `raises-exception` may fail, as
-    nbclient has it. Raises InvalidInputError, with line and column or
-    a JSON pointer.
+    Blank cells and those tagged `skip-execution` are not among them, and one tagged
+    `raises-exception` may fail, as nbclient has it. Raises InvalidInputError, with line and column
+    or a JSON pointer.
     """
     notebook = _read(text)
     cells = []
@@ -355,9 +399,11 @@ def executed(
     results: Sequence[CellResult],
     outputs_of: Callable[[CellResult], Sequence[Mapping[str, Any]]] = lambda result: result.outputs,
 ) -> str:
-    """Return the notebook, as it was sent, with what its cells gave: `results`, in order, of `cells_of_notebook`.
+    """Return the notebook, as it was sent, with what its cells gave: `results`, in order, of
+    `cells_of_notebook`.
 
-    A cell that was not run is left without outputs. `outputs_of` returns those of a result in more detail.
+    A cell that was not run is left without outputs. `outputs_of` returns those of a result in more
+    detail.
     """
     notebook = _read(text)
     outputs = [outputs_of(it) if it.status is not CellStatus.ABORTED else () for it in results]
@@ -369,7 +415,8 @@ def executed(
 
 
 def updated(cells: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Output]]:
-    """Return the outputs of cells with each update of a display in the place of what an earlier cell displayed.
+    """Return the outputs of cells with each update of a display in the place of what an earlier
+    cell displayed.
 
     An update of what none of them displayed stays where it came.
     """
@@ -395,7 +442,8 @@ def updated(cells: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Output]]:
 
 def _written(notebook: Any) -> str:
     text: str = importlib.import_module("nbformat").writes(notebook)
-    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair would make it no file at all
+    # half a surrogate pair would make it no file at all
+    text = text.encode("utf-8", "replace").decode()
     return text if text.endswith("\n") else f"{text}\n"
 
 
@@ -418,7 +466,9 @@ def export(
     for row in (row for row in rows if row.status != CellStatus.ABORTED):
         metadata: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
         if row.title:
-            notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
+            notebook.cells.append(
+                v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title")
+            )
             metadata["title"] = row.title
         outputs: Sequence[Output] = ()
         is_kept = False
@@ -432,7 +482,11 @@ def export(
         # One that runs has not failed.
         status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
         raised = None if row.error is None else convert(row.error, CellError)
-        members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
+        members: dict[str, Any] = {
+            "id": row.id,
+            "metadata": metadata,
+            "execution_count": row.execution_count,
+        }
         cell = v4.new_code_cell(row.code, **members)
         notebook.cells.append(cell)
         code_cells.append((cell, status, raised, outputs))
@@ -461,7 +515,9 @@ class WholeOutputs:
         rich_bytes = INLINE_MOST_BYTES
         if self._left > 0:
             large = max(TEXT_BYTES, limits.preview_bytes)
-            limits = replace(limits, inline_bytes=RICH_BYTES, preview_bytes=large, head_bytes=large // 2)
+            limits = replace(
+                limits, inline_bytes=RICH_BYTES, preview_bytes=large, head_bytes=large // 2
+            )
             rich_bytes = CELL_RICH_BYTES
         shown = show(log, limits, ALL_OUTPUTS, rich_bytes)
         is_cut = shown.truncated
@@ -478,11 +534,19 @@ class WholeOutputs:
 
 def is_reference(value: Any) -> bool:
     """Say whether a value of a bundle is not there itself, but a file beside the cell's."""
-    return isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}
+    return isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {
+        "artifact",
+        "bytes",
+        "error",
+    }
 
 
-def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: CellError | None) -> list[Any]:
-    """Return outputs of an answer as a notebook may hold them, and the failure of a cell, where none tells it."""
+def _outputs(
+    outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: CellError | None
+) -> list[Any]:
+    """Return outputs of an answer as a notebook may hold them, and the failure of a cell, where
+    none tells it.
+    """
     found: list[dict[str, Any]] = []
     for output in outputs:
         if "data" not in output:
@@ -498,24 +562,36 @@ def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: Ce
         metadata = dict(output.get("metadata") or {})
         if away:
             metadata["px"] = {"artifacts": away}
-            words = [f"[{mime}, {it['bytes']} bytes: artifact {it['artifact']}]" for mime, it in away.items()]
+            words = [
+                f"[{mime}, {it['bytes']} bytes: artifact {it['artifact']}]"
+                for mime, it in away.items()
+            ]
             kept.setdefault(PLAIN, "\n".join(words))
         if kept or not output["data"]:
             found.append({**output, "data": kept, "metadata": metadata})
-    if status is not CellStatus.OK and not any(output["output_type"] == "error" for output in found):
+    if status is not CellStatus.OK and not any(
+        output["output_type"] == "error" for output in found
+    ):
         found.append(_error_output(error or CellError(status.value, status.value)))
     return list(map(importlib.import_module("nbformat").from_dict, found))
 
 
 def _error_output(error: CellError) -> Output:
     traceback = list(error.traceback) or [f"{error.name}: {error.value}"]
-    return {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": traceback}
+    return {
+        "output_type": "error",
+        "ename": error.name,
+        "evalue": error.value,
+        "traceback": traceback,
+    }
 
 
 def _read(text: str) -> Any:
-    """Return a notebook as version 4 has it. What cannot be run is refused; what is only not valid is not.
+    """Return a notebook as version 4 has it. What cannot be run is refused; what is only not valid
+    is not.
 
-    nbconvert and papermill run notebooks that their schema does not allow: cells of format 4.4 with ids, say.
+    nbconvert and papermill run notebooks that their schema does not allow: cells of format 4.4 with
+    ids, say.
     """
     nbformat = importlib.import_module("nbformat")
     try:
@@ -558,7 +634,9 @@ def _complete(notebook: Any) -> None:
 
 
 def _is_runnable(notebook: Any) -> bool:
-    """Say whether there is what running needs: cells with a type, and code with a text and metadata."""
+    """Say whether there is what running needs: cells with a type, and code with a text and
+    metadata.
+    """
     if not isinstance(notebook.metadata, dict) or not isinstance(notebook.get("cells"), list):
         return False
     return all(
@@ -571,9 +649,11 @@ def _is_runnable(notebook: Any) -> bool:
 
 
 def cells_of_script(script: str) -> tuple[Cell, ...]:
-    """Return the cells of a script that is split at its `# %%` lines: its code parts, each with its marker.
+    """Return the cells of a script that is split at its `# %%` lines: its code parts, each with its
+    marker.
 
-    Behind a marker stand a title and a type in brackets (`[markdown]`: no code). `# %%time` is a commented magic.
+    Behind a marker stand a title and a type in brackets (`[markdown]`: no code). `# %%time` is a
+    commented magic.
     """
     parts: list[tuple[list[str], str | None, str]] = [([], None, "code")]
     for line in script.splitlines(keepends=True):

@@ -26,7 +26,15 @@ from supervisord_py.kernels.call import KernelCall, follow, timeout_of
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_pool import GATEWAY_UNIT, KernelPool
 from supervisord_py.kernels.live_session import HOLD_SECONDS, KernelWaiter, LiveSession, SessionView
-from supervisord_py.kernels.session import PROGRAMS, BackendName, CellStatus, Owner, SessionKey, Step, session_name
+from supervisord_py.kernels.session import (
+    PROGRAMS,
+    BackendName,
+    CellStatus,
+    Owner,
+    SessionKey,
+    Step,
+    session_name,
+)
 from supervisord_py.kernels.session_set import Want, WhyRefused
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.store import Ledger
@@ -40,10 +48,17 @@ from supervisord_py.process.zygote_pool import UNITS, ZygoteView
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session import CallEvent, CallRequest, CallResult, Choice, StartRequest
+    from supervisord_py.kernels.session import (
+        CallEvent,
+        CallRequest,
+        CallResult,
+        Choice,
+        StartRequest,
+    )
 
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
-LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
+# how long the end of the room waits for calls to say what became of them
+LAST_ANSWERS_SECONDS = 10.0
 
 
 class GatewayView(Struct, frozen=True):
@@ -61,9 +76,11 @@ class GatewayView(Struct, frozen=True):
 
 
 class Kernels:
-    """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or `detach`.
+    """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or
+    `detach`.
 
-    `environ` is the daemon's environment, to pick from; `own` are harmless variables of ours that every kernel gets.
+    `environ` is the daemon's environment, to pick from; `own` are harmless variables of ours that
+    every kernel gets.
     """
 
     def __init__(
@@ -82,12 +99,19 @@ class Kernels:
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, lambda: self.config)
         self.pool = KernelPool(
-            Supervisor(placement, ledger, events), ledger, events, backends, config, lambda: self.resolver
+            Supervisor(placement, ledger, events),
+            ledger,
+            events,
+            backends,
+            config,
+            lambda: self.resolver,
         )
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: set[asyncio.Task[CallResult]] = set()  # those that run
-        self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
-        self._recent: dict[tuple[object, ...], tuple[LiveSession, object]] = {}  # where calls went, and what decided it
+        # done once another control plane is to go on with the calls
+        self._replaced: asyncio.Future[None]
+        # where calls went, and what decided it
+        self._recent: dict[tuple[object, ...], tuple[LiveSession, object]] = {}
         self._ending: PxError | None = None
         self._has_had_gateway = False
 
@@ -102,13 +126,16 @@ class Kernels:
 
         return InterpreterResolver(self._placement, environ=self._environ, own=self._own)
 
-    # -- beginning and end -------------------------------------------------------------------------------------------
+    # -- beginning and end -------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
+        """Take over what the keeper holds and follow cells in flight; begin to look after time
+        and memory.
+        """
         self._replaced = asyncio.get_running_loop().create_future()
         await self.register.open()
-        await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
+        # what an earlier control plane asked or installed
+        await program.stop_left_over(self._placement, PROGRAMS)
         for in_flight in await self.pool.adopt_all():
             self.pool.supervisor.task(follow(self.pool, *in_flight))
         await self.register.settle_the_rest()
@@ -117,7 +144,9 @@ class Kernels:
             backend = await self.pool.backends.get(BackendName.DIRECT)
             self.pool.supervisor.task(backend.zygotes.end_left_over())
         self.pool.supervisor.task(self.pool.keep_watch())
-        self.pool.supervisor.task(self.cell_store.keep_small(self.pool.running, self.register.sessions))
+        self.pool.supervisor.task(
+            self.cell_store.keep_small(self.pool.running, self.register.sessions)
+        )
 
     async def close(self) -> None:
         """Stop every kernel, all at once; calls in flight hear of the shutdown."""
@@ -130,9 +159,16 @@ class Kernels:
         await self._let_go(stop=True)
 
     async def detach(self) -> None:
-        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on."""
-        told = "The control plane is being replaced; kernels, their variables and cells in flight go on."
-        self._ending = InterruptedRunError(told, hint="`pxctl kernel list` shows sessions; then ask again.")
+        """End without stopping anything: another control plane will adopt the kernels, cells in
+        flight go on.
+        """
+        told = (
+            "The control plane is being replaced; kernels, their variables and cells in flight go "
+            "on."
+        )
+        self._ending = InterruptedRunError(
+            told, hint="`pxctl kernel list` shows sessions; then ask again."
+        )
         self._replaced.set_result(None)
         await self._let_go(stop=False)
 
@@ -154,13 +190,15 @@ class Kernels:
         self._recent.clear()
         self.pool.reconfigure(config)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[SessionView, ...]:
         return tuple(session.view() for _, session in sorted(self.register.sessions.items()))
 
     def gateway(self) -> GatewayView | None:
-        """Return the shared gateway as it is now; None where there has been none since its last log was removed."""
+        """Return the shared gateway as it is now; None where there has been none since its last
+        log was removed.
+        """
         local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
         if local is None:
             return GatewayView() if self._has_had_gateway else None
@@ -173,31 +211,46 @@ class Kernels:
             pid=instance.pid,
             started_at=instance.started_at,
             instance=instance.key,
-            kernels=sum(1 for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL),
+            kernels=sum(
+                1 for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL
+            ),
         )
 
     async def stop_gateway(self) -> tuple[int, ...]:
-        """Stop the shared gateway, and before it the kernels in it; return the pids that survived."""
-        kernels = [it for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL]
+        """Stop the shared gateway, and before it the kernels in it; return the pids that
+        survived.
+        """
+        kernels = [
+            it for it in self.pool.kernels if it.session.key.backend is BackendName.GATEWAY_LOCAL
+        ]
         for kernel in kernels:
             self.pool.stop(kernel.session, Reason.STOPPED)
         for kernel in kernels:
-            await self._placement.unless_silent(kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit)
+            await self._placement.unless_silent(
+                kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit
+            )
         local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
         if local is None:
             return ()
         ending = local.end(Reason.STOPPED)
-        survivors: tuple[int, ...] = await self._placement.unless_silent(ending, "the shared gateway ended")
+        survivors: tuple[int, ...] = await self._placement.unless_silent(
+            ending, "the shared gateway ended"
+        )
         return survivors
 
     async def start_gateway(self) -> None:
-        """Have the shared gateway run, as it ran last. Raises ConflictError: it never did; PxError: it does not."""
+        """Have the shared gateway run, as it ran last.
+
+        Raises ConflictError: it never did; PxError: it does not.
+        """
         local = await self.pool.backends.get(BackendName.GATEWAY_LOCAL)
         if local.gateway is None:
             await local.restart()
 
     async def gateway_trouble(self) -> str | None:
-        """Say why the shared gateway cannot start kernels; None where nothing is known against it."""
+        """Say why the shared gateway cannot start kernels; None where nothing is known against
+        it.
+        """
         local = self.pool.backends.made.get(BackendName.GATEWAY_LOCAL)
         instance = None if local is None else local.gateway
         if instance is None or instance.phase is not Phase.READY:
@@ -223,7 +276,9 @@ class Kernels:
     def handle(self, session_id: str) -> KernelHandle | None:
         session = self.register.sessions.get(session_id)
         kernel = session and session.kernel
-        return kernel.handle if kernel and kernel.ready_at is not None and not kernel.ending else None
+        return (
+            kernel.handle if kernel and kernel.ready_at is not None and not kernel.ending else None
+        )
 
     def touch(self, session_id: str) -> None:
         session = self.register.known(session_id)
@@ -232,7 +287,8 @@ class Kernels:
         session.held_until = session.used_at + HOLD_SECONDS
 
     async def find_kept(self, name_or_id: str, cwd: str | None = None) -> SessionView:
-        """Return the session that a user means, also by the id of one that only the ledger remembers.
+        """Return the session that a user means, also by the id of one that only the ledger
+        remembers.
 
         Raises UnknownUnitError, AmbiguousNameError.
         """
@@ -260,18 +316,27 @@ class Kernels:
         return await self.resolver.capabilities(self.config, self.specs, cwd)
 
     async def explain(self, request: StartRequest) -> Choice:
-        """Say which interpreter and environment would be taken, and why not others; nothing is started."""
+        """Say which interpreter and environment would be taken, and why not others; nothing is
+        started.
+        """
         self._refuse_what_is_off(request)
         return await self.resolver.explain(request, self.config)
 
-    # -- sessions ----------------------------------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     async def start(
         self, request: StartRequest, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> tuple[bool, SessionView]:
-        """Have a session with a living kernel; say whether it was started for that. `tell` as in `execute`."""
+        """Have a session with a living kernel; say whether it was started for that.
+
+        `tell` as in `execute`.
+        """
         self._refuse_at_the_end()
-        patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
+        patience = (
+            self.config.start_seconds
+            if request.timeout_seconds is None
+            else request.timeout_seconds
+        )
         deadline = asyncio.get_running_loop().time() + patience
         session, _ = await self._session_of(request, deadline, tell)
         session.extra = dict(request.env) or session.extra
@@ -279,7 +344,11 @@ class Kernels:
         return await self._acquire(session, Want.START, patience, tell), session.view()
 
     async def _acquire(
-        self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = lambda _: None
+        self,
+        session: LiveSession,
+        want: Want,
+        patience: float,
+        tell: Callable[[CallEvent], None] = lambda _: None,
     ) -> bool:
         waiter = KernelWaiter(session=session, want=want, tell=tell)
         await self.pool.acquire(waiter, asyncio.get_running_loop().time() + patience)
@@ -296,11 +365,15 @@ class Kernels:
         await self._end_preparation(session)
         if kernel is None:
             return ()
-        await self._placement.unless_silent(kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit)
+        await self._placement.unless_silent(
+            kernel.stopped.wait(), f"{kernel.unit} stopped", unit=kernel.unit
+        )
         return tuple(each.pid for each in kernel.report.survivors)
 
     async def _end_preparation(self, session: LiveSession) -> None:
-        """Have nobody wait any more for what is installed for a session; an install that nobody wants is ended."""
+        """Have nobody wait any more for what is installed for a session; an install that nobody
+        wants is ended.
+        """
         build = session.build
         if build is None:
             return
@@ -315,19 +388,27 @@ class Kernels:
             await asyncio.wait({build.task})
 
     async def restart(self, session_id: str) -> SessionView:
-        """Have a fresh kernel in a session, busy or not. Raises PxError: refused, or the start failed."""
+        """Have a fresh kernel in a session, busy or not.
+
+        Raises PxError: refused, or the start failed.
+        """
         self._refuse_at_the_end()
         session = self.register.known(session_id)
         await asyncio.to_thread(session.check_folder)
-        again = self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
+        again = self._acquire(
+            session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds
+        )
         await self._placement.unless_silent(again, f"{session.unit} restarted", unit=session.unit)
         return session.view()
 
-    async def interrupt(self, session_id: str, *, cell: str | None = None) -> tuple[str | None, tuple[Step, ...]]:
+    async def interrupt(
+        self, session_id: str, *, cell: str | None = None
+    ) -> tuple[str | None, tuple[Step, ...]]:
         """Have the running cell end; asked again, the next step is taken at once.
 
-        Without a cell of ours a start under way ends, or what the kernel may be doing for another client. `cell`: only
-        if this one is running; what else runs is left alone. Returns the id of what was running, and the steps so far.
+        Without a cell of ours a start under way ends, or what the kernel may be doing for another
+        client. `cell`: only if this one is running; what else runs is left alone. Returns the id of
+        what was running, and the steps so far.
         """
         session = self.register.known(session_id)
         kernel = session.kernel
@@ -346,12 +427,14 @@ class Kernels:
             return None, (Step("end_start", 0.0, "its start was ended"),)
         return None, (Step(await kernel.handle.interrupt(), 0.0),)
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     async def execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
-        """Run cells in a session; cancelling this cancels the call. `tell` hears what happens, and must not block.
+        """Run cells in a session; cancelling this cancels the call. `tell` hears what happens, and
+        must not block.
 
-        Raises PxError: the call never ran a cell; its detail says also that the timeout was changed, if so.
+        Raises PxError: the call never ran a cell; its detail says also that the timeout was
+        changed, if so.
         """
         try:
             return await self._execute(request, tell)
@@ -371,7 +454,8 @@ class Kernels:
         try:
             await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            call.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it
+            # nobody waits for it
+            call.task.add_done_callback(lambda task: task.cancelled() or task.exception())
             if not self._replaced.done():
                 call.cancel()
             raise
@@ -382,17 +466,29 @@ class Kernels:
     async def _session_to_call(
         self, request: CallRequest, tell: Callable[[CallEvent], None]
     ) -> tuple[LiveSession, float]:
-        """Return the session of a call; that of the last one like it, as long as its kernel and the folders stay.
+        """Return the session of a call; that of the last one like it, as long as its kernel and the
+        folders stay.
 
-        With it comes how many seconds were spent on an install, which the call's time does not count.
+        With it comes how many seconds were spent on an install, which the call's time does not
+        count.
         """
         place = (request.name, request.cwd, request.interpreter, request.backend, request.language)
         is_own = request.owner is Owner.PER_CALL
         is_usual = not (is_own or request.reset or request.kernelspec or request.cwd is None)
-        places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
-        places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+        places = [
+            str(request.cwd),
+            f"{request.cwd}/.venv/bin",
+            f"{request.cwd}/venv/bin",
+            request.interpreter or "",
+        ]
+        places += [
+            f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")
+        ]
         # Looked at here: the way to a thread and back would take longer.
-        seen = tuple(os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0 for it in places)  # noqa: ASYNC240
+        seen = tuple(
+            os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0  # noqa: ASYNC240
+            for it in places
+        )
         last, decided_by = self._recent.get(place, (None, None))
         if is_usual and last is not None and decided_by == (request.environ, seen) and last.kernel:
             return last, 0.0
@@ -408,7 +504,9 @@ class Kernels:
     async def _session_of(
         self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> tuple[LiveSession, float]:
-        """Return the session that a request means, and how many seconds of the call's time an install took."""
+        """Return the session that a request means, and how many seconds of the call's time an
+        install took.
+        """
         known = self.register.sessions.get(request.name)
         if known is not None and request.owner is not Owner.PER_CALL:
             if known.kernel is None:
@@ -423,8 +521,12 @@ class Kernels:
         session = self.register.ensure(key, choice.language, request.owner)
         session.adopt(choice)
         for other in tuple(self.register.sessions.values()):
-            # What an earlier call was told of the same name and folder, when nothing could be installed, is over.
-            is_same = (other.key.name, other.key.cwd) == (key.name, key.cwd) and other is not session
+            # What an earlier call was told of the same name and folder, when nothing could be
+            # installed, is over.
+            is_same = (other.key.name, other.key.cwd) == (
+                key.name,
+                key.cwd,
+            ) and other is not session
             if is_same and other.preparation_problem is not None:
                 self.register.forget_unused(other)
         session.environ = dict(request.environ)
@@ -433,11 +535,12 @@ class Kernels:
     async def _choice_for(
         self, request: StartRequest, name: str, deadline: float, tell: Callable[[CallEvent], None]
     ) -> tuple[Choice, float]:
-        """Choose what a session's kernel is started from; return also how many seconds an install took.
+        """Choose what a session's kernel is started from; return also how many seconds an install
+        took.
 
-        A session that only an install made is forgotten where the choice fell on another interpreter, or where the
-        session was this call's own; otherwise it says why there is no choice. Raises CancelledRunError: the session
-        was stopped.
+        A session that only an install made is forgotten where the choice fell on another
+        interpreter, or where the session was this call's own; otherwise it says why there is no
+        choice. Raises CancelledRunError: the session was stopped.
         """
         from supervisord_py.kernels.preparation import CallerPreparation
 
@@ -450,7 +553,9 @@ class Kernels:
             signs: set[asyncio.Future[Any]] = {resolving, preparation.stopped}
             await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
             if not resolving.done():
-                raise messages.refusal(WhyRefused.STOPPED, preparation.sessions[-1].unit, self.config)
+                raise messages.refusal(
+                    WhyRefused.STOPPED, preparation.sessions[-1].unit, self.config
+                )
             choice = resolving.result()
             chosen = SessionKey(name, choice.cwd, choice.key, choice.backend)
             return choice, preparation.seconds
@@ -471,7 +576,8 @@ class Kernels:
         expose = self.config.expose
         if expose == ("python" if request.is_bash else "bash"):
             raise ConflictError(
-                f"{'Bash' if request.is_bash else 'Python'} cells are turned off: kernels.expose is {expose}.",
+                f"{'Bash' if request.is_bash else 'Python'} cells are turned off: kernels.expose "
+                f"is {expose}.",
                 hint="Set [kernels] expose to both (PX_PY=both), or send the other kind of cells.",
             )
 

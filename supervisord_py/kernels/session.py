@@ -1,4 +1,7 @@
-"""Sessions, what was chosen for them, calls, cells, and what came of them: frozen values for all. No I/O."""
+"""Sessions, what was chosen for them, calls, cells, and what came of them: frozen values for all.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,19 @@ JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 CallEvent = dict[str, Any]
 """What happens in a call, as its followers are told it, in order; `event` is one of:
 
-- `queued`: it waits, and its `position` (1 is next). `starting`: the kernel of session `kernel`, by `interpreter`.
-- `preparing`: what the interpreter lacks is being installed; `text` says how far that is, `packages` how many are named
-  so far, `log` where the installer's output is.
-- `cell_started`: a cell was sent: `index`, `id`, `title`, `kernel` (its session), `code`, and the `count` of all cells.
-- `rung`: a step was taken to end the cell `id`, with the members of Step. `cell_done`: the document of a `cell`.
+- `queued`: it waits, and its `position` (1 is next). `starting`: the kernel of session `kernel`, by
+  `interpreter`.
+- `preparing`: what the interpreter lacks is being installed; `text` says how far that is,
+  `packages` how many are named so far, `log` where the installer's output is.
+- `cell_started`: a cell was sent: `index`, `id`, `title`, `kernel` (its session), `code`, and the
+  `count` of all cells.
+- `rung`: a step was taken to end the cell `id`, with the members of Step. `cell_done`: the document
+  of a `cell`.
 - `notice`: `text` for people.
 """
 
 
-# -- sessions ----------------------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 class BackendName(StrEnum):
@@ -47,7 +53,10 @@ class BackendName(StrEnum):
 
 
 class SessionState(StrEnum):
-    """What is observed of a session. `STOPPED` ones are remembered, hold no process, and start with the next call."""
+    """What is observed of a session.
+
+    `STOPPED` ones are remembered, hold no process, and start with the next call.
+    """
 
     PREPARING = "preparing"  # what its interpreter lacks is being installed; no kernel runs yet
     STARTING = "starting"
@@ -64,15 +73,20 @@ class Owner(StrEnum):
 
     SESSION = "session"
     PER_CALL = "per_call"
-    JUPYTER = "jupyter"  # a front end whose own program (our provisioner) watches it and starts it anew after a crash
-    JUPYTER_API = "jupyter_api"  # one that came by Jupyter's REST API, where that is left to the server: to us
+    # a front end whose own program (our provisioner) watches it and starts it anew after a crash
+    JUPYTER = "jupyter"
+    # one that came by Jupyter's REST API, where that is left to the server: to us
+    JUPYTER_API = "jupyter_api"
 
 
 def session_name(asked: str) -> str:
     """Return the name of a session as asked for. Raises InvalidInputError: it cannot be one."""
     if NAME.fullmatch(asked):
         return asked
-    message = f"A name is 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit; not {asked[:64]!a}."
+    message = (
+        "A name is 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit; not "
+        f"{asked[:64]!a}."
+    )
     raise InvalidInputError.at("/name", message, "Without a name it is `default`.")
 
 
@@ -81,17 +95,23 @@ class SessionKey(Struct, frozen=True):
 
     name: str  # chosen by the user; `default` where none is given
     cwd: str  # real path
-    # A path (its directory made real: a venv's python is a link), `spec:NAME` of a kernelspec, or `bash`.
+    # A path (its directory made real: a venv's python is a link), `spec:NAME` of a kernelspec, or
+    # `bash`.
     interpreter: str
     backend: BackendName
 
     @property
     def kernelspec(self) -> str | None:
-        return self.interpreter.removeprefix(SPEC_PREFIX) if self.interpreter.startswith(SPEC_PREFIX) else None
+        return (
+            self.interpreter.removeprefix(SPEC_PREFIX)
+            if self.interpreter.startswith(SPEC_PREFIX)
+            else None
+        )
 
     @property
     def id(self) -> str:
-        """The `{k}` of the routes and the name of the unit: the name and six hex digits of the whole key.
+        """The `{k}` of the routes and the name of the unit: the name and six hex digits of the
+        whole key.
 
         Two keys may have the same: `SessionRegister` gives the second one its `long_id`.
         """
@@ -116,24 +136,29 @@ class SessionKey(Struct, frozen=True):
 
 
 class StartRequest(Struct, frozen=True):
-    name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
+    # name or id of a session; a name is made a session by cwd, interpreter and backend
+    name: str = "default"
     cwd: str | None = None  # absolute; None is the home directory
-    interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
-    kernelspec: str | None = None  # `python3` leaves the choice to us unless one of that name says which
+    # a path (of a program, or of an environment), a name on PATH, or `managed`
+    interpreter: str | None = None
+    # `python3` leaves the choice to us unless one of that name says which
+    kernelspec: str | None = None
     backend: BackendName | None = None
     language: str = PYTHON  # or `bash`; a kernelspec has its own
     owner: Owner = Owner.SESSION  # an existing session keeps its own; `per_call` is for calls
-    arguments: tuple[str, ...] = ()  # for the kernel's command line, behind its own (Jupyter's front ends send some)
+    # for the kernel's command line, behind its own (Jupyter's front ends send some)
+    arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = {}  # beyond what the filter lets through; ours win
     timeout_seconds: float | None = None  # as asked for; None is the default of the settings
-    environ: Mapping[str, str] = {}  # of the caller: decides between interpreters, is never passed on unfiltered
+    # of the caller: decides between interpreters, is never passed on unfiltered
+    environ: Mapping[str, str] = {}
 
     @property
     def is_bash(self) -> bool:
         return self.language == BASH or self.backend is BackendName.BASH
 
 
-# -- what a session's kernel is started from, and why with this and not with another -----------------------------------
+# -- what a session's kernel is started from, and why with this and not with another ---------------
 
 
 class Source(StrEnum):
@@ -181,7 +206,9 @@ class Attempt(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """Everything that a start needs to know about where and with what, and how it came about; or why there is none."""
+    """Everything that a start needs to know about where and with what, and how it came about; or
+    why there is none.
+    """
 
     cwd: str  # real path
     key: str  # for `SessionKey.interpreter`
@@ -193,7 +220,8 @@ class Choice(Struct, frozen=True):
     overlay: str | None = None  # folder with ipykernel to be appended to sys.path
     modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
     kernelspec: str | None = None  # one that was asked for, or is to be asked for at a gateway
-    kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`; None where `interpreter` is to be run
+    # with `{connection_file}`; None where `interpreter` is to be run
+    kernelspec_argv: tuple[str, ...] | None = None
     interrupt_mode: str = "signal"  # or `message`
     notices: tuple[str, ...] = ()  # for people
     failure: str | None = None  # why nothing can be started
@@ -203,7 +231,9 @@ class Choice(Struct, frozen=True):
         return self.environment.env
 
     def document(self) -> dict[str, Any]:
-        dropped = [{"name": name, "why": why.value} for name, why in self.environment.dropped.items()]
+        dropped = [
+            {"name": name, "why": why.value} for name, why in self.environment.dropped.items()
+        ]
         return {
             "cwd": self.cwd,
             "kernelspec": self.kernelspec,
@@ -216,11 +246,14 @@ class Choice(Struct, frozen=True):
         }
 
 
-# -- calls and cells ---------------------------------------------------------------------------------------------------
+# -- calls and cells -------------------------------------------------------------------------------
 
 
 class CellStatus(StrEnum):
-    """How a cell ended (CONTRACT §6). `ABORTED`: not run, because an earlier one failed or the call ended."""
+    """How a cell ended (CONTRACT §6).
+
+    `ABORTED`: not run, because an earlier one failed or the call ended.
+    """
 
     OK = "ok"
     ERROR = "error"
@@ -230,7 +263,10 @@ class CellStatus(StrEnum):
 
 
 class Variables(StrEnum):
-    """What became of the session's state; always the truth, never a hope. Shell cells leave none: LOST."""
+    """What became of the session's state; always the truth, never a hope.
+
+    Shell cells leave none: LOST.
+    """
 
     KEPT = "kept"
     LOST = "lost"
@@ -260,19 +296,24 @@ class CellResult(Struct, frozen=True):
     id: str  # names its files and `/api/kernels/{k}/cells/{id}/output`
     title: str | None
     status: CellStatus
-    text: str = ""  # what is shown of its output: head and tail where `truncated`; rich outputs by the MIME rules
-    outputs: tuple[Mapping[str, Any], ...] = ()  # as in nbformat, larger ones by reference; stream text as shown
+    # what is shown of its output: head and tail where `truncated`; rich outputs by the MIME rules
+    text: str = ""
+    # as in nbformat, larger ones by reference; stream text as shown
+    outputs: tuple[Mapping[str, Any], ...] = ()
     error: CellError | None = None
     truncated: bool = False
-    artifact: str | None = None  # id under which the complete output is kept, None where there was none
+    # id under which the complete output is kept, None where there was none
+    artifact: str | None = None
     total_bytes: int = 0  # of the complete stream output
     duration_seconds: float | None = None  # wall clock of the cell alone
     execution_count: int | None = None
     steps: tuple[Step, ...] = ()  # rungs that ended it
     lossy: bool = False  # the backend could not promise all of the output; `notices` says why
     notices: tuple[str, ...] = ()
-    variables: Variables = Variables.KEPT  # what the next call finds of the session's state after this cell
-    exit_code: int | None = None  # it ended as a program does, by `sys.exit`: 0 is a good end of the call
+    # what the next call finds of the session's state after this cell
+    variables: Variables = Variables.KEPT
+    # it ended as a program does, by `sys.exit`: 0 is a good end of the call
+    exit_code: int | None = None
     error_allowed: bool = False  # it raised what it was allowed to: no failure of the call
 
     def document(self) -> dict[str, Any]:
@@ -280,13 +321,16 @@ class CellResult(Struct, frozen=True):
 
 
 class CallRequest(StartRequest, frozen=True, kw_only=True):
-    """One call: cells to be run in order in one session; with the owner `per_call` in a kernel of its own."""
+    """One call: cells to be run in order in one session; with the owner `per_call` in a kernel
+    of its own.
+    """
 
     cells: tuple[Cell, ...]  # at least one
     arrived_at: float  # monotonic time (the event loop's)
     reset: bool = False  # replace the kernel before the first cell
     file: str | None = None  # absolute path of the script whose cells these are
-    caller: Callable[[], str | None] = lambda: None  # finds PX_INSTANCE of whoever calls: own sessions are refused
+    # finds PX_INSTANCE of whoever calls: own sessions are refused
+    caller: Callable[[], str | None] = lambda: None
 
 
 class CallResult(Struct, frozen=True):
@@ -301,7 +345,8 @@ class CallResult(Struct, frozen=True):
     cold_start_ms: int | None = None
     instance: str | None = None
     notices: tuple[str, ...] = ()  # sentences for people: clamped, recycled, restarted, degraded
-    message: str | None = None  # the sentence of the failing cell, or of the timeout; None when all is well
+    # the sentence of the failing cell, or of the timeout; None when all is well
+    message: str | None = None
 
     @property
     def status(self) -> CellStatus:
@@ -311,5 +356,6 @@ class CallResult(Struct, frozen=True):
             if cell.status is not CellStatus.OK:
                 return cell.status
             if cell.exit_code is not None:
-                return CellStatus.OK  # later cells were left out because this one ended the call well
+                # later cells were left out because this one ended the call well
+                return CellStatus.OK
         return CellStatus.OK

@@ -1,22 +1,27 @@
 """Which sessions have a kernel, who waits for one, and who must go. Pure: no clock, no I/O.
 
-Each method tells the set what happened and returns what is to be done about it, to be performed in order and reported
-back. `now` is seconds on one clock that never goes back and counts suspend.
+Each method tells the set what happened and returns what is to be done about it, to be performed in
+order and reported back. `now` is seconds on one clock that never goes back and counts suspend.
 
 Laws, each checked by the state machine of the tests:
 
-- One kernel of a session at a time, one call at a time on it. A new kernel starts when the old one is gone.
-- Calls of a session run in the order of their arrival; a place that comes free among sessions goes to the session whose
-  head came first.
-- Starting and ready kernels count against `max_sessions`; stopping ones apart (at most as many again), so that a start
-  begins while its victim is still on the way out.
+- One kernel of a session at a time, one call at a time on it. A new kernel starts when the old one
+  is gone.
+- Calls of a session run in the order of their arrival; a place that comes free among sessions goes
+  to the session whose head came first.
+- Starting and ready kernels count against `max_sessions`; stopping ones apart (at most as many
+  again), so that a start begins while its victim is still on the way out.
 - What a living front end of Jupyter holds takes none of these places, and goes for no other one.
-- Evicted is only what is idle: nothing runs, nobody waits, no Jupyter client has work on it. A starting one that nobody
-  waits for any more is as good as idle. The victim is the least recently used; if there is none, one waits.
-- A kernel that crashed comes back once by itself, at nobody's cost; a second crash without a cell that succeeded in
-  between is a hard failure: calls are refused until somebody asks (start, restart, reset). What is asked for is tried.
-- A kernel that is still starting is replaced at once for a call that resets, or after the files changed that it loads.
-- A call that lost its kernel is never run again. A failed start fails everyone who waits for it, and nobody else.
+- Evicted is only what is idle: nothing runs, nobody waits, no Jupyter client has work on it. A
+  starting one that nobody waits for any more is as good as idle. The victim is the least recently
+  used; if there is none, one waits.
+- A kernel that crashed comes back once by itself, at nobody's cost; a second crash without a cell
+  that succeeded in between is a hard failure: calls are refused until somebody asks (start,
+  restart, reset). What is asked for is tried.
+- A kernel that is still starting is replaced at once for a call that resets, or after the files
+  changed that it loads.
+- A call that lost its kernel is never run again. A failed start fails everyone who waits for it,
+  and nobody else.
 - A start that failed for want of descriptors costs one idle session, for the next one's sake.
 """
 
@@ -58,10 +63,12 @@ class Waiter(Struct, eq=False):
     session: KernelSlot
     want: Want = Want.CALL
     reset: bool = False  # replace the kernel before the call; counts as asking for it
-    is_renewing: bool = False  # replace a kernel that is still starting, in what it may hang for ever
+    # replace a kernel that is still starting, in what it may hang for ever
+    is_renewing: bool = False
     number: int = 0  # order of arrival
     position: int = 0  # 1 is next
-    waits_for: Phase | None = None  # what a kernel is in that it waits for: ready for those before, cold for a place
+    # what a kernel is in that it waits for: ready for those before, cold for a place
+    waits_for: Phase | None = None
     is_cold: bool = False  # it waited for a start
     is_served: bool = False  # a call has the kernel; a request to start has its wish
     refused: WhyRefused | None = None
@@ -78,20 +85,28 @@ class KernelSlot:
         self.used_at = 0.0  # the last use, as `now`; its owner may put it forward
         self.held_until = 0.0  # a front end of Jupyter holds it so long, as `now`; set by its owner
         self.foreign_busy = False  # a Jupyter client has work on the kernel; set by its owner
-        self.is_fresh = False  # nothing has run on the present kernel; its owner clears it when a Jupyter client did
+        # nothing has run on the present kernel; its owner clears it when a Jupyter client did
+        self.is_fresh = False
         self.comes_back = False  # it is started once it is gone, also where nobody waits
         self.deaths = 0  # crashes since the last cell that succeeded
         self.restarts = 0  # how often it was to come back by itself after a crash
-        self.failure: Mapping[str, object] | None = None  # problem of the last death: not started until somebody asks
+        # problem of the last death: not started until somebody asks
+        self.failure: Mapping[str, object] | None = None
 
     @property
     def is_idle(self) -> bool:
-        return self.phase in LIVE and self.running is None and not self.line and not self.foreign_busy
+        return (
+            self.phase in LIVE and self.running is None and not self.line and not self.foreign_busy
+        )
 
     @property
     def state(self) -> SessionState:
         if self.phase is Phase.READY:
-            return SessionState.BUSY if self.running is not None or self.foreign_busy else SessionState.IDLE
+            return (
+                SessionState.BUSY
+                if self.running is not None or self.foreign_busy
+                else SessionState.IDLE
+            )
         if self.phase is Phase.COLD:
             return SessionState.FAILED if self.failure is not None else SessionState.STOPPED
         return SessionState(self.phase.value)
@@ -107,14 +122,19 @@ class KernelStart(Struct, frozen=True):
 
 
 class KernelStop(Struct, frozen=True):
-    """Stop what is there of a kernel; tell `gone`. A call on it has lost it. No reason: it ended by itself."""
+    """Stop what is there of a kernel; tell `gone`.
+
+    A call on it has lost it. No reason: it ended by itself.
+    """
 
     session: KernelSlot
     reason: Reason | None
 
 
 Action = KernelStart | KernelStop | Waiter
-"""A waiter is told what has become of it: it has the kernel, is refused, or its place has changed."""
+"""A waiter is told what has become of it: it has the kernel, is refused, or its place has
+changed.
+"""
 
 
 class SessionSet:
@@ -125,10 +145,11 @@ class SessionSet:
         self.is_closed = False
         self.active: dict[KernelSlot, None] = {}
         self._arrivals = 0
-        self._is_crowded = False  # somebody waits for a place, or there are more kernels than places
+        # somebody waits for a place, or there are more kernels than places
+        self._is_crowded = False
         self._out: list[Action] = []
 
-    # -- what callers want -------------------------------------------------------------------------------------------
+    # -- what callers want -------------------------------------------------------------------------
 
     def ask(self, waiter: Waiter, now: float) -> list[Action]:
         slot = waiter.session
@@ -153,8 +174,11 @@ class SessionSet:
             slot.comes_back = True
             if slot.phase in LIVE:
                 self._stop(slot, Reason.REPLACED)
-        # One of several who want that is enough: the others get the new kernel, or one of their own in their turn.
-        is_first_to_renew = waiter.is_renewing and not any(it.is_renewing for it in slot.line if it is not waiter)
+        # One of several who want that is enough: the others get the new kernel, or one of their own
+        # in their turn.
+        is_first_to_renew = waiter.is_renewing and not any(
+            it.is_renewing for it in slot.line if it is not waiter
+        )
         if is_first_to_renew and slot.phase is Phase.STARTING:
             self._stop(slot, Reason.REPLACED)
         return self.settle(now)
@@ -192,7 +216,7 @@ class SessionSet:
         if slot.phase in LIVE:
             self._stop(slot, reason)
 
-    # -- what is observed of the present kernel ----------------------------------------------------------------------
+    # -- what is observed of the present kernel ----------------------------------------------------
 
     def ready(self, slot: KernelSlot, now: float) -> list[Action]:
         if slot.phase is Phase.STARTING:
@@ -201,7 +225,9 @@ class SessionSet:
                 waiter.is_cold = True
         return self.settle(now)
 
-    def start_failed(self, slot: KernelSlot, now: float, *, no_descriptors: bool = False) -> list[Action]:
+    def start_failed(
+        self, slot: KernelSlot, now: float, *, no_descriptors: bool = False
+    ) -> list[Action]:
         if slot.phase is Phase.STARTING:
             self._refuse_all(slot, WhyRefused.START_FAILED)
             self._stop(slot, None)
@@ -209,10 +235,13 @@ class SessionSet:
                 self._stop(victim, Reason.EVICTED_LRU)
         return self.settle(now)
 
-    def died(self, slot: KernelSlot, now: float, problem: Mapping[str, object] | None = None) -> list[Action]:
+    def died(
+        self, slot: KernelSlot, now: float, problem: Mapping[str, object] | None = None
+    ) -> list[Action]:
         """Note that it ended by itself. What is left of its tree is still to be stopped.
 
-        `problem`: it crashed, or its state is lost. None where a cell said exit(), or somebody had wanted its end.
+        `problem`: it crashed, or its state is lost. None where a cell said exit(), or somebody had
+        wanted its end.
         """
         if slot.phase is Phase.READY:
             if problem is not None:
@@ -232,24 +261,33 @@ class SessionSet:
         return self.settle(now)
 
     def adopt(self, slot: KernelSlot, now: float, running: Waiter | None = None) -> list[Action]:
-        """Note a kernel of an earlier control plane. `running` stands for a cell in flight: tell `end` of it."""
+        """Note a kernel of an earlier control plane.
+
+        `running` stands for a cell in flight: tell `end` of it.
+        """
         slot.phase, slot.running, slot.is_fresh = Phase.READY, running, False
         self.active[slot] = None
         return self.settle(now)
 
-    # -- the decision ------------------------------------------------------------------------------------------------
+    # -- the decision ------------------------------------------------------------------------------
 
     def settle(self, now: float) -> list[Action]:
-        """Serve, retire, start, bring back, shrink, forget; in this order: nobody is evicted who could be served.
+        """Serve, retire, start, bring back, shrink, forget; in this order: nobody is evicted who
+        could be served.
 
-        To be called as well when time has passed, limits were changed, or Jupyter's clients did something.
+        To be called as well when time has passed, limits were changed, or Jupyter's clients did
+        something.
         """
         for slot in self.active:
             if slot.phase is Phase.READY:
                 self._give(slot)
             if slot.phase in LIVE and slot.per_call and slot.running is None and not slot.line:
                 self._stop(slot, Reason.STOPPED)
-            elif slot.phase is Phase.READY and slot.is_idle and slot.used_at + self.limits.idle_seconds <= now:
+            elif (
+                slot.phase is Phase.READY
+                and slot.is_idle
+                and slot.used_at + self.limits.idle_seconds <= now
+            ):
                 self._stop(slot, Reason.EVICTED_TTL)
         cold = [slot for slot in self.active if slot.line and slot.phase is Phase.COLD]
         cold.sort(key=lambda it: (it.held_until <= now, it.line[0].number))
@@ -271,7 +309,9 @@ class SessionSet:
         return out
 
     def _give(self, slot: KernelSlot) -> None:
-        """Answer requests to start, replace what is to be replaced, and give a free kernel to the head of the line."""
+        """Answer requests to start, replace what is to be replaced, and give a free kernel to
+        the head of the line.
+        """
         served = [it for it in slot.line if it.want is not Want.CALL]
         slot.line = [it for it in slot.line if it.want is Want.CALL]
         if slot.running is None and slot.line and slot.line[0].reset and not slot.is_fresh:
@@ -285,7 +325,10 @@ class SessionSet:
 
     def _make_place(self, now: float) -> bool:
         missing = max(0, self.taken(now) + 1 - self.limits.max_sessions)
-        victims, stopping = self.victims(now)[:missing], sum(slot.phase is Phase.STOPPING for slot in self.active)
+        victims, stopping = (
+            self.victims(now)[:missing],
+            sum(slot.phase is Phase.STOPPING for slot in self.active),
+        )
         if len(victims) < missing or stopping + missing > self.limits.max_sessions:
             return False
         for victim in victims:

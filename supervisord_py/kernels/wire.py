@@ -1,8 +1,10 @@
-"""Jupyter's messages as they travel: what they are made of, signatures, and the two framings of websockets. Pure.
+"""Jupyter's messages as they travel: what they are made of, signatures, and the two framings of
+websockets. Pure.
 
-A message is four JSON texts (header, parent header, metadata, content) and binary buffers. ZMQ and the v1 subprotocol
-of websockets carry these parts side by side, so what is only passed on is never parsed. The older framing of websockets
-is one JSON text, here without buffers. The formats are those of jupyter_client's and jupyter_server's documentation.
+A message is four JSON texts (header, parent header, metadata, content) and binary buffers. ZMQ and
+the v1 subprotocol of websockets carry these parts side by side, so what is only passed on is never
+parsed. The older framing of websockets is one JSON text, here without buffers. The formats are
+those of jupyter_client's and jupyter_server's documentation.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ EXECUTE: Mapping[str, Any] = {
 
 
 class Message:
-    """One message on `shell`, `control`, `stdin` or `iopub`, of these parts; the content is parsed when it is read."""
+    """One message on `shell`, `control`, `stdin` or `iopub`, of these parts; the content is
+    parsed when it is read.
+    """
 
     def __init__(self, channel: str, parts: Sequence[bytes]) -> None:
         self.channel = channel
@@ -61,7 +65,8 @@ class Message:
 def load(text: bytes) -> dict[str, Any]:
     """Return a JSON object; {} for everything else.
 
-    Kernels write what is left of an undecodable file name as its byte: no UTF-8, and no reason to lose a reply.
+    Kernels write what is left of an undecodable file name as its byte: no UTF-8, and no reason to
+    lose a reply.
     """
     try:
         found = json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=lambda _: None)
@@ -71,7 +76,8 @@ def load(text: bytes) -> dict[str, Any]:
 
 
 def dump(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()  # in ASCII: half of a surrogate pair leaves as its escape
+    # in ASCII: half of a surrogate pair leaves as its escape
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def make(
@@ -84,9 +90,16 @@ def make(
     metadata: Mapping[str, Any] | None = None,
     parent: Mapping[str, Any] | None = None,
 ) -> Message:
-    about = {"msg_id": msg_id or uuid.uuid4().hex, "msg_type": kind, "session": session, "username": "pxd"}
+    about = {
+        "msg_id": msg_id or uuid.uuid4().hex,
+        "msg_type": kind,
+        "session": session,
+        "username": "pxd",
+    }
     header = {**about, "date": datetime.now(UTC).isoformat(), "version": PROTOCOL}
-    return Message(channel, [dump(part) for part in (header, parent or {}, metadata or {}, content)])
+    return Message(
+        channel, [dump(part) for part in (header, parent or {}, metadata or {}, content)]
+    )
 
 
 def sign(key: bytes, parts: Sequence[bytes]) -> bytes:
@@ -94,7 +107,9 @@ def sign(key: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def from_frames(key: bytes, channel: str, frames: list[bytes]) -> Message | None:
-    """Return the message in what came over ZMQ; None where the signature does not fit, or it is none."""
+    """Return the message in what came over ZMQ; None where the signature does not fit, or it is
+    none.
+    """
     try:
         at = frames.index(DELIMITER)
         signature, parts = frames[at + 1], frames[at + 2 :]
@@ -113,12 +128,19 @@ def pack(message: Message, protocol: str | None) -> str | bytes:
         offsets = list(accumulate(map(len, parts), initial=8 * (len(parts) + 2)))
         return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
     objects = dict(zip(PARTS, map(load, message.parts), strict=False))
-    about = {"channel": message.channel, "msg_id": message.header.get("msg_id"), "msg_type": message.type}
+    about = {
+        "channel": message.channel,
+        "msg_id": message.header.get("msg_id"),
+        "msg_type": message.type,
+    }
     return dump({**objects, **about, "buffers": []}).decode()
 
 
 def unpack(frame: str | bytes, protocol: str | None, channel: str = "iopub") -> Message:
-    """Read a frame from such a websocket; `channel` is that of a message that names none. Raises ValueError."""
+    """Read a frame from such a websocket; `channel` is that of a message that names none.
+
+    Raises ValueError.
+    """
     if protocol != V1:
         try:
             members = json.loads(frame)
@@ -131,7 +153,11 @@ def unpack(frame: str | bytes, protocol: str | None, channel: str = "iopub") -> 
     if not BUFFERS + 2 <= count < len(frame) // 8:
         raise ValueError(f"a frame of {len(frame)} bytes with {count} offsets")
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
-    if offsets[0] != 8 * (count + 1) or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
+    if (
+        offsets[0] != 8 * (count + 1)
+        or offsets[-1] != len(frame)
+        or list(offsets) != sorted(offsets)
+    ):
         raise ValueError("a frame whose offsets lie outside of it")
     parts = [frame[start:end] for start, end in pairwise(offsets)]
     return Message(parts[0].decode("utf-8"), parts[1:])

@@ -1,1 +1,3 @@
-"""REMEMBERS: the SQLite schema and its migrations, and typed queries, one noun a module; one writer."""
+"""REMEMBERS: the SQLite schema and its migrations, and typed queries, one noun a module; one
+writer.
+"""

@@ -1,6 +1,7 @@
 """Lives of processes, and what units were last.
 
-A process exists only with a record: its row is there before the child runs. The first end that is recorded stands.
+A process exists only with a record: its row is there before the child runs. The first end that is
+recorded stands.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ INTERRUPTED = "interrupted"
 
 
 class InstanceRow(msgspec.Struct, frozen=True):
-    """One instance. Times are Unix seconds; what is not known (yet) is None. `verdict`: what its killer wrote down."""
+    """One instance.
+
+    Times are Unix seconds; what is not known (yet) is None. `verdict`: what its killer wrote down.
+    """
 
     key: str
     unit: str
@@ -42,7 +46,10 @@ class InstanceRow(msgspec.Struct, frozen=True):
 
 
 class UnitStateRow(msgspec.Struct, frozen=True):
-    """What a unit last was: shown after a restart until something new is observed. Decides nothing."""
+    """What a unit last was: shown after a restart until something new is observed.
+
+    Decides nothing.
+    """
 
     unit: str
     state: str
@@ -66,9 +73,11 @@ PINS = Table("pins", PinRow, key="unit")
 
 
 def forget_unit(unit: str) -> Operation:
-    """Drop what is remembered of a unit that was removed: its state, its pin, and the instances that have ended.
+    """Drop what is remembered of a unit that was removed: its state, its pin, and the instances
+    that have ended.
 
-    Its events stay. One that is still open keeps its row, because its end is yet to be recorded there.
+    Its events stay. One that is still open keeps its row, because its end is yet to be recorded
+    there.
     """
     lives = "DELETE FROM instances WHERE unit = ? AND ended_at IS NOT NULL"
     return together(
@@ -87,8 +96,12 @@ def ended(key: str, ended_at: float, reason: str, **facts: Any) -> Operation:
     return INSTANCES.update(key, "ended_at IS NULL", ended_at=ended_at, reason=reason, **facts)
 
 
-async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: float) -> list[InstanceRow]:
-    """Close what is open and not among `alive_keys`, whose exit records are still to come; return the rows closed."""
+async def close_interrupted(
+    ledger: Ledger, alive_keys: Collection[str], now: float
+) -> list[InstanceRow]:
+    """Close what is open and not among `alive_keys`, whose exit records are still to come;
+    return the rows closed.
+    """
     left = [row for row in await open_rows(ledger) if row.key not in alive_keys]
     for row in left:
         await ledger.write(ended(row.key, now, INTERRUPTED))
@@ -97,14 +110,17 @@ async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: fl
 
 async def interrupted_since(ledger: Ledger, moment: float) -> list[InstanceRow]:
     """Return the instances that were recorded as interrupted at or after a moment, oldest first."""
-    # The word stands in the text, as in the condition of the index: a bound value would scan the whole table.
+    # The word stands in the text, as in the condition of the index: a bound value would scan the
+    # whole table.
     where = f"WHERE reason = '{INTERRUPTED}' AND ended_at >= ? ORDER BY started_at, key"
     return await INSTANCES.find(ledger, where, moment)
 
 
 async def latest(ledger: Ledger, unit: str, limit: int = 1) -> list[InstanceRow]:
     """Return the newest instances of a unit, newest first."""
-    return await INSTANCES.find(ledger, "WHERE unit = ? ORDER BY started_at DESC, key DESC LIMIT ?", unit, limit)
+    return await INSTANCES.find(
+        ledger, "WHERE unit = ? ORDER BY started_at DESC, key DESC LIMIT ?", unit, limit
+    )
 
 
 async def open_rows(ledger: Ledger) -> list[InstanceRow]:

@@ -1,9 +1,11 @@
-"""What must outlive the ledger: the ids that were given away, and what users set (pins, pipes turned off or on).
+"""What must outlive the ledger: the ids that were given away, and what users set (pins, pipes
+turned off or on).
 
-It lies in a small JSON file beside the ledger, `pxd.kept.json`, which is written anew, whole, whenever it changes: a
-draft, fsync, rename, fsync of the folder. It is a copy: a ledger that is sound is always right. It counts when the
-ledger is gone or was damaged, and then the new ledger begins with it. A file that is missing or damaged is never a
-reason not to start; ids then go on from the clock, which is beyond all that were ever given.
+It lies in a small JSON file beside the ledger, `pxd.kept.json`, which is written anew, whole,
+whenever it changes: a draft, fsync, rename, fsync of the folder. It is a copy: a ledger that is
+sound is always right. It counts when the ledger is gone or was damaged, and then the new ledger
+begins with it. A file that is missing or damaged is never a reason not to start; ids then go on
+from the clock, which is beyond all that were ever given.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def path_beside(ledger: Path) -> Path:
 
 
 def read(path: Path) -> tuple[Kept | None, str | None]:
-    """Return what the file holds, None where there is none; and what is wrong with it, None where it is sound."""
+    """Return what the file holds, None where there is none; and what is wrong with it, None
+    where it is sound.
+    """
     try:
         # A FIFO would never answer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -71,7 +75,10 @@ def read(path: Path) -> tuple[Kept | None, str | None]:
 
 
 def write(path: Path, kept: Kept) -> None:
-    """Replace the file, so that a crash leaves the old or the new one whole. Blocking. Raises OSError."""
+    """Replace the file, so that a crash leaves the old or the new one whole.
+
+    Blocking. Raises OSError.
+    """
     draft = path.with_name(f"{path.name}.draft")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -97,20 +104,26 @@ def write(path: Path, kept: Kept) -> None:
 
 
 def highest_number(folders: Iterable[Path]) -> int:
-    """Return the greatest number that is the name of something in one of these folders, 0 where there is none."""
+    """Return the greatest number that is the name of something in one of these folders, 0 where
+    there is none.
+    """
     highest = 0
     for folder in folders:
         with contextlib.suppress(OSError):
-            numbers = (int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit() and len(name) < 16)
+            numbers = (
+                int(name)
+                for name in os.listdir(folder)
+                if name.isascii() and name.isdigit() and len(name) < 16
+            )
             highest = max(highest, *numbers, 0)
     return highest
 
 
-# -- between the file and a ledger -------------------------------------------------------------------------------------
+# -- between the file and a ledger -----------------------------------------------------------------
 
 _PINS = "SELECT unit, forever FROM pins ORDER BY unit"
-_PIPES = """SELECT pipe_name, enabled, enabled_file FROM pipe_scheduler_state WHERE enabled IS NOT NULL
-    ORDER BY pipe_name"""
+_PIPES = """SELECT pipe_name, enabled, enabled_file FROM pipe_scheduler_state
+    WHERE enabled IS NOT NULL ORDER BY pipe_name"""
 _UNPINNED = "SELECT unit FROM unit_state WHERE instr(facts, '\"unpinned\":true') > 0 ORDER BY unit"
 _LAST_EXECUTION = "SELECT coalesce(max(id), 0) FROM pipe_executions"
 
@@ -131,8 +144,13 @@ def _last_of(connection: sqlite3.Connection, table: str) -> int:
 
 def _last_event_of_any_version(connection: sqlite3.Connection) -> int:
     """Do the same in a ledger that may be older: it has fewer tables of events."""
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return max(_last_of(connection, table) for table in EVENT_TABLES if table in there or table == "events")
+    there = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
+    return max(
+        _last_of(connection, table) for table in EVENT_TABLES if table in there or table == "events"
+    )
 
 
 def _named_rows(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
@@ -173,7 +191,10 @@ def restore(kept: Kept, connection: sqlite3.Connection, now: float) -> None:
         sql = "INSERT OR IGNORE INTO pins (unit, forever, pinned_at) VALUES (?, ?, ?)"
         connection.execute(sql, (unit, forever, now))
     for name, wish in kept.pipes.items():
-        sql = "INSERT OR IGNORE INTO pipe_scheduler_state (pipe_name, enabled, enabled_file) VALUES (?, ?, ?)"
+        sql = (
+            "INSERT OR IGNORE INTO pipe_scheduler_state (pipe_name, enabled, enabled_file) VALUES "
+            "(?, ?, ?)"
+        )
         connection.execute(sql, (name, wish.enabled, wish.enabled_file))
     for unit in kept.unpinned:
         sql = """INSERT OR IGNORE INTO unit_state (unit, state, facts, restarts, updated_at)
@@ -184,7 +205,8 @@ def restore(kept: Kept, connection: sqlite3.Connection, now: float) -> None:
 
 def _open_moved(moved: Path) -> sqlite3.Connection:
     """Open a damaged ledger for reading; it stays as it is. Raises sqlite3.Error."""
-    # Without a log of its own nothing needs to be written beside it; with one that log is part of it.
+    # Without a log of its own nothing needs to be written beside it; with one that log is part of
+    # it.
     how = "mode=ro" if moved.with_name(f"{moved.name}-wal").exists() else "immutable=1"
     return sqlite3.connect(f"{moved.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
 
@@ -193,8 +215,12 @@ _OPEN = "SELECT {columns} FROM pipe_executions WHERE status IN ('queued', 'runni
 
 
 def carry_over(moved: Path, connection: sqlite3.Connection) -> int:
-    """Copy the executions that wait or run, as far as they can be read, into a new ledger; return how many."""
-    columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(pipe_executions)"))
+    """Copy the executions that wait or run, as far as they can be read, into a new ledger;
+    return how many.
+    """
+    columns = ", ".join(
+        f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(pipe_executions)")
+    )
     try:
         with contextlib.closing(_open_moved(moved)) as source:
             rows, _ = readable_rows(source, _OPEN.format(columns=columns))
@@ -211,7 +237,9 @@ def carry_over(moved: Path, connection: sqlite3.Connection) -> int:
 
 
 def salvage(moved: Path) -> tuple[Kept, bool]:
-    """Return what can still be read of a damaged ledger that was moved aside, and whether that is all of it."""
+    """Return what can still be read of a damaged ledger that was moved aside, and whether that
+    is all of it.
+    """
     kept = Kept()
     is_whole = True
     try:
@@ -219,8 +247,8 @@ def salvage(moved: Path) -> tuple[Kept, bool]:
     except sqlite3.Error:
         return kept, False
     questions = {
-        "executions": last_execution, "events": _last_event_of_any_version, "pins": _read_pins, "pipes": _read_pipes,
-        "unpinned": _read_unpinned,
+        "executions": last_execution, "events": _last_event_of_any_version, "pins": _read_pins,
+        "pipes": _read_pipes, "unpinned": _read_unpinned,
     }  # fmt: skip
     with contextlib.closing(connection):
         for name, question in questions.items():

@@ -1,8 +1,9 @@
 """Sessions of kernels, and the cells that were sent to them.
 
-What a session last was is known by name after it stopped and after a restart; it decides nothing. The row of a cell is
-there before the cell is sent, except while the disk takes nothing; the first end that is recorded stands. The order of
-a session's history is the order of dispatch, whatever the wall clock did meanwhile.
+What a session last was is known by name after it stopped and after a restart; it decides nothing.
+The row of a cell is there before the cell is sent, except while the disk takes nothing; the first
+end that is recorded stands. The order of a session's history is the order of dispatch, whatever the
+wall clock did meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class KernelCellRow(msgspec.Struct, frozen=True):
 SESSIONS = Table("kernel_sessions", KernelSessionRow)
 CELLS = Table("kernel_cells", KernelCellRow)
 _NEWEST = """WITH RECURSIVE sessions (name) AS (SELECT min(session) FROM kernel_cells UNION ALL
-    SELECT (SELECT min(session) FROM kernel_cells WHERE session > name) FROM sessions WHERE name IS NOT NULL)
+    SELECT (SELECT min(session) FROM kernel_cells WHERE session > name)
+        FROM sessions WHERE name IS NOT NULL)
     SELECT name, (SELECT instance FROM kernel_cells
         WHERE rowid = (SELECT max(rowid) FROM kernel_cells WHERE session = name))
     FROM sessions WHERE name IS NOT NULL"""
@@ -79,7 +81,9 @@ def remember(ledger: Ledger, row: KernelSessionRow) -> None:
 
 def forget(ledger: Ledger, session: str) -> None:
     cells = "DELETE FROM kernel_cells WHERE session = ?"
-    ledger.post(together(SESSIONS.delete(session), lambda connection: connection.execute(cells, (session,))))
+    ledger.post(
+        together(SESSIONS.delete(session), lambda connection: connection.execute(cells, (session,)))
+    )
 
 
 async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:
@@ -103,7 +107,12 @@ async def newest_of_all(ledger: Ledger) -> dict[str, str | None]:
 
 
 async def open_cells(ledger: Ledger, session: str | None = None) -> list[KernelCellRow]:
-    """Return the cells whose end is not recorded, of one session or of all, in order of dispatch."""
+    """Return the cells whose end is not recorded, of one session or of all, in order of
+    dispatch.
+    """
     # By name, because the order by rowid would else have SQLite read the whole table.
-    where = "INDEXED BY kernel_cells_open WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid"
+    where = (
+        "INDEXED BY kernel_cells_open WHERE session = coalesce(?, session) AND ended_at IS NULL "
+        "ORDER BY rowid"
+    )
     return await CELLS.find(ledger, where, session)

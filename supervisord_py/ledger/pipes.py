@@ -1,17 +1,20 @@
-"""Pipes: their executions, of which one Struct is the row, the object and the document, and what is remembered of each.
+"""Pipes: their executions, of which one Struct is the row, the object and the document, and what is
+remembered of each.
 
-The life of one: queued → running → completed | failed | timed_out | cancelled. A retry is a new execution that names
-the one before it. What it needs to run (preset, prompt, time window, limits) is frozen when it is queued.
+The life of one: queued → running → completed | failed | timed_out | cancelled. A retry is a new
+execution that names the one before it. What it needs to run (preset, prompt, time window, limits)
+is frozen when it is queued.
 
-Law: one execution of a pipe runs at a time, in all daemons that share the file: the row says `running` before anything
-is spawned, and SQLite refuses a second one. The first end that is recorded stands. A full disk stops nobody: what it
-does not take is written later. A change of a pipe's state says only what it changes, and rides in the transaction of
-the execution that it belongs to: of two facts that are one a crash never keeps one. An event with a key starts a pipe
+Law: one execution of a pipe runs at a time, in all daemons that share the file: the row says
+`running` before anything is spawned, and SQLite refuses a second one. The first end that is
+recorded stands. A full disk stops nobody: what it does not take is written later. A change of a
+pipe's state says only what it changes, and rides in the transaction of the execution that it
+belongs to: of two facts that are one a crash never keeps one. An event with a key starts a pipe
 once: of two that claim one (pipe, event, key) exactly one gets it.
 
-Law: a question costs what its answer is large, not what the history is: every one is answered from an index, the rows
-themselves are fetched last, and large texts never. What is still open is never pruned, nor the newest row of all: its
-id is where numbering goes on.
+Law: a question costs what its answer is large, not what the history is: every one is answered from
+an index, the rows themselves are fetched last, and large texts never. What is still open is never
+pruned, nor the newest row of all: its id is where numbering goes on.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ class Group(StrEnum):
 
 
 class ErrorType(StrEnum):
-    """Why an execution failed: the closed list of CONTRACT §7, and the four that DESIGN D41 adds."""
+    """Why an execution failed: the closed list of CONTRACT §7, and the four that DESIGN D41
+    adds.
+    """
 
     TIMEOUT = "timeout"
     CRASH = "crash"
@@ -94,7 +99,10 @@ class CostSource(StrEnum):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a model was paid for. Tokens are counts, cost is in US dollars; all zero where nobody said."""
+    """What a model was paid for.
+
+    Tokens are counts, cost is in US dollars; all zero where nobody said.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -111,9 +119,13 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key."""
+    """A model to run with, resolved and frozen; see presets.toml(5).
 
-    id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
+    The key is a reference, never a key.
+    """
+
+    # its name in presets.toml; None for what the pipe itself or the adapter says
+    id: str | None = None
     provider: _Word | None = None
     model: _Word | None = None  # as the provider calls it; None lets the agent choose
     url: _Word | None = None  # base address of a custom or local provider
@@ -121,16 +133,21 @@ class Preset(msgspec.Struct, frozen=True):
     api_key: _Word | None = None
     prompt: _Word | None = None  # stands before the pipe's own body
     effort: str | None = None
-    input_cost: _Cost | None = None  # US dollars for a million tokens, for agents that cannot know them
+    # US dollars for a million tokens, for agents that cannot know them
+    input_cost: _Cost | None = None
     output_cost: _Cost | None = None
-    cache_read_cost: _Cost | None = None  # the same of tokens in a cache; None for the price of the input
+    # the same of tokens in a cache; None for the price of the input
+    cache_read_cost: _Cost | None = None
     cache_write_cost: _Cost | None = None
     context_window: _Count | None = None
     max_tokens: _Count | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling."""
+    """What is frozen at the queueing, beside the preset: how this execution is to be run.
+
+    None is no ceiling.
+    """
 
     agent: str = "pi"
     command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
@@ -143,14 +160,21 @@ class Plan(msgspec.Struct, frozen=True):
     allow_empty: bool = False  # no text is no failure
     history: bool = False  # keep the agent's session between executions
     memory_bytes: int | None = None  # resident limit of the tree
-    context: Mapping[str, Any] | None = None  # of the trigger (`{event, key, data}`) or the caller, shown to the agent
+    # of the trigger (`{event, key, data}`) or the caller, shown to the agent
+    context: Mapping[str, Any] | None = None
     processes: int | None = None
     cpu_percent: int | None = None  # of one processor
-    range_counts: bool = True  # once it has completed, the next time range begins where its own ends
+    # once it has completed, the next time range begins where its own ends
+    range_counts: bool = True
 
 
-class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}):
-    """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None."""
+class Execution(
+    Usage, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}
+):
+    """One accepted run of a pipe.
+
+    Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
+    """
 
     id: int  # grows; never given twice
     pipe_name: str
@@ -162,8 +186,10 @@ class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group"
     model: str | None = None
     provider: str | None = None
     preset_id: str | None = None
-    position: int | None = None  # 1-based place in its group's line while queued, else None. Not stored.
-    waits_for: str | None = None  # what keeps it in its line, in words: who holds its slot. Not stored.
+    # 1-based place in its group's line while queued, else None. Not stored.
+    position: int | None = None
+    # what keeps it in its line, in words: who holds its slot. Not stored.
+    waits_for: str | None = None
     not_before: float | None = None  # a retry or a staggered start waits until then; None = at once
     started_at: float | None = None
     finished_at: float | None = None
@@ -198,7 +224,8 @@ class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group"
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None
-    progress: str | None = None  # what whoever takes it over must know while it runs; gone at its end
+    # what whoever takes it over must know while it runs; gone at its end
+    progress: str | None = None
     stdout: str | None = None  # text up to the cap (head and tail around a marker), as is the next
     stderr: str | None = None
 
@@ -212,7 +239,10 @@ class Execution(Usage, frozen=True, kw_only=True, rename={"group": "queue_group"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How an execution ended, decided once. `retry_after_seconds`: what the provider asked for, where it did."""
+    """How an execution ended, decided once.
+
+    `retry_after_seconds`: what the provider asked for, where it did.
+    """
 
     status: Status
     error_type: ErrorType | None = None
@@ -223,7 +253,14 @@ class Outcome(msgspec.Struct, frozen=True):
 EXECUTIONS = Table(
     "pipe_executions",
     Execution,
-    moments=("queued_at", "not_before", "started_at", "finished_at", "context_start", "context_end"),
+    moments=(
+        "queued_at",
+        "not_before",
+        "started_at",
+        "finished_at",
+        "context_start",
+        "context_end",
+    ),
     blobs=("plan", "preset_snapshot", "rendered_prompt", "progress", "stdout", "stderr"),
     computed=("position", "waits_for"),
 )
@@ -234,8 +271,8 @@ OPEN = "status IN ('queued', 'running')"
 def mark_running(number: int, **facts: Any) -> Operation:
     """Take an execution out of the queue, before its process is spawned.
 
-    The operation raises ConflictError where another one of its pipe runs (`execution` and `pid` name it), or where it
-    is not queued any more.
+    The operation raises ConflictError where another one of its pipe runs (`execution` and `pid`
+    name it), or where it is not queued any more.
     """
     update = EXECUTIONS.update(number, "status = 'queued'", status=Status.RUNNING, **facts)
 
@@ -244,12 +281,18 @@ def mark_running(number: int, **facts: Any) -> Operation:
             if update(connection):
                 return
         except sqlite3.IntegrityError:
-            sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions
-                     AS mine ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
+            sql = """SELECT holder.pipe_name, holder.id, holder.pid
+                     FROM pipe_executions AS holder
+                     JOIN pipe_executions AS mine ON mine.pipe_name = holder.pipe_name
+                     WHERE mine.id = ? AND holder.status = 'running'"""
             pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
-            said = f"pipe:{pipe} is already running: execution {holder}, pid {pid or 'not known yet'}"
+            said = (
+                f"pipe:{pipe} is already running: execution {holder}, pid {pid or 'not known yet'}"
+            )
             hint = f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it"
-            raise ConflictError(said, hint=hint, unit=f"pipe:{pipe}", execution=holder, pid=pid) from None
+            raise ConflictError(
+                said, hint=hint, unit=f"pipe:{pipe}", execution=holder, pid=pid
+            ) from None
         said = f"execution {number} is not queued any more"
         raise ConflictError(said, hint="see `pxctl pipe runs`", execution=number)
 
@@ -257,7 +300,9 @@ def mark_running(number: int, **facts: Any) -> Operation:
 
 
 def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Operation:
-    """Record how an execution ended, queued or running, and `also` with it; the first end counts."""
+    """Record how an execution ended, queued or running, and `also` with it; the first end
+    counts.
+    """
     update = EXECUTIONS.update(number, OPEN, progress=None, **facts)
 
     def run(connection: sqlite3.Connection) -> None:
@@ -268,7 +313,8 @@ def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Opera
 
 
 # Each of the two has an index of its own, both together have none.
-_OPEN_IDS = """SELECT id FROM pipe_executions INDEXED BY pipe_executions_waiting WHERE status = 'queued' UNION ALL
+_OPEN_IDS = """SELECT id FROM pipe_executions INDEXED BY pipe_executions_waiting
+    WHERE status = 'queued' UNION ALL
     SELECT id FROM pipe_executions INDEXED BY pipe_executions_running WHERE status = 'running'"""
 
 
@@ -277,7 +323,7 @@ async def open_rows(ledger: Ledger) -> list[Execution]:
     return await EXECUTIONS.find(ledger, f"WHERE id IN ({_OPEN_IDS}) ORDER BY queued_at, id")
 
 
-# -- what is remembered of pipes ---------------------------------------------------------------------------------------
+# -- what is remembered of pipes -------------------------------------------------------------------
 
 
 class PipeStateRow(msgspec.Struct, frozen=True):
@@ -302,7 +348,14 @@ PIPE_STATES = Table(
     "pipe_scheduler_state",
     PipeStateRow,
     key="pipe_name",
-    moments=("last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end", "last_decision_at"),
+    moments=(
+        "last_run_at",
+        "last_success_at",
+        "anchor_at",
+        "last_due",
+        "last_context_end",
+        "last_decision_at",
+    ),
 )
 
 
@@ -316,8 +369,11 @@ class Claim(NamedTuple):
 
 
 def claimed(claim: Claim, operation: Operation) -> Operation:
-    """Return an operation that does another one where the claim is free, and says whether it was."""
-    sql = """INSERT INTO pipe_claims (pipe_name, event_name, event_key, claimed_at) VALUES (?, ?, ?, ?)
+    """Return an operation that does another one where the claim is free, and says whether it
+    was.
+    """
+    sql = """INSERT INTO pipe_claims (pipe_name, event_name, event_key, claimed_at)
+             VALUES (?, ?, ?, ?)
              ON CONFLICT (pipe_name, event_name, event_key) DO NOTHING"""
 
     def run(connection: sqlite3.Connection) -> bool:
@@ -338,17 +394,20 @@ def release_claim(pipe: str, event: str, key: str) -> Operation:
 def forget(pipe: str) -> Operation:
     """Drop what is remembered of a pipe that was removed, and its claims; its executions stay."""
     claims = "DELETE FROM pipe_claims WHERE pipe_name = ?"
-    return together(PIPE_STATES.delete(pipe), lambda connection: connection.execute(claims, (pipe,)))
+    return together(
+        PIPE_STATES.delete(pipe), lambda connection: connection.execute(claims, (pipe,))
+    )
 
 
-# -- executions, many at once ------------------------------------------------------------------------------------------
+# -- executions, many at once ----------------------------------------------------------------------
 
 DEFAULT_PAGE = 50
 MOST_PAGE = 500
 
 
 class ExecutionFilter(NamedTuple):
-    """Which executions: queued at or after `since` and before `until`; `before_id` is a `next_cursor`. None for all.
+    """Which executions: queued at or after `since` and before `until`; `before_id` is a
+    `next_cursor`. None for all.
 
     `pipe_pattern` has `*`, `?` and `[…]` for the names of pipes.
     """
@@ -386,9 +445,14 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> tuple[tuple[Execution
             words += [each.value for each in among]
     where = " AND ".join([*parts, *asked]) or "1"
     values = [*words, *asked.values(), limit + 1]
-    # The index holds nearly all that is asked for: what does not fit is left out without a look at the rows. Those that
-    # are looked at for the agent, the preset or the error have these columns before their large texts.
-    index = "INDEXED BY pipe_executions_of_pipe" if words or asked.keys() - {"id < ?"} else "NOT INDEXED"
+    # The index holds nearly all that is asked for: what does not fit is left out without a look at
+    # the rows. Those that are looked at for the agent, the preset or the error have these columns
+    # before their large texts.
+    index = (
+        "INDEXED BY pipe_executions_of_pipe"
+        if words or asked.keys() - {"id < ?"}
+        else "NOT INDEXED"
+    )
     inner = f"SELECT id FROM pipe_executions {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
     rows = tuple(found[:limit])
@@ -396,18 +460,24 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> tuple[tuple[Execution
 
 
 _NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_executions UNION ALL
-    SELECT (SELECT min(pipe_name) FROM pipe_executions WHERE pipe_name > name) FROM pipes WHERE name IS NOT NULL)"""
+    SELECT (SELECT min(pipe_name) FROM pipe_executions WHERE pipe_name > name)
+        FROM pipes WHERE name IS NOT NULL)"""
 """The names of all pipes that have a row, one look into the index each."""
 
 
 async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
-    newest = "SELECT (SELECT max(id) FROM pipe_executions WHERE pipe_name = name) FROM pipes WHERE name IS NOT NULL"
+    newest = (
+        "SELECT (SELECT max(id) FROM pipe_executions WHERE pipe_name = name) FROM pipes WHERE name "
+        "IS NOT NULL"
+    )
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({_NAMES} {newest}) ORDER BY pipe_name")
     return {row.pipe_name: row for row in found}
 
 
 async def usage_since(ledger: Ledger, when: float, pipe: str) -> tuple[int, float]:
-    """Return tokens and US dollars of a pipe's executions that began at or after a moment, and have ended."""
+    """Return tokens and US dollars of a pipe's executions that began at or after a moment, and
+    have ended.
+    """
     sql = """SELECT coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
              WHERE pipe_name = ? AND started_at >= ?"""
     values = (pipe, to_text(when))
@@ -419,20 +489,26 @@ _FINAL = "status NOT IN ('queued', 'running')"
 _NOT_THE_NEWEST = "id < (SELECT max(id) FROM pipe_executions)"
 _OLD = f"""SELECT id FROM pipe_executions WHERE finished_at < ? AND {_FINAL} AND {_NOT_THE_NEWEST}
     ORDER BY id LIMIT ?"""  # noqa: S608  # our own words
-_MANY = f"""SELECT id FROM (SELECT id, status, row_number() OVER (PARTITION BY pipe_name ORDER BY id DESC) AS place
-    FROM pipe_executions INDEXED BY pipe_executions_of_pipe) WHERE place > ? AND {_FINAL} AND {_NOT_THE_NEWEST}
+_MANY = f"""SELECT id FROM (
+        SELECT id, status, row_number() OVER (PARTITION BY pipe_name ORDER BY id DESC) AS place
+        FROM pipe_executions INDEXED BY pipe_executions_of_pipe)
+    WHERE place > ? AND {_FINAL} AND {_NOT_THE_NEWEST}
     ORDER BY id LIMIT ?"""  # noqa: S608  # as above
-_LARGE = f"""SELECT id FROM (SELECT id, status, sum(max(0, stdout_bytes + stderr_bytes - lost_bytes))
-    OVER (ORDER BY id DESC) AS upto
-    FROM pipe_executions) WHERE upto > ? AND {_FINAL} AND {_NOT_THE_NEWEST} ORDER BY id LIMIT ?"""  # noqa: S608  # as above
+_LARGE = f"""SELECT id FROM (
+        SELECT id, status, sum(max(0, stdout_bytes + stderr_bytes - lost_bytes))
+            OVER (ORDER BY id DESC) AS upto
+        FROM pipe_executions)
+    WHERE upto > ? AND {_FINAL} AND {_NOT_THE_NEWEST} ORDER BY id LIMIT ?"""  # noqa: S608  # as above
 
 
 async def prune(
     ledger: Ledger, *, before: float, rows_of_each: int, bytes_of_all: int, batch: int = 200
 ) -> tuple[int, ...]:
-    """Remove one batch of what ended before a moment (Unix seconds), or is more than so many rows or bytes.
+    """Remove one batch of what ended before a moment (Unix seconds), or is more than so many rows
+    or bytes.
 
-    Returns the ids that went, () when nothing is beyond the limits; their folders are the caller's to remove.
+    Returns the ids that went, () when nothing is beyond the limits; their folders are the caller's
+    to remove.
 
     Raises LedgerDegradedError: the disk takes nothing.
     """
@@ -444,7 +520,11 @@ async def prune(
         sql = f"DELETE FROM pipe_executions WHERE id = ? AND {_FINAL}"  # noqa: S608  # our own words
         return tuple(number for number in ids if connection.execute(sql, (number,)).rowcount == 1)
 
-    for sql, bound in ((_OLD, to_text(before)), (_MANY, max(1, rows_of_each)), (_LARGE, max(0, bytes_of_all))):
+    for sql, bound in (
+        (_OLD, to_text(before)),
+        (_MANY, max(1, rows_of_each)),
+        (_LARGE, max(0, bytes_of_all)),
+    ):
         # Looked for among the readers: the writer is not to be held up by a long look.
         if found := await ledger.read(partial(beyond, sql=sql, bound=bound)):
             return await ledger.call(partial(delete, ids=found))

@@ -1,12 +1,15 @@
-"""The file of the ledger: its tables and how they came to be, how it is opened, what is forgotten, and when.
+"""The file of the ledger: its tables and how they came to be, how it is opened, what is forgotten,
+and when.
 
-Laws: a file of any older version becomes the present one or stays exactly as it was; a file of a newer version is
-refused, because an older program would lose what it does not understand. `PRAGMA user_version` holds the number. Nobody
-else can ever read the files, under any umask. A damaged file is moved aside, never deleted, and an empty one is begun.
-An error while opening counts as damage, except errors of the disk, of permissions and of locks.
+Laws: a file of any older version becomes the present one or stays exactly as it was; a file of a
+newer version is refused, because an older program would lose what it does not understand. `PRAGMA
+user_version` holds the number. Nobody else can ever read the files, under any umask. A damaged file
+is moved aside, never deleted, and an empty one is begun. An error while opening counts as damage,
+except errors of the disk, of permissions and of locks.
 
-The time to open does not grow with the file: a large one is checked page by page only after an unclean end, and then
-beside the work (`Ledger.check_later`). What was not found then is found by the query that meets it.
+The time to open does not grow with the file: a large one is checked page by page only after an
+unclean end, and then beside the work (`Ledger.check_later`). What was not found then is found by
+the query that meets it.
 """
 
 from __future__ import annotations
@@ -108,8 +111,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE kernel_cells ADD COLUMN timeout_seconds REAL",),
     ("ALTER TABLE instances ADD COLUMN memory_peak_bytes INTEGER",),
     ("DROP TABLE runs",),  # a run is an event
-    # Each of them is written anew with each change of an execution; nothing, or little, is asked of them.
-    tuple(f"DROP INDEX pipe_executions_{name}" for name in ("status", "queued", "history", "usage")),
+    # Each of them is written anew with each change of an execution; nothing, or little, is asked of
+    # them.
+    tuple(
+        f"DROP INDEX pipe_executions_{name}" for name in ("status", "queued", "history", "usage")
+    ),
     # What a start asks must not grow with the history.
     (
         "CREATE INDEX instances_interrupted ON instances (ended_at) WHERE reason = 'interrupted'",
@@ -169,11 +175,17 @@ _BUSY_MILLISECONDS = 5000
 _REFUSED = frozenset({
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH,
 })  # fmt: skip
-"""The file, or its folder, is not to be written: at the opening that stays so until somebody changes it."""
+"""The file, or its folder, is not to be written: at the opening that stays so until somebody
+changes it.
+"""
 _PASSING = _REFUSED | {
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_PROTOCOL,
-}  # fmt: skip
+}
 """What passes, or is put right, without another file."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SPARE_DESCRIPTORS = 8  # what SQLite opens beside the main file, and some more
@@ -194,12 +206,16 @@ LIMITS = {
     "kernel_cells": TableLimit("ended_at", 20_000),
     "kernel_sessions": TableLimit(_SESSION_OVER, 1_000),
     "idempotency": TableLimit("iif(status IS NULL, NULL, created_at)", age_seconds=_DAY),
-    "pipe_claims": TableLimit("round((julianday(claimed_at) - 2440587.5) * 86400, 3)", age_seconds=7 * _DAY),
+    "pipe_claims": TableLimit(
+        "round((julianday(claimed_at) - 2440587.5) * 86400, 3)", age_seconds=7 * _DAY
+    ),
 }
 
 
 class LedgerVersionError(ConfigError):
-    """A newer version of the program wrote the ledger; trying again without a change is pointless."""
+    """A newer version of the program wrote the ledger; trying again without a change is
+    pointless.
+    """
 
     exit_code = EXIT_BAD_SETTINGS
 
@@ -239,11 +255,15 @@ def _text_or_damage(raw: bytes) -> object:
 def readable_rows(
     connection: sqlite3.Connection, sql: str, values: Sequence[object] = ()
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Return the rows of a query whose texts are all UTF-8, and how many others there are. Raises sqlite3.Error."""
+    """Return the rows of a query whose texts are all UTF-8, and how many others there are.
+
+    Raises sqlite3.Error.
+    """
     try:
         return connection.execute(sql, values).fetchall(), 0
     except (sqlite3.OperationalError, UnicodeDecodeError) as error:
-        # The module says so of text that is not UTF-8, but with no code by which to tell it from other errors.
+        # The module says so of text that is not UTF-8, but with no code by which to tell it from
+        # other errors.
         if of_the_disk(error):
             raise
     rows = []
@@ -262,7 +282,10 @@ def readable_rows(
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; transactions are begun by hand. It may be used in any one thread."""
+    """Open a connection in autocommit mode; transactions are begun by hand.
+
+    It may be used in any one thread.
+    """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
@@ -274,7 +297,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         else:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
-            # What is applied and not committed stays in memory: a full disk is noticed by the commit alone.
+            # What is applied and not committed stays in memory: a full disk is noticed by the
+            # commit alone.
             connection.execute("PRAGMA cache_spill = OFF")
             connection.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
@@ -284,22 +308,27 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def ended_uncleanly(path: Path) -> bool:
-    """Say whether who had the file open last did not close it: the last one to do so removes the write-ahead log."""
+    """Say whether who had the file open last did not close it: the last one to do so removes the
+    write-ahead log.
+    """
     return path.with_name(f"{path.name}-wal").exists()
 
 
 def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, dict[str, Any] | None]:
-    """Open, check and migrate. A damaged file becomes `NAME.corrupt-TIME` (`now`: Unix seconds), an empty one is begun.
+    """Open, check and migrate. A damaged file becomes `NAME.corrupt-TIME` (`now`: Unix seconds), an
+    empty one is begun.
 
     Returns the connection, and where a damaged file is now (`moved_to`) and why (`detail`).
 
-    Raises LedgerUnusableError: it cannot be used as it lies there; LedgerVersionError: a newer program wrote it;
-    sqlite3.Error, OSError: the disk, or a lock, does not let it be opened at present.
+    Raises LedgerUnusableError: it cannot be used as it lies there; LedgerVersionError: a newer
+    program wrote it; sqlite3.Error, OSError: the disk, or a lock, does not let it be opened at
+    present.
     """
     place.check_place(path)
     try:
         return _open_checked(path), None
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes the file in its messages, whatever it holds
+    # SQLite quotes the file in its messages, whatever it holds
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if of_the_disk(error, or_damage=False):
             raise _refusal(path, error) from error
         damage = str(error)
@@ -310,13 +339,16 @@ def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, dict[s
 def inspect(path: Path) -> str:
     """Look at the ledger as a start would, and change nothing; return one sentence about it.
 
-    Raises LedgerUnusableError, LedgerVersionError: no start can use it; OSError: it cannot be looked at at present.
+    Raises LedgerUnusableError, LedgerVersionError: no start can use it; OSError: it cannot be
+    looked at at present.
     """
     place.check_place(path)
     if not path.exists():
         return f"there is no ledger {path} yet"
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+        )
         try:
             version = refuse_newer(connection, str(path))
         finally:
@@ -324,20 +356,26 @@ def inspect(path: Path) -> str:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if of_the_disk(error, or_damage=False):
             refusal = _refusal(path, error)
-            raise refusal if not isinstance(refusal, sqlite3.Error) else OSError(str(refusal)) from error
+            raise (
+                refusal if not isinstance(refusal, sqlite3.Error) else OSError(str(refusal))
+            ) from error
         return f"the ledger {path} is damaged ({error}); the next start moves it aside"
     return f"the ledger {path} has schema version {version}"
 
 
 def _refusal(path: Path, error: Exception) -> Exception:
-    """Return what to raise for a file that cannot be opened: the error itself where that may pass."""
+    """Return what to raise for a file that cannot be opened: the error itself where that may
+    pass.
+    """
     if _code(error) not in _REFUSED or _is_short_of_descriptors():
         return error
     return place.unusable(path, f"SQLite says: {error}", f"ls -la {path.parent}")
 
 
 def _is_short_of_descriptors() -> bool:
-    """Say whether too few files can be opened: SQLite does not tell that from a file that cannot be."""
+    """Say whether too few files can be opened: SQLite does not tell that from a file that cannot
+    be.
+    """
     opened = list[int]()
     try:
         while len(opened) < _SPARE_DESCRIPTORS:
@@ -355,7 +393,8 @@ def _open_checked(path: Path) -> sqlite3.Connection:
         # SQLite gives the side files that it makes the mode of the main file, whatever the umask.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         try:
-            os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
+            # an older or copied file, or a umask that took even our own bits
+            os.fchmod(fd, _PRIVATE)
             size = os.fstat(fd).st_size
         finally:
             os.close(fd)
@@ -380,11 +419,12 @@ def check_pages(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(str(verdict[0]))
 
 
-# -- what every ledger of this version has -----------------------------------------------------------------------------
+# -- what every ledger of this version has ---------------------------------------------------------
 
 
 class _Shape(NamedTuple):
-    columns: dict[str, dict[str, int]]  # by table: its columns, each with its place in the primary key (0: none)
+    # by table: its columns, each with its place in the primary key (0: none)
+    columns: dict[str, dict[str, int]]
     indexes: dict[str, str]  # by name: the statement that makes it
 
 
@@ -410,7 +450,8 @@ def _expected_shape() -> _Shape:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check that tables and columns are there, and make indexes anew that are missing or not as they were made.
+    """Check that tables and columns are there, and make indexes anew that are missing or not as
+    they were made.
 
     Raises sqlite3.DatabaseError: something is missing that cannot be made again.
     """
@@ -420,7 +461,9 @@ def _check_tables(connection: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError(f"table {table} is missing")
         for column, key_place in columns.items():
             if present.columns[table].get(column) != key_place:
-                raise sqlite3.DatabaseError(f"column {column} of table {table} is missing, or is not as it was made")
+                raise sqlite3.DatabaseError(
+                    f"column {column} of table {table} is missing, or is not as it was made"
+                )
     for name, statement in expected.indexes.items():
         if present.indexes.get(name) != statement:
             # Queries name their index: with another one they have no solution.
@@ -429,7 +472,9 @@ def _check_tables(connection: sqlite3.Connection) -> None:
 
 
 def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION) -> int:
-    """Bring a file to the present version; return how many steps that took; errors as of `refuse_newer`."""
+    """Bring a file to the present version; return how many steps that took; errors as of
+    `refuse_newer`.
+    """
     first = refuse_newer(connection, path)
     for number, statements in enumerate(MIGRATIONS[first:upto], first + 1):
         with connection:  # commits, or rolls back
@@ -440,10 +485,15 @@ def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION)
 
 
 def refuse_newer(connection: sqlite3.Connection, path: str) -> int:
-    """Return the version of a file. Raises LedgerVersionError: it is newer; sqlite3.Error: there is no such version."""
+    """Return the version of a file.
+
+    Raises LedgerVersionError: it is newer; sqlite3.Error: there is no such version.
+    """
     first = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if first > VERSION:
-        detail = f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}"
+        detail = (
+            f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}"
+        )
         hint = f"install the newer supervisord-py again; to begin an empty ledger: mv {path} {path}.newer"
         raise LedgerVersionError(detail, hint=hint, file=path, line=None, pointer=None)
     if first < 0:

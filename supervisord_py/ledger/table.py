@@ -1,10 +1,12 @@
-"""Between a Struct and its table: a field is a column of the same name, or of the one that the Struct renames it to.
+"""Between a Struct and its table: a field is a column of the same name, or of the one that the
+Struct renames it to.
 
-Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged cell reads as the
-field's default: it must not hide a row. A row with text that is not UTF-8, or without a value that it needs, is left
-out and reported (`Ledger.report_unreadable`): the rows beside it must still be shown.
-Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the moments do, so that SQL compares them.
-What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
+Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged cell reads
+as the field's default: it must not hide a row. A row with text that is not UTF-8, or without a
+value that it needs, is left out and reported (`Ledger.report_unreadable`): the rows beside it must
+still be shown. Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the
+moments do, so that SQL compares them. What changes rows is an *operation*: it takes the connection
+of the writer, so that several make one transaction.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Table(Generic[Row]):
-    """One table; the fields of the Struct are columns, but for the `computed` ones, and there may be more columns.
+    """One table; the fields of the Struct are columns, but for the `computed` ones, and there may
+    be more columns.
 
-    `key` is the column that names a row; `moments` hold Unix seconds as ISO text; `blobs` are left out of lists.
+    `key` is the column that names a row; `moments` hold Unix seconds as ISO text; `blobs` are left
+    out of lists.
     """
 
     def __init__(
@@ -51,29 +55,42 @@ class Table(Generic[Row]):
         pairs = zip(row.__struct_encode_fields__, row.__struct_fields__, strict=True)
         self._fields = {column: field for column, field in pairs if field not in computed}
         self.columns = tuple(self._fields)
-        codecs = {column: _codec(hints[field], column in moments) for column, field in self._fields.items()}
+        codecs = {
+            column: _codec(hints[field], column in moments)
+            for column, field in self._fields.items()
+        }
         self._codecs = {column: codec for column, codec in codecs.items() if codec is not None}
         self._required = {each.name: None for each in msgspec.structs.fields(row) if each.required}
         self._needed = frozenset(name for name in self._required if not _admits_none(hints[name]))
         self._stored = {
-            column: _stored_type(hints[field], column in self._codecs) for column, field in self._fields.items()
+            column: _stored_type(hints[field], column in self._codecs)
+            for column, field in self._fields.items()
         }
-        names, marks = ", ".join(f'"{each}"' for each in self.columns), ", ".join(["?"] * len(self.columns))
+        names, marks = (
+            ", ".join(f'"{each}"' for each in self.columns),
+            ", ".join(["?"] * len(self.columns)),
+        )
         self._into = f"INSERT INTO {name} ({names}) VALUES ({marks}) ON CONFLICT ({key}) DO "  # noqa: S608  # our own words
         self._listed = tuple(each for each in self.columns if each not in blobs)
 
-    # -- operations ------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def insert(self, row: Row, conflict: str = "NOTHING") -> Operation:
-        """Insert a row; one whose key is there already stays as it is, or is changed as `conflict` says."""
+        """Insert a row; one whose key is there already stays as it is, or is changed as
+        `conflict` says.
+        """
         sql = self._into + conflict
-        values = self._cells({column: getattr(row, field) for column, field in self._fields.items()})
+        values = self._cells(
+            {column: getattr(row, field) for column, field in self._fields.items()}
+        )
         return lambda connection: connection.execute(sql, values).rowcount
 
     def put(self, row: Row, *, keep: Sequence[str] = ()) -> Operation:
         """Insert a row, or replace the one with its key, but for the columns to `keep`."""
         news = (each for each in self.columns if each not in {self.key, *keep})
-        return self.insert(row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news))
+        return self.insert(
+            row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news)
+        )
 
     def update(self, key: object, where: str = "", **changes: Any) -> Operation:
         """Change columns of a row, where the condition holds; returns how many rows that were."""
@@ -96,7 +113,7 @@ class Table(Generic[Row]):
         sql = f"DELETE FROM {self.name} WHERE {self.key} = ?"  # noqa: S608  # our own words
         return lambda connection: connection.execute(sql, (key,)).rowcount
 
-    # -- questions -------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     async def get(self, ledger: Ledger, key: object) -> Row | None:
         found = await self.find(ledger, f"WHERE {self.key} = ?", key)
@@ -105,7 +122,9 @@ class Table(Generic[Row]):
     async def listed(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
         return await self.find(ledger, where, *values, columns=self._listed)
 
-    async def find(self, ledger: Ledger, where: str = "", *values: object, columns: Sequence[str] = ()) -> list[Row]:
+    async def find(
+        self, ledger: Ledger, where: str = "", *values: object, columns: Sequence[str] = ()
+    ) -> list[Row]:
         """Return the rows that a WHERE, ORDER BY, LIMIT picks."""
         columns = columns or self.columns
         names = ", ".join(f'"{each}"' for each in columns)
@@ -126,7 +145,7 @@ class Table(Generic[Row]):
 
         return await ledger.read(run)
 
-    # -- cells -----------------------------------------------------------------------------------------------------
+    # -- cells -------------------------------------------------------------------------------------
 
     def _cells(self, values: dict[str, Any]) -> list[Any]:
         codecs = self._codecs
@@ -136,7 +155,9 @@ class Table(Generic[Row]):
         ]
 
     def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row | None:
-        """Return the row of these cells; None where a value is damaged that it cannot be without."""
+        """Return the row of these cells; None where a value is damaged that it cannot be
+        without.
+        """
         found: dict[str, Any] = dict(self._required)
         for column, cell in zip(columns, cells, strict=True):
             field = self._fields[column]
@@ -157,7 +178,9 @@ def _admits_none(kind: Any) -> bool:
 
 
 def _stored_type(kind: Any, is_encoded: bool) -> type | tuple[type, ...]:
-    """Return the Python types of what SQLite returns for a field; `is_encoded`: it is stored in another form."""
+    """Return the Python types of what SQLite returns for a field; `is_encoded`: it is stored in
+    another form.
+    """
     if _admits_none(kind):
         (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
     if kind is float and not is_encoded:
@@ -168,7 +191,9 @@ def _stored_type(kind: Any, is_encoded: bool) -> type | tuple[type, ...]:
 
 
 def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
-    """Return how a value becomes a cell and back (None: damaged, nothing stands for it); None for what SQLite takes."""
+    """Return how a value becomes a cell and back (None: damaged, nothing stands for it); None
+    for what SQLite takes.
+    """
     if typing.get_origin(kind) in {typing.Union, types.UnionType}:
         (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
     if is_moment:
@@ -178,7 +203,9 @@ def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[
         return int, bool
     if isinstance(bare, type) and issubclass(bare, Enum):
         return (lambda word: getattr(word, "value", word)), bare._value2member_map_.get
-    if bare not in {dict, Mapping, list, tuple} and not (isinstance(bare, type) and issubclass(bare, msgspec.Struct)):
+    if bare not in {dict, Mapping, list, tuple} and not (
+        isinstance(bare, type) and issubclass(bare, msgspec.Struct)
+    ):
         return None
 
     def decode(text: str) -> Any:

@@ -1,1 +1,3 @@
-"""Pipe agents: prompts in `pipe.md`, run on a schedule, an event or by hand, every execution a row of the ledger."""
+"""Pipe agents: prompts in `pipe.md`, run on a schedule, an event or by hand, every execution a
+row of the ledger.
+"""

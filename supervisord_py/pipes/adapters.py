@@ -1,7 +1,9 @@
-"""Adapters: how each agent program is started, asked, read, judged and stopped. Data of builtin.toml and agents.toml.
+"""Adapters: how each agent program is started, asked, read, judged and stopped. Data of
+builtin.toml and agents.toml.
 
-A broken table of the user's takes only its own agent away, and a broken file only the user's tables: who names such an
-agent is told why. A table of a known name overrides single keys of ours, in tables below it as well.
+A broken table of the user's takes only its own agent away, and a broken file only the user's
+tables: who names such an agent is told why. A table of a known name overrides single keys of ours,
+in tables below it as well.
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ COMMAND = "command"
 
 
 class CannotRunError(PxError, kind="cannot_run", title="The agent cannot be run", status=503):
-    """An agent cannot be run: not found, not compatible, no key, no provider, no model. `error_type` is of the row."""
+    """An agent cannot be run: not found, not compatible, no key, no provider, no model.
 
-    def __init__(self, error_type: ErrorType, detail: str, *, hint: str | None = None, **extra: Any) -> None:
+    `error_type` is of the row.
+    """
+
+    def __init__(
+        self, error_type: ErrorType, detail: str, *, hint: str | None = None, **extra: Any
+    ) -> None:
         super().__init__(detail, hint=hint, error_type=error_type.value, **extra)
         self.error_type = error_type
 
@@ -42,12 +49,12 @@ class CannotRunError(PxError, kind="cannot_run", title="The agent cannot be run"
         return f"{self.detail}; {self.hint}" if self.hint else self.detail
 
 
-# -- placeholders ------------------------------------------------------------------------------------------------------
+# -- placeholders ----------------------------------------------------------------------------------
 
 PLACEHOLDERS = frozenset((
-    "provider", "model", "effort", "url", "url_root", "api", "key", "key_reference", "context_window", "max_tokens",
-    "input_cost", "output_cost", "prompt", "prompt_file", "run_dir", "agent_dir", "session_dir", "output_dir",
-    "pipe_dir", "pipe", "execution_id", "socket",
+    "provider", "model", "effort", "url", "url_root", "api", "key", "key_reference",
+    "context_window", "max_tokens", "input_cost", "output_cost", "prompt", "prompt_file", "run_dir",
+    "agent_dir", "session_dir", "output_dir", "pipe_dir", "pipe", "execution_id", "socket",
 ))  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?(?:\|([^{}]*))?\}")
 
@@ -69,14 +76,26 @@ def fill(text: str, values: Values) -> str | None:
 
 
 def missing(text: str, values: Values) -> tuple[str, ...]:
-    return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
+    return tuple(
+        found[1]
+        for found in _PLACEHOLDER.finditer(text)
+        if found[3] is None and values.get(found[1]) is None
+    )
 
 
 def fill_json(value: Any, values: Values) -> Any:
-    """Fill a JSON value: a text that is one placeholder keeps the type of its value; a member that misses one goes."""
+    """Fill a JSON value: a text that is one placeholder keeps the type of its value; a member
+    that misses one goes.
+    """
     if isinstance(value, dict):
-        pairs = ((fill(name, values), each, fill_json(each, values)) for name, each in value.items())
-        return {name: new for name, old, new in pairs if name is not None and (new is not None or old is None)}
+        pairs = (
+            (fill(name, values), each, fill_json(each, values)) for name, each in value.items()
+        )
+        return {
+            name: new
+            for name, old, new in pairs
+            if name is not None and (new is not None or old is None)
+        }
     if isinstance(value, list):
         return [new for old in value if (new := fill_json(old, values)) is not None or old is None]
     if not isinstance(value, str):
@@ -85,25 +104,34 @@ def fill_json(value: Any, values: Values) -> Any:
     if whole is None or whole[2]:
         return fill(value, values)
     found = values.get(whole[1])
-    return int(whole[3]) if found is None and (whole[3] or "").isdigit() else whole[3] if found is None else found
+    return (
+        int(whole[3])
+        if found is None and (whole[3] or "").isdigit()
+        else whole[3]
+        if found is None
+        else found
+    )
 
 
 def placeholders_of(value: Any) -> list[str]:
     return [found[1] for found in _PLACEHOLDER.finditer(json.dumps(value, default=str))]
 
 
-# -- versions ----------------------------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 Version = tuple[int, ...]
 _VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
 _OPERATORS: dict[str, Any] = {
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+    "<": operator.lt,
 }  # fmt: skip
 
 
 def parse_version(text: str) -> Version | None:
-    """Return the first version number in what a program printed, or None: `v20.20.2`, `codex-cli 0.169.0`."""
+    """Return the first version number in what a program printed, or None: `v20.20.2`, `codex-cli
+    0.169.0`.
+    """
     found = _VERSION.search(text)
     return tuple(map(int, found[1].split("."))) if found else None
 
@@ -114,28 +142,40 @@ def in_range(version: Version, bounds: str) -> bool:
     def filled(numbers: Iterable[int]) -> Version:
         return (*numbers, 0, 0, 0, 0)[:4]
 
-    said = ((_OPERATORS[sign], map(int, bound.split("."))) for sign, bound in _BOUND.findall(bounds))
+    said = (
+        (_OPERATORS[sign], map(int, bound.split("."))) for sign, bound in _BOUND.findall(bounds)
+    )
     return all(holds(filled(version), filled(bound)) for holds, bound in said)
 
 
-# -- what an adapter is ------------------------------------------------------------------------------------------------
+# -- what an adapter is ----------------------------------------------------------------------------
 
 Text = Annotated[str, Meta(min_length=1)]
-VersionRange = Annotated[str, Meta(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*[0-9.]+(\s*,\s*(>=|<=|==|!=|>|<)\s*[0-9.]+)*\s*$")]
-Arguments = tuple[str | tuple[str, ...], ...]  # a tuple inside is left out when a placeholder in it has no value
+VersionRange = Annotated[
+    str, Meta(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*[0-9.]+(\s*,\s*(>=|<=|==|!=|>|<)\s*[0-9.]+)*\s*$")
+]
+# a tuple inside is left out when a placeholder in it has no value
+Arguments = tuple[str | tuple[str, ...], ...]
 Seconds = Annotated[float, Meta(ge=0)]
-ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
+ParserName = Literal[
+    "text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"
+]
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An environment variable; set only where every placeholder in `value` and in `when` has a value."""
+    """An environment variable; set only where every placeholder in `value` and in `when` has a
+    value.
+    """
 
     value: str
     when: tuple[str, ...] = ()
 
 
 class PrivateFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file written for one execution, 0600. `when`: else it is not written; `needs`: else it is a config_error."""
+    """A file written for one execution, 0600.
+
+    `when`: else it is not written; `needs`: else it is a config_error.
+    """
 
     json: Any = None
     text: str | None = None
@@ -144,14 +184,18 @@ class PrivateFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextByVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A text that depends on the agent's version; the first row that fits counts, None fits every version."""
+    """A text that depends on the agent's version; the first row that fits counts, None fits
+    every version.
+    """
 
     text: str
     agent: VersionRange | None = None
 
 
 class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a version is found; outside of `want` it is agent_incompatible, outside of `tested` there is a warning."""
+    """How a version is found; outside of `want` it is agent_incompatible, outside of `tested`
+    there is a warning.
+    """
 
     argv: tuple[str, ...] = ()
     want: VersionRange | None = None
@@ -168,7 +212,9 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PermissionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the agent would ask a person for, and is denied here, unless one of `options` stands in its argv."""
+    """What the agent would ask a person for, and is denied here, unless one of `options` stands
+    in its argv.
+    """
 
     denied: Text  # as the rest of "NAME may not …"
     options: tuple[str, ...]
@@ -207,12 +253,20 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {name: Variable(it) if isinstance(it, str) else it for name, it in self.env.items()}
 
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
-        """Return the variables that hold a provider's keys; of every provider where the agent chooses by itself."""
-        rows = self.provider_keys.values() if provider is None else [self.provider_keys.get(provider, ())]
+        """Return the variables that hold a provider's keys; of every provider where the agent
+        chooses by itself.
+        """
+        rows = (
+            self.provider_keys.values()
+            if provider is None
+            else [self.provider_keys.get(provider, ())]
+        )
         return tuple(name for row in rows for name in ((row,) if isinstance(row, str) else row))
 
     def reference(self, version: Version | None) -> str | None:
-        """Return how the agent's files name the key; an unknown version counts as the newest, which stands last."""
+        """Return how the agent's files name the key; an unknown version counts as the newest,
+        which stands last.
+        """
         for row in self.key_reference:
             if row.agent is None or (version is not None and in_range(version, row.agent)):
                 return row.text
@@ -239,7 +293,8 @@ def is_allowed(spec: AgentSpec, rule: PermissionRule) -> bool:
 def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[str, ...]:
     """Fill a command line; a tuple in it with a missing placeholder is left out.
 
-    Raises CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a value.
+    Raises CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a
+    value.
     """
     words: list[str] = []
     for piece in pieces:
@@ -253,20 +308,27 @@ def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[
 
 
 def needs(spec: AgentSpec, name: str) -> CannotRunError:
-    detail = f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
+    detail = (
+        f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
+    )
     hint = f'write {name} = "…" into the preset, or {name}: … into pipe.md'
     return CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 _SEE = "see agents.toml(5)"
-_SHELLS = frozenset(("shell", "bash", "sh", "script", "exec", "none", "python", "node"))  # other programs' words
+# other programs' words
+_SHELLS = frozenset(("shell", "bash", "sh", "script", "exec", "none", "python", "node"))
 
 
 def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     if not spec.argv and spec.name != COMMAND:
-        yield (), "the key 'argv' is missing", 'write the command line: argv = ["my-agent", "--json"]'
+        yield (
+            (),
+            "the key 'argv' is missing",
+            'write the command line: argv = ["my-agent", "--json"]',
+        )
     wanted = {"file": "prompt_file", "arg": "prompt"}.get(spec.prompt)
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
@@ -277,27 +339,43 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     for name, variable in spec.variables().items():
         texts["env", name], conditions["env", name] = variable.value, variable.when
         if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield ("env", name), f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
+            yield (
+                ("env", name),
+                f"the variable {name!r} cannot be set for an agent",
+                "use a name like ACME_API_KEY",
+            )
     for path, file in spec.files.items():
-        texts["files", path], conditions["files", path] = [file.json, file.text], (*file.when, *file.needs)
+        texts["files", path], conditions["files", path] = (
+            [file.json, file.text],
+            (*file.when, *file.needs),
+        )
     for where, text in texts.items():
         names = placeholders_of(text)
         if "key" in names and where[0] != "env":
-            yield where, "{key} cannot stand here", "a key is handed over in an environment variable alone"
+            yield (
+                where,
+                "{key} cannot stand here",
+                "a key is handed over in an environment variable alone",
+            )
         for name in {*names, *conditions.get(where, ())} - PLACEHOLDERS:
             yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
     for index, each in enumerate(spec.errors):
         try:
             re.compile(each.pattern)
         except re.error as error:
-            yield ("errors", index, "pattern"), f"{each.pattern!r} is no regular expression: {error}", _SEE
+            yield (
+                ("errors", index, "pattern"),
+                f"{each.pattern!r} is no regular expression: {error}",
+                _SEE,
+            )
 
 
 class UserTables(msgspec.Struct, frozen=True, kw_only=True):
     """What a file of a user's came to; a table that is wrong is away alone."""
 
     broken: dict[str, list[Problem]] = {}  # of tables that cannot be used, every problem
-    file_problem: Problem | None = None  # why the file as a whole cannot be read; None also where there is none
+    # why the file as a whole cannot be read; None also where there is none
+    file_problem: Problem | None = None
 
     @property
     def problems(self) -> list[Problem]:
@@ -309,7 +387,10 @@ class Adapters(UserTables, frozen=True):
     agents: dict[str, AgentSpec]
 
     def get(self, name: str) -> AgentSpec:
-        """Return an adapter. Raises CannotRunError: it is broken (why), or there is none (the nearest is named)."""
+        """Return an adapter.
+
+        Raises CannotRunError: it is broken (why), or there is none (the nearest is named).
+        """
         if name in self.broken:
             first = self.broken[name][0]
             why, hint = f"the agent {name!r} is broken: {finding(first)}", first.hint or _SEE
@@ -325,11 +406,16 @@ class Adapters(UserTables, frozen=True):
 
 
 def load_adapters(user_file: Path | None) -> Adapters:
-    """Read all adapters; a user's file that is not there is no problem. Never raises for what users wrote. Blocking."""
+    """Read all adapters; a user's file that is not there is no problem.
+
+    Never raises for what users wrote. Blocking.
+    """
     tables, document, _none = read_tables(BUILTIN, "agents")
     agents = {name: _read_spec(name, table, document)[0] for name, table in tables.items()}
     broken: dict[str, list[Problem]] = {}
-    own, document, file_problem = read_tables(user_file, "agents") if user_file else ({}, document, None)
+    own, document, file_problem = (
+        read_tables(user_file, "agents") if user_file else ({}, document, None)
+    )
     for name, table in own.items():
         merged = _merged(tables.get(name, {}), table) if isinstance(table, dict) else table
         agents[name], problems = _read_spec(name, merged, document)
@@ -346,7 +432,10 @@ def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, li
         problems.append(document.problem((*at, "name"), "unknown key 'name'", key=True))
     spec = structs.replace(spec or AgentSpec(), name=name)
     if not problems:
-        problems = [document.problem((*at, *path), message, hint=hint) for path, message, hint in _faults(spec)]
+        problems = [
+            document.problem((*at, *path), message, hint=hint)
+            for path, message, hint in _faults(spec)
+        ]
     return spec, problems
 
 
@@ -354,14 +443,17 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         held = merged.get(key)
-        merged[key] = _merged(held, value) if isinstance(held, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merged(held, value) if isinstance(held, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
 def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem | None]:
     """Read the tables `[TOP.NAME]` of a TOML file: none where it is not there. Blocking.
 
-    Returns the tables, the document for their positions, and why the file as a whole cannot be used.
+    Returns the tables, the document for their positions, and why the file as a whole cannot be
+    used.
     """
     document = Document({}, "", str(file), "toml")
     try:
@@ -369,11 +461,17 @@ def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem
     except documents.DocumentError as error:
         wrong = error.problem
         what = "cannot be read" if wrong.line is None else "is no TOML"
-        why = structs.replace(wrong, message=f"{what}: {wrong.message}") if os.path.lexists(file) else None
+        why = (
+            structs.replace(wrong, message=f"{what}: {wrong.message}")
+            if os.path.lexists(file)
+            else None
+        )
         return {}, document, why
     for key, value in document.value.items():
         if key != top or not isinstance(value, dict):
-            wrong = document.problem((key,), f"{key!r} has no place here", key=True, hint=f"write [{top}.NAME]")
+            wrong = document.problem(
+                (key,), f"{key!r} has no place here", key=True, hint=f"write [{top}.NAME]"
+            )
             return {}, document, wrong
     return document.value.get(top, {}), document, None
 

@@ -1,10 +1,11 @@
-"""Which pipes are there? Folders under the pipes directory, read again when their `pipe.md` changes.
+"""Which pipes are there? Folders under the pipes directory, read again when their `pipe.md`
+changes.
 
-A look costs a stat a pipe; a file is read only when its inode, size or change time is another, and reported only when
-its bytes are. A broken pipe is listed with its problem and harms no other; what it was before it broke is not used.
-A file that is not there while an editor puts another one in its place is waited for: it is gone after `SETTLE_SECONDS`.
-When the directory itself cannot be looked at, what was seen is kept: a network home that is away for a minute must not
-end what runs.
+A look costs a stat a pipe; a file is read only when its inode, size or change time is another, and
+reported only when its bytes are. A broken pipe is listed with its problem and harms no other; what
+it was before it broke is not used. A file that is not there while an editor puts another one in its
+place is waited for: it is gone after `SETTLE_SECONDS`. When the directory itself cannot be looked
+at, what was seen is kept: a network home that is away for a minute must not end what runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from supervisord_py.pipes.schedule import shown
 
 SETTLE_SECONDS = 0.5
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
-"""Device, inode, size, change time (ns, which no program can set back); None where it cannot be looked at."""
+"""Device, inode, size, change time (ns, which no program can set back); None where it cannot be
+looked at.
+"""
 
 
 class DiskError(PxError, kind="disk", title="The pipes directory cannot be written"):
@@ -36,7 +39,10 @@ class DiskError(PxError, kind="disk", title="The pipes directory cannot be writt
 
 
 def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
-    """Read the pipe of a folder, whose name is the pipe's; what is wrong makes it a broken one. Blocking."""
+    """Read the pipe of a folder, whose name is the pipe's; what is wrong makes it a broken one.
+
+    Blocking.
+    """
     file = folder / PIPE_FILE
     try:
         return declare(read_bounded(file), folder=folder, default_agent=default_agent)
@@ -47,14 +53,17 @@ def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
 
 
 def write_pipe(file: Path, text: str) -> None:
-    """Replace a file atomically. A link stays one: what it leads to is replaced, and keeps its mode. Blocking.
+    """Replace a file atomically. A link stays one: what it leads to is replaced, and keeps its
+    mode. Blocking.
 
     Raises DiskError: it cannot be written; the old file is as it was.
     """
     target = file.resolve()
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         with os.fdopen(descriptor, "wb") as opened:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
@@ -70,11 +79,15 @@ def write_pipe(file: Path, text: str) -> None:
 
 
 class PipeCatalog:
-    """The pipes of one directory. `refresh` blocks and may be called in any thread; the rest touches no file."""
+    """The pipes of one directory.
+
+    `refresh` blocks and may be called in any thread; the rest touches no file.
+    """
 
     def __init__(self, pipes_dir: Path, *, default_agent: str = DEFAULT_AGENT) -> None:
         self.pipes_dir = pipes_dir
-        self.pipes: Mapping[str, Declared] = {}  # what the last look saw, by name, sorted; broken ones included
+        # what the last look saw, by name, sorted; broken ones included
+        self.pipes: Mapping[str, Declared] = {}
         self.trouble: str | None = None  # why the directory could not be looked at the last time
         self._default_agent = default_agent
         self._lock = threading.Lock()
@@ -89,10 +102,16 @@ class PipeCatalog:
                 self._stamps.clear()
 
     def declared(self, name: str) -> Declared:
-        """Return a pipe, broken or not. Raises UnknownUnitError: there is none of that name; the nearest is named."""
+        """Return a pipe, broken or not.
+
+        Raises UnknownUnitError: there is none of that name; the nearest is named.
+        """
         found = self.pipes.get(name)
         if found is None:
-            detail = f"there is no pipe {shown(name)} in {self.pipes_dir}{did_you_mean(name, self.pipes)}"
+            detail = (
+                f"there is no pipe {shown(name)} in "
+                f"{self.pipes_dir}{did_you_mean(name, self.pipes)}"
+            )
             raise UnknownUnitError(detail, hint="pxctl pipe list", unit=f"pipe:{name[:100]}")
         return found
 
@@ -106,9 +125,11 @@ class PipeCatalog:
         return False
 
     def refresh(self) -> list[tuple[str, str]]:
-        """Look at the directory, read what changed; return what became of each that did, by name, and its name.
+        """Look at the directory, read what changed; return what became of each that did, by name,
+        and its name.
 
-        Words are added, changed, removed, broken (new and so, become so, or in another way), mended. Each is told once.
+        Words are added, changed, removed, broken (new and so, become so, or in another way),
+        mended. Each is told once.
         """
         with self._lock:
             try:
@@ -120,8 +141,12 @@ class PipeCatalog:
                 self.trouble = f"cannot look into {self.pipes_dir}: {error.strerror}"
                 return []
             self.trouble = None
-            # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
-            before, after = self.pipes, {name: each for name in names if (each := self._look(name)) is not None}
+            # One whose folder is gone as a whole was removed by somebody: there is nothing to wait
+            # for.
+            before, after = (
+                self.pipes,
+                {name: each for name in names if (each := self._look(name)) is not None},
+            )
             changes = []
             for name in sorted(before.keys() | after.keys()):
                 old, new = before.get(name), after.get(name)
@@ -130,7 +155,13 @@ class PipeCatalog:
                 elif new is not old and isinstance(new, BrokenPipe):
                     changes.append(("broken", name))
                 elif new is not old:
-                    word = "added" if old is None else "mended" if isinstance(old, BrokenPipe) else "changed"
+                    word = (
+                        "added"
+                        if old is None
+                        else "mended"
+                        if isinstance(old, BrokenPipe)
+                        else "changed"
+                    )
                     changes.append((word, name))
             if changes:
                 self.pipes = after
@@ -147,10 +178,15 @@ class PipeCatalog:
             return known if missed < SETTLE_SECONDS else None
         self._missed_at.pop(name, None)
         if (trouble := self._untrusted(name)) is not None:
-            self._stamps[name] = None  # it is read once that is mended, which may change nothing of the file
-            hint = "chown it to the daemon's user, and take the right to write from others: chmod go-w"
+            # it is read once that is mended, which may change nothing of the file
+            self._stamps[name] = None
+            hint = (
+                "chown it to the daemon's user, and take the right to write from others: chmod go-w"
+            )
             folder = self.pipes_dir / name
-            unsafe = BrokenPipe(name, folder, Problem(message=trouble, file=str(folder / PIPE_FILE), hint=hint))
+            unsafe = BrokenPipe(
+                name, folder, Problem(message=trouble, file=str(folder / PIPE_FILE), hint=hint)
+            )
             return known if known == unsafe else unsafe
         if known is not None and stamp is not None and stamp == self._stamps.get(name):
             return known
@@ -162,10 +198,15 @@ class PipeCatalog:
     def _untrusted(self, name: str) -> str | None:
         """Return why a pipe is not run: somebody else could have written it."""
         folder = f"{self.pipes_dir}/{name}"
-        return untrusted_directory(self.pipes_dir) or untrusted(folder) or untrusted(f"{folder}/{PIPE_FILE}")
+        return (
+            untrusted_directory(self.pipes_dir)
+            or untrusted(folder)
+            or untrusted(f"{folder}/{PIPE_FILE}")
+        )
 
     def _stamp(self, name: str) -> _Stamp:
-        """Take the stamp of a pipe's file, following links; a link that leads nowhere is a file that has none.
+        """Take the stamp of a pipe's file, following links; a link that leads nowhere is a file
+        that has none.
 
         Raises FileNotFoundError: there is no such file.
         """

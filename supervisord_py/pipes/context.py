@@ -1,11 +1,14 @@
-"""What all parts of the room of pipes work with: clocks, settings, the catalog, what is remembered of each pipe.
+"""What all parts of the room of pipes work with: clocks, settings, the catalog, what is remembered
+of each pipe.
 
-From a trigger to a row: what is accepted is recorded, with everything that it will be run with; later edits of pipe,
-presets or settings change later executions. What cannot run (a preset that is not there, an agent that nobody knows) is
-a row all the same, failed at once, that names what is missing; it is never in line.
+From a trigger to a row: what is accepted is recorded, with everything that it will be run with;
+later edits of pipe, presets or settings change later executions. What cannot run (a preset that is
+not there, an agent that nobody knows) is a row all the same, failed at once, that names what is
+missing; it is never in line.
 
-Laws: decided from memory, written behind: a full disk never makes a pipe run twice. Of each instant that was noted in
-this life it is known when that was on the clock that nobody sets, however the wall clock is turned afterwards.
+Laws: decided from memory, written behind: a full disk never makes a pipe run twice. Of each instant
+that was noted in this life it is known when that was on the clock that nobody sets, however the
+wall clock is turned afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +28,15 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.ledger import pipes as ledger_pipes
-from supervisord_py.ledger.pipes import PIPE_STATES, ErrorType, Execution, Outcome, PipeStateRow, Preset, Status
+from supervisord_py.ledger.pipes import (
+    PIPE_STATES,
+    ErrorType,
+    Execution,
+    Outcome,
+    PipeStateRow,
+    Preset,
+    Status,
+)
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import outcome as outcomes
@@ -46,12 +57,16 @@ from supervisord_py.process.supervisor import Driver, Supervisor
 TIMEOUT_SECONDS = 300.0  # of a pipe that names none
 MAX_TURNS = 200
 STEP_SECONDS = 1.0
-"""A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
+"""A slewed wall clock differs by less between two looks; what is left over adds up until it is a
+step.
+"""
 SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
 _AVERAGED = 20  # durations are averaged over about so many runs
-FEW = 500  # so many pipes, or runs, are looked at on the loop, 5 us each: a thread costs more, and wakes it once more
+# so many pipes, or runs, are looked at on the loop, 5 us each: a thread costs more, and wakes it
+# once more
+FEW = 500
 _log = structlog.get_logger(__name__)
 
 
@@ -63,7 +78,9 @@ class Clocks(NamedTuple):
     awake: Callable[[], float] = time.monotonic  # seconds since boot in which the machine was awake
 
     def moment(self) -> float:
-        """Return Unix seconds as a row keeps them: what was told at first is what is read again later."""
+        """Return Unix seconds as a row keeps them: what was told at first is what is read again
+        later.
+        """
         return whole_ms(self.wall())
 
 
@@ -73,9 +90,11 @@ def whole_ms(seconds: float) -> float:
 
 
 class ClockWatch:
-    """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
+    """Looks at the clocks, and notices what people and machines do to them: set the time, change
+    the zone, sleep.
 
-    What is found due at the first look counts as missed while the machine was off. `zone` is the machine's, now.
+    What is found due at the first look counts as missed while the machine was off. `zone` is the
+    machine's, now.
     """
 
     def __init__(self, clocks: Clocks, zone: Callable[[], tzinfo]) -> None:
@@ -113,25 +132,33 @@ class ClockWatch:
 class PipeStates:
     def __init__(self, ledger: Ledger, clocks: Clocks) -> None:
         self.last_status: dict[str, Status] = {}  # how the newest execution of a pipe ended
-        self.average_seconds: dict[str, float] = {}  # of its runs; of those before this life only the last one counts
+        # of its runs; of those before this life only the last one counts
+        self.average_seconds: dict[str, float] = {}
         self._ledger = ledger
         self._clocks = clocks
         self.rows: dict[str, PipeStateRow] = {}  # of every pipe that was ever seen, by name
-        self._boots: dict[tuple[str, str], float] = {}  # of a pipe's instant, on the clock that counts suspend
+        # of a pipe's instant, on the clock that counts suspend
+        self._boots: dict[tuple[str, str], float] = {}
 
     async def open(self) -> None:
-        self.rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}
+        self.rows = {
+            row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")
+        }
         wall, ahead = self._clocks.wall(), self._clocks.wall() - self._clocks.boot()
         for pipe, row in self.rows.items():
             known = {name: getattr(row, name) for name in _INSTANTS}
             # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
-            self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
+            self._boots |= {
+                (pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None
+            }
         for execution in (await ledger_pipes.last_of_each(self._ledger)).values():
             if not self._is_of_removed(execution):
                 self.ended(execution)
 
     def _is_of_removed(self, execution: Execution) -> bool:
-        """Say whether an execution is of an earlier pipe of that name, which was removed: this one never ran."""
+        """Say whether an execution is of an earlier pipe of that name, which was removed: this
+        one never ran.
+        """
         row = self.get(execution.pipe_name)
         if row.last_run_at is not None or row.last_success_at is not None:
             return False
@@ -179,13 +206,17 @@ class PipeStates:
         )
 
     def is_enabled(self, definition: PipeDefinition) -> bool:
-        """Say whether a pipe may run by itself: the wish of this machine, until its file says something new."""
+        """Say whether a pipe may run by itself: the wish of this machine, until its file says
+        something new.
+        """
         row = self.get(definition.name)
         if row.enabled is not None and row.enabled_file == definition.enabled:
             return row.enabled
         return definition.enabled
 
-    def change_by(self, execution: Execution, outcome: Outcome, now: float, *, goes_on: bool) -> dict[str, Any]:
+    def change_by(
+        self, execution: Execution, outcome: Outcome, now: float, *, goes_on: bool
+    ) -> dict[str, Any]:
         """Return what an end means for its pipe; `goes_on`: another try follows by itself."""
         if outcome.status is Status.COMPLETED:
             change: dict[str, Any] = {"last_success_at": now, "consecutive_failures": 0}
@@ -201,14 +232,17 @@ class PipeStates:
         self.last_status[it.pipe_name] = it.status
         if it.duration_ms is not None and it.status in {Status.COMPLETED, Status.TIMED_OUT}:
             before = self.average_seconds.get(it.pipe_name, it.duration_ms / 1000)
-            self.average_seconds[it.pipe_name] = before + (it.duration_ms / 1000 - before) / _AVERAGED
+            self.average_seconds[it.pipe_name] = (
+                before + (it.duration_ms / 1000 - before) / _AVERAGED
+            )
 
 
 class PipesContext:
     """What a run, the line, times and events need of the room: the room is one, with more."""
 
     driver: Driver[Any]  # what the supervisor needs to run executions; the room sets it
-    after: Callable[[Any], Awaitable[None]]  # what follows from the end of a run whose row is final; frees its slot
+    # what follows from the end of a run whose row is final; frees its slot
+    after: Callable[[Any], Awaitable[None]]
 
     def __init__(
         self,
@@ -229,8 +263,13 @@ class PipesContext:
         self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)
         self.shelf = AgentShelf(config, placement, environ)
         self.watch = ClockWatch(self.clocks, self._zone)
-        self._seed = placement.new_key().partition(".")[0]  # so that machines with the same pipes differ
-        self.now, self.task, self.definition = self.watch.now, self.supervisor.task, self.catalog.declared
+        # so that machines with the same pipes differ
+        self._seed = placement.new_key().partition(".")[0]
+        self.now, self.task, self.definition = (
+            self.watch.now,
+            self.supervisor.task,
+            self.catalog.declared,
+        )
 
     def folder(self, execution: int) -> Path:
         return self.config.executions_dir / str(execution)
@@ -245,12 +284,18 @@ class PipesContext:
     def decision(self, pipe: PipeDefinition) -> Decision:
         delay = stagger(pipe.name, self._seed, self.config.stagger_seconds)
         progress = self.states.progress(pipe.name)
-        return decide(pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay)
+        return decide(
+            pipe.schedule, progress, self.now(), run_on_enable=pipe.run_on_enable, delay=delay
+        )
 
-    async def choose(self, pipe: PipeDefinition, seconds: float | None = None) -> tuple[Execution, tuple[str, ...]]:
-        """Return an execution with all that it would be run with, as the files stand now, and warnings about presets.
+    async def choose(
+        self, pipe: PipeDefinition, seconds: float | None = None
+    ) -> tuple[Execution, tuple[str, ...]]:
+        """Return an execution with all that it would be run with, as the files stand now, and
+        warnings about presets.
 
-        One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
+        One that cannot run has failed already, and names what is missing. `seconds` is the timeout
+        of this run alone.
         """
         adapters, presets = await self.shelf.look()
         chain: tuple[Preset, ...] = (Preset(id=next(iter(pipe.presets), None)),)
@@ -260,12 +305,20 @@ class PipesContext:
             adapters.get(pipe.plan.agent)
             chain, warnings = resolve(pipe, presets)
         except CannotRunError as error:
-            failure = {"status": Status.FAILED, "error_type": error.error_type, "error_message": error.message}
+            failure = {
+                "status": Status.FAILED,
+                "error_type": error.error_type,
+                "error_message": error.message,
+            }
         plan = structs.replace(
             pipe.plan,
-            timeout_seconds=min(seconds or pipe.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds),
+            timeout_seconds=min(
+                seconds or pipe.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds
+            ),
             max_turns=pipe.plan.max_turns or MAX_TURNS,
-            retries=self.config.retries if pipe.retries.max_retries is None else pipe.retries.max_retries,
+            retries=self.config.retries
+            if pipe.retries.max_retries is None
+            else pipe.retries.max_retries,
             fallbacks=chain[1:],
         )
         return Execution(id=0, pipe_name=pipe.name, plan=plan, preset=chain[0], **failure), warnings
@@ -281,10 +334,11 @@ class PipesContext:
         advance: bool = False,
         **trigger: Any,
     ) -> Execution:
-        """Return a chosen execution as one that is queued now, by hand unless a `trigger` says so; nothing is recorded.
+        """Return a chosen execution as one that is queued now, by hand unless a `trigger` says so;
+        nothing is recorded.
 
-        Without a number it takes the next one for good. `retried` is the execution that it tries again; with `advance`
-        its time range counts also where it is run by hand.
+        Without a number it takes the next one for good. `retried` is the execution that it tries
+        again; with `advance` its time range counts also where it is run by hand.
         """
         number = self.ledger.next_number() if number is None else number
         now = self.clocks.moment()
@@ -293,7 +347,11 @@ class PipesContext:
         if time_range is None:
             # The period is of use for a first run alone, and takes a look at the next due times.
             is_first = last_end is None
-            seconds = period(pipe.schedule, self.states.progress(pipe.name), self.now()) if is_first else None
+            seconds = (
+                period(pipe.schedule, self.states.progress(pipe.name), self.now())
+                if is_first
+                else None
+            )
             time_range = next_range(now, last_end, seconds)
         runs_by_itself = not isinstance(pipe.schedule, Manual) or bool(pipe.events)
         group = trigger.get("group", chosen.group)
@@ -323,19 +381,34 @@ class PipesContext:
         return structs.replace(row, rendered_prompt=prompt)
 
     def next_try(self, it: Execution, pipe: PipeDefinition, outcome: Outcome) -> Execution | None:
-        """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
+        """Return the execution that follows a failed one, or None: another preset at once, or
+        the same again later.
+        """
         chance = random.random()  # noqa: S311 - spreads tries, hides nothing
         first, rules = self.config.retry_initial_seconds, pipe.retries
-        found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)
+        found = outcomes.next_try(
+            outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance
+        )
         if found is None:
             return None
         plan, preset, delay = found
         at = None if delay is None else whole_ms(self.clocks.moment() + delay)
-        chosen = Execution(id=0, pipe_name=it.pipe_name, status=Status.QUEUED, plan=plan, preset=preset, not_before=at)
+        chosen = Execution(
+            id=0,
+            pipe_name=it.pipe_name,
+            status=Status.QUEUED,
+            plan=plan,
+            preset=preset,
+            not_before=at,
+        )
         return self.build(pipe, chosen, **again(it))
 
     def zone_name(self, definition: PipeDefinition | None = None) -> str:
-        return (definition and definition.timezone) or self.config.timezone or self._machine_zone.name()
+        return (
+            (definition and definition.timezone)
+            or self.config.timezone
+            or self._machine_zone.name()
+        )
 
     def _zone(self) -> tzinfo:
         try:
@@ -359,12 +432,18 @@ def again(before: Execution) -> dict[str, Any]:
 
 
 def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
-    """Return the whole prompt: five facts, the preset's words where it has some, and the body as it was written.
+    """Return the whole prompt: five facts, the preset's words where it has some, and the body as it
+    was written.
 
-    Published pipes were written for these facts. The date is that of the window's end in the `zone`; the output
-    directory is relative to the working directory. `{{…}}` in a body passes through untouched.
+    Published pipes were written for these facts. The date is that of the window's end in the
+    `zone`; the output directory is relative to the working directory. `{{…}}` in a body passes
+    through untouched.
     """
-    start, end, context = it.context_start or it.queued_at, it.context_end or it.queued_at, it.plan.context
+    start, end, context = (
+        it.context_start or it.queued_at,
+        it.context_end or it.queued_at,
+        it.plan.context,
+    )
     local = datetime.fromtimestamp(end, UTC).astimezone(ZoneInfo(zone))
     lines = [
         f"Time range: {to_text(start)} to {to_text(end)}",

@@ -1,8 +1,9 @@
-"""What an execution cost, and which ceilings can work: decisions over what an agent tells and what a preset says. Pure.
+"""What an execution cost, and which ceilings can work: decisions over what an agent tells and what
+a preset says. Pure.
 
-The cost is the agent's own figure where it has one. Where it has none it is tokens times the preset's prices, also
-where the preset has a `url`: an agent cannot know what a server of one's own costs. Without either it is unknown, which
-is not the same as nothing.
+The cost is the agent's own figure where it has one. Where it has none it is tokens times the
+preset's prices, also where the preset has a `url`: an agent cannot know what a server of one's own
+costs. Without either it is unknown, which is not the same as nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ def has_prices(preset: Preset) -> bool:
     return preset.input_cost is not None and preset.output_cost is not None
 
 
-def cost_of(told: Usage, preset: Preset, *, cached_in_input: bool) -> tuple[float, CostSource | None]:
-    """Return the cost in US dollars and who says so; the source is None where the cost is not known.
+def cost_of(
+    told: Usage, preset: Preset, *, cached_in_input: bool
+) -> tuple[float, CostSource | None]:
+    """Return the cost in US dollars and who says so; the source is None where the cost is not
+    known.
 
-    `told` is what the agent told, with its own cost or 0. `cached_in_input`: it counts the tokens that were read from a
-    cache among those of the input.
+    `told` is what the agent told, with its own cost or 0. `cached_in_input`: it counts the tokens
+    that were read from a cache among those of the input.
     """
     agent_knows = told.cost > 0 and not (preset.url and has_prices(preset))
     if agent_knows:
@@ -55,7 +59,7 @@ def _priced(told: Usage, preset: Preset, *, cached_in_input: bool) -> float:
     ) / _MILLION
 
 
-# -- ceilings ----------------------------------------------------------------------------------------------------------
+# -- ceilings --------------------------------------------------------------------------------------
 
 
 class When(IntEnum):
@@ -91,20 +95,33 @@ class Doubt(NamedTuple):
 
 
 def ceiling_doubts(
-    plan: Plan, daily_tokens: int | None, daily_cost: float | None, spec: AgentSpec, presets: Sequence[Preset]
+    plan: Plan,
+    daily_tokens: int | None,
+    daily_cost: float | None,
+    spec: AgentSpec,
+    presets: Sequence[Preset],
 ) -> Iterator[Doubt]:
-    """Yield the ceilings that cannot work, or only for a whole day, with this agent and these presets.
+    """Yield the ceilings that cannot work, or only for a whole day, with this agent and these
+    presets.
 
     `presets` are those that the pipe may be run with, one at least.
     """
     tells = BY_FORMAT[spec.parser]
     if plan.max_turns is not None and tells.turns is When.NEVER:
-        yield Doubt("limits.turns", f"has no effect: {spec.name} tells no turns", "timeout: bounds its time")
-    limits = (("limits.tokens", plan.max_tokens, When.LIVE), ("budget.daily_tokens", daily_tokens, When.AT_END))
+        yield Doubt(
+            "limits.turns", f"has no effect: {spec.name} tells no turns", "timeout: bounds its time"
+        )
+    limits = (
+        ("limits.tokens", plan.max_tokens, When.LIVE),
+        ("budget.daily_tokens", daily_tokens, When.AT_END),
+    )
     for ceiling, most, needed in limits:
         if most is not None and tells.tokens < needed:
             yield _tokens_doubt(ceiling, spec, tells.tokens)
-    costs = (("limits.cost", plan.max_cost, When.LIVE), ("budget.daily_cost", daily_cost, When.AT_END))
+    costs = (
+        ("limits.cost", plan.max_cost, When.LIVE),
+        ("budget.daily_cost", daily_cost, When.AT_END),
+    )
     for ceiling, dollars, needed in costs:
         if dollars is None:
             continue
@@ -116,10 +133,13 @@ def ceiling_doubts(
 
 
 def _when_cost_is_known(spec: AgentSpec, tells: Tells, preset: Preset) -> When:
-    """Return when the cost of a run is known, from the agent's own figure or from the preset's prices."""
+    """Return when the cost of a run is known, from the agent's own figure or from the preset's
+    prices.
+    """
     agent_files = {path: file.json for path, file in spec.files.items()}
     gets_prices_from_preset = "input_cost" in placeholders_of(agent_files)
-    # With a `url`, such an agent has no prices but those of the preset: its own figure adds nothing.
+    # With a `url`, such an agent has no prices but those of the preset: its own figure adds
+    # nothing.
     has_own_prices = preset.url is None or not gets_prices_from_preset
     agent_reports_cost = When.NEVER
     if spec.tells_cost and has_own_prices:
@@ -132,7 +152,9 @@ def _when_cost_is_known(spec: AgentSpec, tells: Tells, preset: Preset) -> When:
 
 def _tokens_doubt(ceiling: str, spec: AgentSpec, tokens_are_known: When) -> Doubt:
     if tokens_are_known is When.NEVER:
-        return Doubt(ceiling, f"has no effect: {spec.name} tells no tokens", "timeout: bounds its time")
+        return Doubt(
+            ceiling, f"has no effect: {spec.name} tells no tokens", "timeout: bounds its time"
+        )
     message = f"cannot end a run: {spec.name} tells its tokens at its end"
     return Doubt(ceiling, message, "budget: {daily_tokens: 1M} bounds a day, timeout: a run")
 
@@ -152,5 +174,9 @@ def _cost_doubt(ceiling: str, spec: AgentSpec, tells: Tells, preset: Preset) -> 
         return Doubt(ceiling, f"has no effect: {spec.name} tells no cost, and {where}", prices)
     message = f"cannot end a run: {spec.name} tells its cost at its end"
     # With prices, an agent that tells its tokens on the way has a cost on the way.
-    hint = prices if tells.tokens is When.LIVE else "budget: {daily_cost: 2.50} bounds a day, timeout: a run"
+    hint = (
+        prices
+        if tells.tokens is When.LIVE
+        else "budget: {daily_cost: 2.50} bounds a day, timeout: a run"
+    )
     return Doubt(ceiling, message, hint)

@@ -1,7 +1,9 @@
-"""Front matter to definition: each key read by its type, each mistake told with its place and what to write. Pure.
+"""Front matter to definition: each key read by its type, each mistake told with its place and what
+to write. Pure.
 
-Lenient where real files vary (lists or words, yes or true, keys of other programs), strict where a mistake would run
-the wrong thing or nothing at all: in the maps that are ours an unknown key is a mistake.
+Lenient where real files vary (lists or words, yes or true, keys of other programs), strict where a
+mistake would run the wrong thing or nothing at all: in the maps that are ours an unknown key is a
+mistake.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from supervisord_py.config import documents
-from supervisord_py.config.documents import Document, DocumentError, Pointer, Problem, did_you_mean, nearest
+from supervisord_py.config.documents import (
+    Document,
+    DocumentError,
+    Pointer,
+    Problem,
+    did_you_mean,
+    nearest,
+)
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipes import Plan
 from supervisord_py.pipes import foreign_keys, models, shell_syntax
@@ -42,18 +51,27 @@ _ROUTES = frozenset({"queue", "new"})  # `/api/pipes/queue` and its like are rou
 FILE_CHANGED = "file_changed"
 EVENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PUBLISHED = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
-_CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
+_CONFIG_HINT = (
+    "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
+)
 
 
 def name_trouble(name: str) -> str | None:
     """Say why a folder's name cannot be a pipe's, as the rest of a sentence; None when it can."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > MAX_NAME:
-        return f"is not 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, a letter or digit first"
+        return (
+            f"is not 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, a letter or "
+            "digit first"
+        )
     return "is reserved" if name in _ROUTES else None
 
 
-def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGENT) -> models.Declared:
-    """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`, whose name is the pipe's; touches no file."""
+def declare(
+    raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGENT
+) -> models.Declared:
+    """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`, whose name is the
+    pipe's; touches no file.
+    """
     name, file, digest = folder.name, folder / PIPE_FILE, hashlib.sha256(raw).hexdigest()
     try:
         if trouble := name_trouble(name):
@@ -73,27 +91,36 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = models.DEFAULT_AGE
 def _lines_of(header: Document) -> dict[str, int]:
     """Return the line of each key, counted from 1."""
     root = header.root
-    return {key.value: key.start_mark.line + header.first_line for key, _value in root.value} if root else {}
+    return (
+        {key.value: key.start_mark.line + header.first_line for key, _value in root.value}
+        if root
+        else {}
+    )
 
 
 def parse_pattern(text: str) -> str:
-    """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
+    """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`,
+    `my_event`.
 
     Raises ConfigError: the name is no name, or a known event lacks its subject.
     """
     name, colon, subject = (part.strip() for part in text.partition(":"))
     if not EVENT_NAME.fullmatch(name):
-        raise ConfigError(f"{shown(text.strip())} is no event", hint="write for example `pipe_completed:NAME`")
+        raise ConfigError(
+            f"{shown(text.strip())} is no event", hint="write for example `pipe_completed:NAME`"
+        )
     if (colon and not subject) or len(subject) > 1024 or (name == FILE_CHANGED and not subject):
         hint = f"write for example `{name}:NAME`, or `{name}:*` for any"
         raise ConfigError(f"{shown(text.strip())} does not say of what", hint=hint)
     near = nearest(name, PUBLISHED, 0.85)
     if near and near != name:
-        raise ConfigError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}`?")
+        raise ConfigError(
+            f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}`?"
+        )
     return f"{name}{colon}{subject}"
 
 
-# -- one value -------------------------------------------------------------------------------------------------------
+# -- one value -------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"\$?([0-9]{1,15}(?:\.[0-9]{1,9})?) *([a-z]*)")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -114,12 +141,16 @@ _EXAMPLES = {
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=_SOME_TEXT)
+        raise ConfigError(
+            f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=_SOME_TEXT
+        )
     return value.strip()
 
 
 def _texts(value: Any) -> list[str]:
-    found = [_text(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
+    found = [
+        _text(each) for each in (value if isinstance(value, list) else [value]) if each is not None
+    ]
     return list(filter(None, found))
 
 
@@ -143,7 +174,10 @@ def _number(
         found = _NUMBER.fullmatch(_text(value).lower().replace("_", ""))
         number = float(found[1]) * units.get(found[2], math.nan) if found else math.nan
         if not least <= number <= most or (whole and number % 1):
-            said = f"{shown(_text(value))} is no {'whole ' if whole else ''}number from {least:g} to {most:g}"
+            said = (
+                f"{shown(_text(value))} is no {'whole ' if whole else ''}number from {least:g} to "
+                f"{most:g}"
+            )
             raise ConfigError(said, hint=f"write for example {hint}")
         return int(number) if whole else number
 
@@ -193,7 +227,9 @@ def _redact(value: Any) -> tuple[str, ...]:
 
 
 def _not_auto(value: Any) -> str | None:
-    """Read the name of a model or provider; None where the agent is to choose (`inherit` is Claude Code's word)."""
+    """Read the name of a model or provider; None where the agent is to choose (`inherit` is
+    Claude Code's word).
+    """
     word = _text(value)
     return None if word.lower() in {DEFAULT_PRESET, "inherit"} else word
 
@@ -207,10 +243,12 @@ def _schedule_text(value: Any) -> str:
             parse_schedule(text)
             hint = f"write schedule: {inline(text)}"
             break
-    raise ConfigError(f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=hint)
+    raise ConfigError(
+        f"must be text, not a {'list' if isinstance(value, list) else 'map'}", hint=hint
+    )
 
 
-# -- the whole -------------------------------------------------------------------------------------------------------
+# -- the whole -------------------------------------------------------------------------------------
 
 _Table: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | _Table]]"
 """By key: the field that it becomes, and what reads it; a map of our own has a table."""
@@ -232,26 +270,37 @@ _TABLE: _Table = {
     "title": ("title", _text),
     "name": ("name", _text),
     "schedule": ("schedule_text", _schedule_text),
-    "retries": ("retries", {
-        "max": ("max_retries", _number(0, 20, "3")),
-        "on_timeout": ("on_timeout", _flag),
-        "delay": ("delay_seconds", _seconds),
-    }),
-    "budget": ("budget", {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
-    "limits": ("limits", {
-        "turns": ("max_turns", _number(1, 100_000, "50")),
-        "tokens": ("max_tokens", _count),
-        "cost": ("max_cost", _dollars),
-        "memory": ("memory_bytes", _number(1, 2**53, "512MB or 2GB", _SIZES)),
-        "processes": ("processes", _number(1, 4 * 1024 * 1024, "100")),
-        "cpu_percent": ("cpu_percent", _number(1, 100 * 1024, "50")),
-    }),
-}  # fmt: skip
+    "retries": (
+        "retries",
+        {
+            "max": ("max_retries", _number(0, 20, "3")),
+            "on_timeout": ("on_timeout", _flag),
+            "delay": ("delay_seconds", _seconds),
+        },
+    ),
+    "budget": (
+        "budget",
+        {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)},
+    ),
+    "limits": (
+        "limits",
+        {
+            "turns": ("max_turns", _number(1, 100_000, "50")),
+            "tokens": ("max_tokens", _count),
+            "cost": ("max_cost", _dollars),
+            "memory": ("memory_bytes", _number(1, 2**53, "512MB or 2GB", _SIZES)),
+            "processes": ("processes", _number(1, 4 * 1024 * 1024, "100")),
+            "cpu_percent": ("cpu_percent", _number(1, 100 * 1024, "50")),
+        },
+    ),
+}
 USED = (*_TABLE, "schedule_config", "trigger")  # keys that mean something here
 
 
 def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str, Any]:
-    """Return all fields that the front matter says something about; DocumentError: what is wrong with it, and where."""
+    """Return all fields that the front matter says something about; DocumentError: what is wrong
+    with it, and where.
+    """
     value: dict[str, Any] = header.value
     fields = _read(header, value, _TABLE)
     agent = fields.setdefault("agent", models.COMMAND if "command" in fields else default_agent)
@@ -261,7 +310,9 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     if oddity is not None:
         remarks.append(Remark("schedule", oddity, None, lines.get("schedule")))
     if agent == models.COMMAND and "command" not in fields:
-        raise _mistake(header, ("agent",), "command needs a command to run", "add command: ./agent.sh")
+        raise _mistake(
+            header, ("agent",), "command needs a command to run", "add command: ./agent.sh"
+        )
     if agent == models.COMMAND and isinstance(value["command"], str):
         remarks.extend(_without_a_shell(header, value["command"]))
     elif agent == models.COMMAND:
@@ -271,32 +322,61 @@ def _fields_of(header: Document, own_name: str, default_agent: str) -> dict[str,
     remarks += _foreign_keys(value, fields, lines)
     name = fields.pop("name", None)
     fields.setdefault("title", name if name != own_name else None)
-    own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
+    own = {
+        key: fields.pop(key)
+        for key in ("agent", "command", "history", "allow_empty")
+        if key in fields
+    }
     fields["plan"] = Plan(**own, **fields.pop("limits", {}))
     fields["retries"] = models.RetryRules(**fields.get("retries", {}))
     fields |= fields.pop("budget", {})
-    return {**fields, "schedule": schedule, "schedule_text": text, "events": events, "remarks": tuple(remarks)}
+    return {
+        **fields,
+        "schedule": schedule,
+        "schedule_text": text,
+        "events": events,
+        "remarks": tuple(remarks),
+    }
 
 
-# -- what has no effect ------------------------------------------------------------------------------------------------
+# -- what has no effect ----------------------------------------------------------------------------
 
 
 def _idle_keys(
-    value: Mapping[str, Any], fields: Mapping[str, Any], schedule: Schedule, lines: Mapping[str, int]
+    value: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    schedule: Schedule,
+    lines: Mapping[str, int],
 ) -> Iterator[Remark]:
     """Yield the keys of ours that have no effect beside another one."""
     if "command" in fields and fields["agent"] != models.COMMAND:
-        yield Remark("command", f"command has no effect with agent: {fields['agent']}", None, lines.get("command"))
+        yield Remark(
+            "command",
+            f"command has no effect with agent: {fields['agent']}",
+            None,
+            lines.get("command"),
+        )
     if fields.get("run_on_enable") and not isinstance(schedule, Every):
         said = "run_on_enable has no effect: the schedule is no interval"
         yield Remark("run_on_enable", said, None, lines.get("run_on_enable"), is_minor=True)
     if re.fullmatch(r"[A-Z][A-Za-z]* [A-Za-z0-9. ]+", fields.get("model") or ""):
         said = f"model: {fields['model']} reads like a title; it is passed on as it stands"
-        yield Remark("model", said, "write it as the provider calls it: model: claude-sonnet-4-5", lines.get("model"))
+        yield Remark(
+            "model",
+            said,
+            "write it as the provider calls it: model: claude-sonnet-4-5",
+            lines.get("model"),
+        )
     idle: dict[str, str] = {}
     retries = fields.get("retries", {})
-    if fields["agent"] == models.COMMAND and retries.get("max_retries") and not retries.get("on_timeout"):
-        said = "retries has no effect with agent: command: a command that has failed is not run again"
+    if (
+        fields["agent"] == models.COMMAND
+        and retries.get("max_retries")
+        and not retries.get("on_timeout")
+    ):
+        said = (
+            "retries has no effect with agent: command: a command that has failed is not run again"
+        )
         hint = "write retries: {max: 3, on_timeout: yes} for a timeout, or repeat it in the command"
         yield Remark("retries", said, hint, lines.get("retries"))
     if fields["agent"] == models.COMMAND:
@@ -311,8 +391,11 @@ def _idle_keys(
             yield Remark(key, f"{key} has no effect {why}", None, lines.get(key), is_minor=True)
 
 
-def _foreign_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]) -> Iterator[Remark]:
-    """Yield every key that is none of ours, with what to write instead; those that change no run together.
+def _foreign_keys(
+    value: Mapping[str, Any], fields: Mapping[str, Any], lines: Mapping[str, int]
+) -> Iterator[Remark]:
+    """Yield every key that is none of ours, with what to write instead; those that change no run
+    together.
 
     A key of somebody's own (`x-…`) is left out.
     """
@@ -322,20 +405,34 @@ def _foreign_keys(value: Mapping[str, Any], fields: Mapping[str, Any], lines: Ma
             continue
         row = _row_of(key)
         if isinstance(row, str):
-            hint = f"{row} says it already; remove {key}" if row in value else f"did you mean {row!r}?"
+            hint = (
+                f"{row} says it already; remove {key}" if row in value else f"did you mean {row!r}?"
+            )
             yield Remark(key, f"{key} has no effect here", hint, lines.get(key))
             continue
         if row is None:
             hint = "pipe.md(5) lists the keys"
             yield Remark(key, f"{key} has no effect here", hint, lines.get(key))
             continue
-        if row.weight is Weight.MINOR or foreign_keys.asks_nothing(key, meant) or _is_so_anyway(row, meant, fields):
+        if (
+            row.weight is Weight.MINOR
+            or foreign_keys.asks_nothing(key, meant)
+            or _is_so_anyway(row, meant, fields)
+        ):
             minor.append(key)
             continue
-        yield Remark(key, f"{key} {row.weight.value}", _instead(row, key, meant, value), lines.get(key))
+        yield Remark(
+            key, f"{key} {row.weight.value}", _instead(row, key, meant, value), lines.get(key)
+        )
     if minor:
         said = f"kept, without effect here: {', '.join(minor)}"
-        yield Remark(minor[0] if len(minor) == 1 else "front_matter", said, None, lines.get(minor[0]), is_minor=True)
+        yield Remark(
+            minor[0] if len(minor) == 1 else "front_matter",
+            said,
+            None,
+            lines.get(minor[0]),
+            is_minor=True,
+        )
 
 
 def cure_of(key: str, meant: Any) -> str:
@@ -360,7 +457,9 @@ def _row_of(key: str) -> str | ForeignKey | None:
 
 
 def _is_so_anyway(row: ForeignKey, meant: Any, fields: Mapping[str, Any]) -> bool:
-    """Say whether a key only says what is so without it: `paused: false` of a pipe that is enabled."""
+    """Say whether a key only says what is so without it: `paused: false` of a pipe that is
+    enabled.
+    """
     found = next(foreign_keys.suggestions(row, meant), {})
     return row.key == "enabled" and found.get("enabled") is fields.get("enabled", True)
 
@@ -379,12 +478,16 @@ def _instead(row: ForeignKey, key: str, meant: Any, value: Mapping[str, Any]) ->
             continue
         if is_map:
             return f"add {inner}: {inline(_unquoted(keys[own][inner]))} to {own}"
-        return "write " + ", and ".join(f"{name}: {inline(_unquoted(what))}" for name, what in keys.items())
+        return "write " + ", and ".join(
+            f"{name}: {inline(_unquoted(what))}" for name, what in keys.items()
+        )
     return row.hint
 
 
 def _unquoted(value: Any) -> Any:
-    """Return a value in which numbers, true and false are written without quotes: our reader takes both."""
+    """Return a value in which numbers, true and false are written without quotes: our reader
+    takes both.
+    """
     if isinstance(value, dict):
         return {name: _unquoted(each) for name, each in value.items()}
     if value in ("true", "false"):
@@ -408,16 +511,24 @@ def _unfilled(front: FrontMatter) -> Iterator[Remark]:
     """Yield the first word of the prompt that other programs fill in, and nothing here does."""
     found = foreign_keys.TEMPLATE_WORDS.search(front.text, front.body_start)
     if found is not None:
-        hint = "date, zone and time range stand above the prompt; `pxctl pipe run --context` adds values to one run"
+        hint = (
+            "date, zone and time range stand above the prompt; `pxctl pipe run --context` adds "
+            "values to one run"
+        )
         line = front.text.count("\n", 0, found.start()) + 1
-        yield Remark("prompt", f"{found[0]} reaches the agent as it stands", hint, line, is_minor=True)
+        yield Remark(
+            "prompt", f"{found[0]} reaches the agent as it stands", hint, line, is_minor=True
+        )
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------------
+# -- its parts -------------------------------------------------------------------------------------
 
 
 def _without_a_shell(header: Document, text: str) -> Iterator[Remark]:
-    """Yield what is odd about a command that is run without a shell. DocumentError: it is written for one."""
+    """Yield what is odd about a command that is run without a shell.
+
+    DocumentError: it is written for one.
+    """
     cure = f"write command: {shell_syntax.for_a_shell(text)}"
     found = shell_syntax.shell_syntax(text)
     if found is not None:
@@ -426,7 +537,11 @@ def _without_a_shell(header: Document, text: str) -> Iterator[Remark]:
     word = shell_syntax.unexpanded(text)
     if word is not None:
         said = f"command: {word} is passed on as it stands, as no shell is involved"
-        hint = cure if word.startswith("$") else f"{cure}; or quote it where the program reads it itself"
+        hint = (
+            cure
+            if word.startswith("$")
+            else f"{cure}; or quote it where the program reads it itself"
+        )
         yield Remark("command", said, hint, header.place(("command",))[0])
 
 
@@ -449,15 +564,23 @@ def _read(header: Document, value: Mapping[str, Any], table: _Table, *path: str)
     for key, (field, read) in table.items():
         if value.get(key) is not None and (value[key] != "" or key == models.COMMAND):
             try:
-                fields[field] = read(value[key]) if callable(read) else _map(header, key, value[key], read)
+                fields[field] = (
+                    read(value[key]) if callable(read) else _map(header, key, value[key], read)
+                )
             except ConfigError as error:
-                hint = f"write {_EXAMPLES[key]}" if error.hint == _SOME_TEXT and key in _EXAMPLES else error.hint
+                hint = (
+                    f"write {_EXAMPLES[key]}"
+                    if error.hint == _SOME_TEXT and key in _EXAMPLES
+                    else error.hint
+                )
                 raise _mistake(header, (*path, key), error.detail, hint) from None
     return fields
 
 
 def _map(header: Document, key: str, value: Any, table: _Table) -> dict[str, Any]:
-    """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
+    """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries:
+    {max: 3}`.
+    """
     hint = f"keys are {', '.join(table)}"
     if key == "retries" and isinstance(value, str):
         value = {"max": value}
@@ -467,12 +590,16 @@ def _map(header: Document, key: str, value: Any, table: _Table) -> dict[str, Any
         if each not in table:
             elsewhere = _place_of(key, each, value[each])
             near = "" if elsewhere else did_you_mean(each, table)
-            raise _mistake(header, (key, each), f"{shown(each)} is not known{near}", elsewhere or hint)
+            raise _mistake(
+                header, (key, each), f"{shown(each)} is not known{near}", elsewhere or hint
+            )
     return _read(header, value, table, key)
 
 
 def _place_of(outer: str, key: str, meant: Any) -> str | None:
-    """Return where a key belongs that stands in a map of ours and is none of it; None where that is not known."""
+    """Return where a key belongs that stands in a map of ours and is none of it; None where that
+    is not known.
+    """
     row = _row_of(key)
     if not isinstance(row, ForeignKey) or not row.key:
         return None
@@ -484,8 +611,14 @@ def _place_of(outer: str, key: str, meant: Any) -> str | None:
 
 
 def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, str, str | None]:
-    """Return what `schedule_config`, else `schedule`, means, its text, and a sentence for whoever wrote it."""
-    config, zone, path = header.value.get("schedule_config"), fields.get("timezone"), "schedule_config"
+    """Return what `schedule_config`, else `schedule`, means, its text, and a sentence for
+    whoever wrote it.
+    """
+    config, zone, path = (
+        header.value.get("schedule_config"),
+        fields.get("timezone"),
+        "schedule_config",
+    )
     if isinstance(config, dict):  # what other programs leave open
         config = {key: value for key, value in config.items() if value not in (None, "", [])}
     try:
@@ -496,15 +629,23 @@ def _schedule(header: Document, fields: Mapping[str, Any]) -> tuple[Schedule, st
         plan, problems = documents.convert(header, Calendar, (path,), value=config, strict=False)
         if plan is None:
             inner = problems[0].pointer.rpartition("/")[2]
-            elsewhere = _calendar_cure(inner, config.get(inner)) if isinstance(config, dict) else None
+            elsewhere = (
+                _calendar_cure(inner, config.get(inner)) if isinstance(config, dict) else None
+            )
             raise DocumentError(structs.replace(problems[0], hint=elsewhere or _CONFIG_HINT))
-        return calendar(plan, zone), ", ".join(f"{key}: {value}" for key, value in config.items()), None
+        return (
+            calendar(plan, zone),
+            ", ".join(f"{key}: {value}" for key, value in config.items()),
+            None,
+        )
     except ConfigError as error:
         raise _mistake(header, (path,), error.detail, error.hint) from None
 
 
 def _trigger_cure(key: str, meant: Any) -> str | None:
-    """Return what to write instead of a key of `trigger` that is none; None where that is not known."""
+    """Return what to write instead of a key of `trigger` that is none; None where that is not
+    known.
+    """
     row = _row_of(key)
     if isinstance(row, ForeignKey) and row.key == "schedule" and key != "on":
         return _instead(row, key, meant, {})
@@ -514,7 +655,9 @@ def _trigger_cure(key: str, meant: Any) -> str | None:
 
 
 def _calendar_cure(key: str, meant: Any) -> str | None:
-    """Return what to write instead of a key of `schedule_config` that is none; None where that is not known."""
+    """Return what to write instead of a key of `schedule_config` that is none; None where that
+    is not known.
+    """
     row = foreign_keys.find(key)
     if row is not None and row.key == "timezone":
         return f"write timezone: {inline(meant)}"
@@ -532,14 +675,25 @@ def _events(header: Document, lines: Mapping[str, int], remarks: list[Remark]) -
             if key == "events":
                 continue
             if key not in {"custom", "sources"}:
-                raise _mistake(header, ("trigger", key), "is not known", _trigger_cure(key, meant) or hint)
+                raise _mistake(
+                    header, ("trigger", key), "is not known", _trigger_cure(key, meant) or hint
+                )
             if not foreign_keys.asks_nothing(key, meant):
-                remarks.append(Remark("trigger", f"trigger.{key} has no effect here", "events start this pipe", line))
+                remarks.append(
+                    Remark(
+                        "trigger",
+                        f"trigger.{key} has no effect here",
+                        "events start this pipe",
+                        line,
+                    )
+                )
         value, path = value.get("events"), ("trigger", "events")
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
             said = f"trigger: {shown(word)} never happens here"
-            remarks.append(Remark("trigger", said, foreign_keys.FOREIGN_EVENTS["workflow_event"], line))
+            remarks.append(
+                Remark("trigger", said, foreign_keys.FOREIGN_EVENTS["workflow_event"], line)
+            )
         elif word is not None and word != "":
             try:
                 pattern = parse_pattern(_text(word))

@@ -1,10 +1,12 @@
-"""Is a pipe due? Pure: what the clocks show and what the ledger remembers come in, a decision with its reason goes out.
+"""Is a pipe due? Pure: what the clocks show and what the ledger remembers come in, a decision with
+its reason goes out.
 
-Laws. Intervals go by the clock that counts suspend, and no step of the wall clock moves them; calendars go by the wall
-clock. Whatever was missed, one run makes it good; a wall-clock run only within `CATCH_UP_SECONDS`. A wall-clock pipe
-runs only for due instants after it was first seen, enabled or edited; an interval is due at once when it never ran.
-No due instant is served twice, unless the clock was wrong by more than `STEP_BACK_SECONDS`: what the ledger then
-remembers of the future is forgotten (B4). Every decision says why.
+Laws. Intervals go by the clock that counts suspend, and no step of the wall clock moves them;
+calendars go by the wall clock. Whatever was missed, one run makes it good; a wall-clock run only
+within `CATCH_UP_SECONDS`. A wall-clock pipe runs only for due instants after it was first seen,
+enabled or edited; an interval is due at once when it never ran. No due instant is served twice,
+unless the clock was wrong by more than `STEP_BACK_SECONDS`: what the ledger then remembers of the
+future is forgotten (B4). Every decision says why.
 """
 
 from __future__ import annotations
@@ -19,12 +21,22 @@ from typing import TypeAlias
 
 import msgspec
 
-from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule, span_text, time_text, zone_of
+from supervisord_py.pipes.schedule import (
+    At,
+    Calendar,
+    Cron,
+    Every,
+    Manual,
+    Schedule,
+    span_text,
+    time_text,
+    zone_of,
+)
 
 CATCH_UP_SECONDS = 12 * 3600.0  # a missed wall-clock run is made good within this
 LATE_SECONDS = 60.0  # a start that is later than this counts as missed and made good
-# A due time that was served and lies ahead of the clock by no more is not served twice; one further ahead comes from a
-# clock that was wrong, and is forgotten.
+# A due time that was served and lies ahead of the clock by no more is not served twice; one further
+# ahead comes from a clock that was wrong, and is forgotten.
 STEP_BACK_SECONDS = 3600.0
 _LOOK_AHEAD = 6  # due instants between which the shortest gap is looked for
 
@@ -34,7 +46,8 @@ class Now(msgspec.Struct, frozen=True):
     boottime: float  # seconds since boot, suspended ones included (`process.clock`)
     resumed_at: float = -math.inf  # `boottime` of the last resume, or of the scheduler's start
     zone: tzinfo = UTC  # the machine's, for schedules that name none
-    set_at: float | None = None  # when (wall) the wall clock was last set, or first looked at; None for just now
+    # when (wall) the wall clock was last set, or first looked at; None for just now
+    set_at: float | None = None
 
     def wall_of(self, boottime: float) -> float:
         return self.wall - (self.boottime - boottime)
@@ -43,7 +56,9 @@ class Now(msgspec.Struct, frozen=True):
         return self.boottime - (self.wall - wall)
 
     def past(self, wall: float) -> float:
-        """Return what a remembered instant counts as: one that is ahead of the clock is when the clock was set."""
+        """Return what a remembered instant counts as: one that is ahead of the clock is when the
+        clock was set.
+        """
         if wall <= self.wall:
             return wall
         return self.wall if self.set_at is None else min(self.set_at, self.wall)
@@ -52,11 +67,14 @@ class Now(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """What is remembered of one pipe. Wall-clock instants are Unix seconds."""
 
-    anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
+    # when it was first seen, last enabled, or its schedule last changed, whichever is latest
+    anchor_at: float
     anchor_boot: float  # the same, on the clock that counts suspend
-    last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
+    # the last due instant that was dealt with: run, or skipped because it was busy
+    last_due: float | None = None
     occurrences: int = 0  # runs by this schedule so far
-    touched_boot: float | None = None  # the later of that instant and its last start, on the clock that counts suspend
+    # the later of that instant and its last start, on the clock that counts suspend
+    touched_boot: float | None = None
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -80,9 +98,15 @@ Decision: TypeAlias = Due | Wait | Never
 
 
 def decide(
-    schedule: Schedule, progress: Progress, now: Now, *, run_on_enable: bool = True, delay: float = 0.0
+    schedule: Schedule,
+    progress: Progress,
+    now: Now,
+    *,
+    run_on_enable: bool = True,
+    delay: float = 0.0,
 ) -> Decision:
-    """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or start (`stagger`).
+    """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or
+    start (`stagger`).
 
     Raises zoneinfo.ZoneInfoNotFoundError: the schedule's zone is gone from the machine.
     """
@@ -96,15 +120,23 @@ def decide(
             decision = _by_calendar(schedule, progress, now)
     if not isinstance(decision, Due) or now.boottime_of(decision.at) > now.resumed_at:
         return decision
-    left = now.resumed_at + delay - now.boottime  # what was due before the machine came back is spread out
+    # what was due before the machine came back is spread out
+    left = now.resumed_at + delay - now.boottime
     if left <= 0:
         return decision
-    return Wait(now.wall + left, f"{decision.why}, in {span_text(max(left, 1))}: starts after a resume are spread out")
+    return Wait(
+        now.wall + left,
+        f"{decision.why}, in {span_text(max(left, 1))}: starts after a resume are spread out",
+    )
 
 
 def stagger(name: str, seed: str, over_seconds: float) -> float:
-    """Return the seconds by which this pipe's missed run is put off after a resume: the same for the same name."""
-    digest = hashlib.blake2b(f"{seed}\0{name}".encode(errors="surrogatepass"), digest_size=4).digest()
+    """Return the seconds by which this pipe's missed run is put off after a resume: the same for
+    the same name.
+    """
+    digest = hashlib.blake2b(
+        f"{seed}\0{name}".encode(errors="surrogatepass"), digest_size=4
+    ).digest()
     return over_seconds * int.from_bytes(digest) / 2**32
 
 
@@ -116,7 +148,11 @@ def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool
     late = now.boottime - due
     if late < 0:
         until = now.wall_of(due)
-        return Wait(until, f"waits for {time_text(until, now.zone, now.wall)}: every {span_text(schedule.seconds)}")
+        return Wait(
+            until,
+            f"waits for {time_text(until, now.zone, now.wall)}: every "
+            f"{span_text(schedule.seconds)}",
+        )
     intervals = math.floor(late / schedule.seconds)
     at = now.wall_of(due + intervals * schedule.seconds)
     if due <= anchor:
@@ -129,8 +165,13 @@ def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool
 def _by_calendar(schedule: At | Cron | Calendar, known: Progress, now: Now) -> Decision:
     if _left(schedule, known) <= 0:
         return Never(f"max_occurrences reached: {known.occurrences}", over=True)
-    zone, begun, done = zone_of(schedule.timezone, now.zone), known.anchor_at, now.past(known.anchor_at)
-    if known.last_due is not None:  # up to here all due instants are done with; what a wrong clock did is forgotten
+    zone, begun, done = (
+        zone_of(schedule.timezone, now.zone),
+        known.anchor_at,
+        now.past(known.anchor_at),
+    )
+    # up to here all due instants are done with; what a wrong clock did is forgotten
+    if known.last_due is not None:
         is_wrong = known.last_due > now.wall + STEP_BACK_SECONDS
         done = max(done, now.past(known.last_due) if is_wrong else known.last_due)
     following, told = next(schedule.following(done, now.zone, begun), None), ""
@@ -138,10 +179,19 @@ def _by_calendar(schedule: At | Cron | Calendar, known: Progress, now: Now) -> D
         since = schedule.following(max(done, now.wall - CATCH_UP_SECONDS), now.zone, begun)
         latest = max(takewhile(lambda at: at <= now.wall, since), default=None)
         if latest is not None:
-            late, is_late = now.wall - latest, latest > following or now.wall - latest > LATE_SECONDS
-            return Due(latest, _made_good(late) if is_late else f"due at {time_text(latest, zone, now.wall)}")
+            late, is_late = (
+                now.wall - latest,
+                latest > following or now.wall - latest > LATE_SECONDS,
+            )
+            return Due(
+                latest,
+                _made_good(late) if is_late else f"due at {time_text(latest, zone, now.wall)}",
+            )
         late = now.wall - following
-        told = f"missed {time_text(following, zone, now.wall)} by {span_text(late)}, too late to be made good; "
+        told = (
+            f"missed {time_text(following, zone, now.wall)} by {span_text(late)}, too late to be "
+            "made good; "
+        )
         following = next(schedule.following(now.wall, now.zone, begun), None)
     if following is None:
         return Never(f"{told}has no time to come", over=True)
@@ -154,14 +204,21 @@ def _left(schedule: Schedule, known: Progress) -> float:
 
 
 def _made_good(late: float) -> str:
-    return f"missed while off or asleep, {span_text(late)} ago: one run makes it good, whatever else was missed"
+    return (
+        f"missed while off or asleep, {span_text(late)} ago: one run makes it good, whatever else "
+        "was missed"
+    )
 
 
-# -- what people ask -------------------------------------------------------------------------------------------------
+# -- what people ask -------------------------------------------------------------------------------
 
 
-def upcoming(schedule: Schedule, known: Progress, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
-    """Return the next due instants, ascending, at most `count`, given what was decided; one that is due is now."""
+def upcoming(
+    schedule: Schedule, known: Progress, now: Now, decision: Decision, count: int = 5
+) -> tuple[float, ...]:
+    """Return the next due instants, ascending, at most `count`, given what was decided; one that
+    is due is now.
+    """
     if isinstance(decision, Never):
         return ()
     first = now.wall if isinstance(decision, Due) else decision.until
@@ -170,7 +227,9 @@ def upcoming(schedule: Schedule, known: Progress, now: Now, decision: Decision, 
 
 
 def period(schedule: Schedule, known: Progress, now: Now) -> float | None:
-    """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
+    """Return the seconds between two runs, the shortest of the next few; None when it does not
+    repeat.
+    """
     if isinstance(schedule, Every):
         return schedule.seconds
     found = islice(_following(schedule, known, now, now.wall), _LOOK_AHEAD)

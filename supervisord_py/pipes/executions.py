@@ -1,9 +1,11 @@
-"""Executions that are not final: recorded, in line, at work; what is spawned for one, how it is adopted.
+"""Executions that are not final: recorded, in line, at work; what is spawned for one, how it is
+adopted.
 
 Processes that outlived their keeper are the keeper's: it sweeps them before anything is adopted.
 
-Law: the row of one is on its way to the ledger before anything else happens, and before every row that follows from it;
-whoever promises it to somebody flushes the ledger first. Every end frees its slot, whatever became of the execution.
+Law: the row of one is on its way to the ledger before anything else happens, and before every row
+that follows from it; whoever promises it to somebody flushes the ledger first. Every end frees its
+slot, whatever became of the execution.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from msgspec import structs
 from supervisord_py.errors import PxError, ShuttingDownError
 from supervisord_py.ledger import pipes as ledger_pipes
 from supervisord_py.ledger.instances import ended
-from supervisord_py.ledger.pipes import EXECUTIONS, OPEN, PIPE_STATES, ErrorType, Execution, Outcome, Status, Trigger
+from supervisord_py.ledger.pipes import (
+    EXECUTIONS,
+    OPEN,
+    PIPE_STATES,
+    ErrorType,
+    Execution,
+    Outcome,
+    Status,
+    Trigger,
+)
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import FEW, PipesContext
@@ -38,13 +49,21 @@ from supervisord_py.process.instance import Note, Phase, read_note
 from supervisord_py.process.model import Child, ChildSpec, Reason, tree_limits
 
 LOOK_SECONDS = 1.0
-_AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
+_AGAIN = {
+    "status": Status.QUEUED,
+    "started_at": None,
+    "queue_wait_ms": None,
+    "instance": None,
+    "progress": None,
+}
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _log = structlog.get_logger(__name__)
 
 
 class Executions(PipesContext):
-    """All executions: what is at work or in line in memory, which is ahead of the ledger, and the others in that."""
+    """All executions: what is at work or in line in memory, which is ahead of the ledger, and
+    the others in that.
+    """
 
     announce: Callable[[Run], Awaitable[None]]  # tells other pipes of an end; the room sets it
 
@@ -52,11 +71,13 @@ class Executions(PipesContext):
         super().__init__(*args, **options)
         self.is_ending = False  # nothing new is taken in
         self.is_gate_open = False  # who waits may be started
-        self.runs: dict[int, Run] = {}  # each that is not final, or of which the end has still to be told
+        # each that is not final, or of which the end has still to be told
+        self.runs: dict[int, Run] = {}
         self.of_pipes: dict[str, dict[int, Run]] = {}  # the same, by pipe
         self.line = Queue()
         self.listening: tuple[PipeDefinition, ...] = ()  # the pipes that wait for events
-        self.due_bell = asyncio.Event()  # who is due may be another: a pipe, a clock changed, a pipe with times is free
+        # who is due may be another: a pipe, a clock changed, a pipe with times is free
+        self.due_bell = asyncio.Event()
         self.listener_bell = asyncio.Event()  # who waits for which events may be another
 
     def refuse_at_the_end(self) -> None:
@@ -68,7 +89,7 @@ class Executions(PipesContext):
         self.listener_bell.set()
         self.due_bell.set()
 
-    # -- who is there ------------------------------------------------------------------------------------------------
+    # -- who is there ------------------------------------------------------------------------------
 
     def add(self, run: Run) -> None:
         self.runs[run.id] = self.of_pipes.setdefault(run.execution.pipe_name, {})[run.id] = run
@@ -78,26 +99,31 @@ class Executions(PipesContext):
         return tuple(found[number] for number in sorted(found))
 
     def running(self, pipe: str) -> Run | None:
-        return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
+        return next(
+            (it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None
+        )
 
     def queued(self, pipe: str) -> tuple[Run, ...]:
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
     def view(self, run: Run) -> Execution:
         """Return an execution as it stands, with its place in line."""
-        if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
+        # who has a slot and is being started is the first
+        if run.execution.status is Status.QUEUED:
             position = self.line.position(run.execution) or 1
             return structs.replace(run.execution, position=position, waits_for=self.waits_for(run))
         return run.execution
 
     def waits_for(self, run: Run) -> str | None:
-        """Say what keeps an execution in its line; None where it is not in one, or nothing keeps it."""
+        """Say what keeps an execution in its line; None where it is not in one, or nothing keeps
+        it.
+        """
         if self.line.position(run.execution) is None:
             return None
         obstacle = self.line.obstacle(run.execution, self.clocks.wall(), self.config)
         return None if obstacle is None else obstacle.words
 
-    # -- recording ---------------------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     async def enqueue(
         self,
@@ -110,13 +136,18 @@ class Executions(PipesContext):
         warnings: Sequence[str] = (),
         **change: Any,
     ) -> tuple[Run, ...]:
-        """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line.
+        """Record executions, all or none, with a `change` of what is remembered of their pipe, and
+        put them in line.
 
-        `chosen` is what each of them is, but for its trigger; `cause` the event of the daemon's that led to them.
-        With a `claim` on an event: in its transaction, where it is free, else none. Without one, nobody has a turn.
-        Raises LedgerDegradedError: the disk takes nothing, and nobody can know whether it is claimed.
+        `chosen` is what each of them is, but for its trigger; `cause` the event of the daemon's
+        that led to them. With a `claim` on an event: in its transaction, where it is free, else
+        none. Without one, nobody has a turn. Raises LedgerDegradedError: the disk takes nothing,
+        and nobody can know whether it is claimed.
         """
-        rows, is_refused = [self.build(definition, chosen, **each) for each in triggers], chosen.status.is_final
+        rows, is_refused = (
+            [self.build(definition, chosen, **each) for each in triggers],
+            chosen.status.is_final,
+        )
         operations = [EXECUTIONS.insert(row) for row in rows]
         for row in rows if is_refused else ():  # what it means for its pipe is of one piece with it
             refusal = Outcome(row.status, row.error_type)
@@ -130,15 +161,24 @@ class Executions(PipesContext):
             self.ledger.post(together(*operations))
         elif not await self.ledger.call(ledger_pipes.claimed(claim, together(*operations))):
             return ()
-        asyncio.get_running_loop().call_soon(self.admit)  # once, and after whoever asked has seen them in line
+        # once, and after whoever asked has seen them in line
+        asyncio.get_running_loop().call_soon(self.admit)
         return tuple(self.take_in(definition, row, cause, warnings) for row in rows)
 
     def take_in(
-        self, definition: PipeDefinition, row: Execution, cause: int | None = None, warnings: Sequence[str] = ()
+        self,
+        definition: PipeDefinition,
+        row: Execution,
+        cause: int | None = None,
+        warnings: Sequence[str] = (),
     ) -> Run:
         run = Run(self, row, definition)
         run.event = cause
-        facts: dict[str, Any] = {"trigger": row.trigger.value, "retry_of": row.retry_of, "preset": row.preset.id}
+        facts: dict[str, Any] = {
+            "trigger": row.trigger.value,
+            "retry_of": row.retry_of,
+            "preset": row.preset.id,
+        }
         self.supervisor.say("execution_queued", run, **facts, warnings=list(warnings))
         if row.status is Status.QUEUED:
             self.push(run)
@@ -147,7 +187,7 @@ class Executions(PipesContext):
             self.task(run.finish())
         return run
 
-    # -- who runs ----------------------------------------------------------------------------------------------------
+    # -- who runs ----------------------------------------------------------------------------------
 
     def push(self, run: Run) -> None:
         """Put an execution into the line; whoever does so sees to it that `admit` follows."""
@@ -168,7 +208,9 @@ class Executions(PipesContext):
             self.task(run.end_now())
             await run.until_done()
         else:
-            await self.placement.unless_silent(run.until_done(), f"execution {run.id} ended", unit=run.unit)
+            await self.placement.unless_silent(
+                run.until_done(), f"execution {run.id} ended", unit=run.unit
+            )
         return run.execution
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
@@ -179,17 +221,25 @@ class Executions(PipesContext):
     async def after(self, run: Run) -> None:
         """Do what follows from an end whose row is final, and free the slot."""
         it = run.execution
-        facts: dict[str, Any] = {name: getattr(it, name) for name in ("error_message", "exit_code", "duration_ms")}
+        facts: dict[str, Any] = {
+            name: getattr(it, name) for name in ("error_message", "exit_code", "duration_ms")
+        }
         error = it.error_type and it.error_type.value
         facts["warnings"] = list(it.warnings)
-        self.supervisor.say(f"execution_{it.status.value}", run, REASONS.get(run.cause), error_type=error, **facts)
+        self.supervisor.say(
+            f"execution_{it.status.value}", run, REASONS.get(run.cause), error_type=error, **facts
+        )
         self.states.ended(it)
         try:
             if run.following is not None and run.definition is not None:
                 self.take_in(run.definition, run.following, run.event)
             if self.listening:
                 await self.announce(run)
-            if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
+            if (
+                it.trigger is Trigger.SCHEDULED
+                and it.status is Status.CANCELLED
+                and it.started_at is None
+            ):
                 # Else it would read as if what was decided (its first run, say) had come to pass.
                 words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
                 self.states.decided(it.pipe_name, words)
@@ -213,15 +263,25 @@ class Executions(PipesContext):
             await clock.tick(LOOK_SECONDS)
             if self.watch.look():
                 self.due_bell.set()
-            if self.line.next_deadline is not None and self.line.next_deadline <= self.clocks.wall():
+            if (
+                self.line.next_deadline is not None
+                and self.line.next_deadline <= self.clocks.wall()
+            ):
                 self.admit()
-            at_work = [it for it in self.runs.values() if it.phase is Phase.READY and not it.is_left]
+            at_work = [
+                it for it in self.runs.values() if it.phase is Phase.READY and not it.is_left
+            ]
             if at_work:
-                stamps = measured(at_work) if len(at_work) <= FEW else await asyncio.to_thread(measured, at_work)
+                stamps = (
+                    measured(at_work)
+                    if len(at_work) <= FEW
+                    else await asyncio.to_thread(measured, at_work)
+                )
                 for run, stamp in zip(at_work, stamps, strict=True):
                     try:
                         run.look(stamp, self.watch.resumed_at)
-                    except Exception as defect:  # it ends that run, and the others are looked at as before
+                    # it ends that run, and the others are looked at as before
+                    except Exception as defect:
                         run.broke(defect)
 
 
@@ -243,27 +303,36 @@ class RunDriver:
 
     def __init__(self, room: Executions) -> None:
         self._room = room
-        self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
-        self._retried: set[int | None] = set()  # executions of which the next try is in line, at that time
+        # rows of executions whose processes are held, while they are adopted
+        self._known: dict[int, Execution] = {}
+        # executions of which the next try is in line, at that time
+        self._retried: set[int | None] = set()
 
     async def prepare(self, run: Run) -> ChildSpec:
-        """Check its budget, and make everything ready for the spawn: its files are written, its descriptors open.
+        """Check its budget, and make everything ready for the spawn: its files are written, its
+        descriptors open.
 
         Raises CannotRunError: with the error type of the row.
         """
-        room, it, redact = self._room, run.execution, run.definition.redact if run.definition else ()
+        room, it, redact = (
+            self._room,
+            run.execution,
+            run.definition.redact if run.definition else (),
+        )
         await self._check_budget(run)
         run.launch = found = await check(room.shelf, it, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         try:
-            write_files(found, run.folder, it.rendered_prompt or "", run.fds)  # a few small ones: cheaper than a thread
+            # a few small ones: cheaper than a thread
+            write_files(found, run.folder, it.rendered_prompt or "", run.fds)
         except OSError as error:
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
             raise CannotRunError(kind, message, hint=_cure_of(error)) from error
         if room.config.preflight_seconds and found.values["url"] is not None:
             await check_provider(found.values, seconds=room.config.preflight_seconds)
-        run.deadline = room.clocks.awake() + it.plan.timeout_seconds  # for who must adopt it before it is ready
+        # for who must adopt it before it is ready
+        run.deadline = room.clocks.awake() + it.plan.timeout_seconds
         stdout, stderr, *stdin = run.fds
         return ChildSpec(
             unit=run.unit,
@@ -279,7 +348,10 @@ class RunDriver:
 
     async def _check_budget(self, run: Run) -> None:
         room, pipe = self._room, run.definition
-        tokens_max, cost_max = pipe.daily_tokens if pipe else None, (pipe and pipe.daily_cost) or room.config.daily_cost
+        tokens_max, cost_max = (
+            pipe.daily_tokens if pipe else None,
+            (pipe and pipe.daily_cost) or room.config.daily_cost,
+        )
         if tokens_max is None and cost_max is None:
             return
         now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
@@ -291,11 +363,15 @@ class RunDriver:
             used = f"{cost:.4f} USD today of {cost_max:g}"
         else:
             return
-        raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {used}")
+        raise CannotRunError(
+            ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {used}"
+        )
 
     async def ready(self, run: Run) -> None:
         it, told = run.execution, list(run.launch.warnings) if run.launch else []
-        self._room.supervisor.say("execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=told)
+        self._room.supervisor.say(
+            "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=told
+        )
         run.close_fds()
 
     def revive(self, child: Child, note: Note | None) -> Run:
@@ -304,7 +380,8 @@ class RunDriver:
         run = self._run_of(self._known.get(own.get("execution", 0), nobody), child.key)
         if run.execution.status is Status.RUNNING:
             self._room.add(run)
-            if run.execution.pid is None:  # the control plane before us ended before that was written
+            # the control plane before us ended before that was written
+            if run.execution.pid is None:
                 self._room.ledger.post(run.spawned(child))
             self._room.line.running[run.id] = run.execution
         run.goes_on = run.id in self._retried
@@ -322,10 +399,14 @@ class RunDriver:
         """Say nothing: whoever waits hears of its end when its row is final."""
 
     async def release(self, run: Run) -> None:
-        """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
+        """Remove what it must not leave, and do what follows: while the keeper holds it, a crash
+        can be made good.
+        """
         run.close_fds()
         if run.phase is Phase.COLD and run.child is not None:
-            return  # cut off, so that its end may not be written: the next start reads its output, and says what it was
+            # cut off, so that its end may not be written: the next start reads its output, and says
+            # what it was
+            return
         await run.finish()
 
     def gone(self, run: Run) -> None:
@@ -333,23 +414,29 @@ class RunDriver:
         if not run.execution.status.is_final:
             run.leave()
 
-    # -- the start of a control plane --------------------------------------------------------------------------------
+    # -- the start of a control plane --------------------------------------------------------------
 
     async def adopt_all(self) -> None:
         """Take over what an earlier control plane left; returns when all is decided.
 
-        An agent that the keeper holds goes on, with its timeout from where it was counted; its output is read again
-        from byte 0. A row that says `running` and whose process nobody holds was cut off: failed, `interrupted`, its
-        output folder is marked, never deleted; one that was never spawned waits in line again. What waited waits on.
+        An agent that the keeper holds goes on, with its timeout from where it was counted; its
+        output is read again from byte 0. A row that says `running` and whose process nobody holds
+        was cut off: failed, `interrupted`, its output folder is marked, never deleted; one that was
+        never spawned waits in line again. What waited waits on.
         """
         room = self._room
         rows = {row.id: row for row in await ledger_pipes.open_rows(room.ledger)}
         notes = [read_note(child.tag) for child in await room.placement.list("pipe:")]
-        held = {number for note in notes if note is not None and (number := note.own.get("execution"))}
+        held = {
+            number for note in notes if note is not None and (number := note.own.get("execution"))
+        }
         self._known = {number: row for number, row in rows.items() if number in held}
         self._retried = {row.retry_of for row in rows.values()}
-        for number in held - set(rows):  # its end was recorded, and the control plane came no further
-            self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
+        # its end was recorded, and the control plane came no further
+        for number in held - set(rows):
+            self._known |= {
+                row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)
+            }
         for run in await room.supervisor.adopt(self):
             room.task(run.see_through())
         self._known = {}
@@ -358,7 +445,9 @@ class RunDriver:
                 continue
             if row.status is Status.QUEUED:
                 room.push(self._run_of(row))
-            elif row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at:
+            elif (
+                row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at
+            ):
                 # Of an earlier keeper nobody knows what it had spawned: nothing is run twice.
                 await room.ledger.write(EXECUTIONS.update(row.id, OPEN, **_AGAIN))
                 room.push(self._run_of(structs.replace(row, **_AGAIN)))
@@ -373,6 +462,8 @@ class RunDriver:
         run.want_end(Cause.INTERRUPTED)
         room.add(run)
         try:
-            await run.end_now(ended(run.execution.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value))
+            await run.end_now(
+                ended(run.execution.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
+            )
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=run.id, detail=error.detail)

@@ -1,9 +1,11 @@
-"""Keys of other programs' front matter, and what to write here instead. Data and pure functions; no I/O.
+"""Keys of other programs' front matter, and what to write here instead. Data and pure functions; no
+I/O.
 
-`TABLE` is the whole knowledge: each row has the words that other programs use for one thing, and the cure. A word is
-compared without case, hyphens, underscores and dots, so that `timeout-minutes`, `timeoutMinutes` and `TIMEOUT_MINUTES`
-are one. Where the value can be written for a key of ours, `suggestions` says how; the caller tries each of them and
-takes the first that reads well, because a wrong cure is worse than none. pipe.md(5) has the same table for people.
+`TABLE` is the whole knowledge: each row has the words that other programs use for one thing, and
+the cure. A word is compared without case, hyphens, underscores and dots, so that `timeout-minutes`,
+`timeoutMinutes` and `TIMEOUT_MINUTES` are one. Where the value can be written for a key of ours,
+`suggestions` says how; the caller tries each of them and takes the first that reads well, because a
+wrong cure is worse than none. pipe.md(5) has the same table for people.
 """
 
 from __future__ import annotations
@@ -65,10 +67,17 @@ class ForeignKey(NamedTuple):
 _ENFORCED_BY = "the agent's own options do it: extra_argv in agents.toml(5)"
 _IN_PRESETS = "write it into presets.toml(5), and name the preset here: preset: NAME"
 _IN_PROMPT = "write it into the prompt, below the closing ---"
-_ONE_AT_A_TIME = "one run of a pipe goes on at a time; pipes.slots_scheduled in pxd.toml(5) bounds all of them"
-_TELL = "add a pipe that does it, with trigger: [pipe_completed:NAME] or [pipe_failed:NAME]; see example:tell-failure"
+_ONE_AT_A_TIME = (
+    "one run of a pipe goes on at a time; pipes.slots_scheduled in pxd.toml(5) bounds all of them"
+)
+_TELL = (
+    "add a pipe that does it, with trigger: [pipe_completed:NAME] or [pipe_failed:NAME]; see "
+    "example:tell-failure"
+)
 _FOLDER = "the agent starts in the pipe's folder; name the other folder in the prompt"
-_OUTPUT = "the agent writes into ./output/ID/ ($PX_OUTPUT_DIR); `pxctl pipe output` prints what it said"
+_OUTPUT = (
+    "the agent writes into ./output/ID/ ($PX_OUTPUT_DIR); `pxctl pipe output` prints what it said"
+)
 _WEBHOOK = "whoever sees it calls POST /api/events/NAME; write trigger: [NAME]"
 _OF_THE_AGENT = "set it in the agent's own configuration, or by extra_argv in agents.toml(5)"
 _CATCH_UP = "a missed run is made good once, within 12 hours; this cannot be changed"
@@ -94,21 +103,24 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.SCHEDULE,
     ),
     ForeignKey(
-        "interval_second interval_seconds interval_sec interval_secs interval_s every_second every_seconds every_secs"
+        "interval_second interval_seconds interval_sec interval_secs interval_s every_second "
+        "every_seconds every_secs"
         " period_seconds poll_interval_seconds",
         "write for example schedule: every 90s",
         "schedule",
         Reading.EVERY_SECONDS,
     ),
     ForeignKey(
-        "interval_minute interval_minutes interval_min interval_mins interval_m every_minute every_minutes every_mins"
+        "interval_minute interval_minutes interval_min interval_mins interval_m every_minute "
+        "every_minutes every_mins"
         " period_minutes poll_interval_minutes",
         "write for example schedule: every 30m",
         "schedule",
         Reading.EVERY_MINUTES,
     ),
     ForeignKey(
-        "interval_hour interval_hours interval_hr interval_hrs interval_h every_hour every_hours period_hours",
+        "interval_hour interval_hours interval_hr interval_hrs interval_h every_hour every_hours "
+        "period_hours",
         "write for example schedule: every 2h",
         "schedule",
         Reading.EVERY_HOURS,
@@ -131,12 +143,14 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "on",
-        "write for example schedule: daily at 9:00, or trigger: [NAME] for an event; by hand it runs anyway",
+        "write for example schedule: daily at 9:00, or trigger: [NAME] for an event; by hand it "
+        "runs anyway",
         "schedule",
         Reading.SCHEDULE,
     ),
     ForeignKey(
-        "weekdays weekday day_of_week days_of_week dow day day_of_month month hour minute at_hour at_minute",
+        "weekdays weekday day_of_week days_of_week dow day day_of_month month hour minute at_hour "
+        "at_minute",
         "write for example schedule: mon,thu at 9:00, or"
         " schedule_config: {frequency: weeks, days_of_week: [1], at_hour: 9}",
     ),
@@ -152,7 +166,8 @@ TABLE: tuple[ForeignKey, ...] = (
         " with starting or max_occurrences",
     ),
     ForeignKey(
-        "catch_up misfire_grace_time misfire_policy starting_deadline_seconds persistent run_missed coalesce wake_mode",
+        "catch_up misfire_grace_time misfire_policy starting_deadline_seconds persistent "
+        "run_missed coalesce wake_mode",
         _CATCH_UP,
     ),
     ForeignKey(
@@ -160,7 +175,8 @@ TABLE: tuple[ForeignKey, ...] = (
         "pipes.stagger_seconds of pxd.toml(5) spreads the starts after boot or sleep",
     ),
     ForeignKey(
-        "run_on_start run_on_startup run_at_startup run_at_load run_immediately on_boot_sec on_startup_sec startup",
+        "run_on_start run_on_startup run_at_startup run_at_load run_immediately on_boot_sec "
+        "on_startup_sec startup",
         "write run_on_enable: true with an interval, such as schedule: every 1h",
         "run_on_enable",
         Reading.ON,
@@ -203,14 +219,16 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.SECONDS,
     ),
     ForeignKey(
-        "timeout_minute timeout_minutes timeout_mins timeout_min timeout_m max_runtime_minutes max_minutes"
+        "timeout_minute timeout_minutes timeout_mins timeout_min timeout_m max_runtime_minutes "
+        "max_minutes"
         " max_duration_minutes time_limit_minutes",
         "write for example timeout: 10m",
         "timeout",
         Reading.MINUTES,
     ),
     ForeignKey(
-        "timeout_hour timeout_hours timeout_hrs timeout_hr timeout_h max_hours max_runtime_hours max_duration_hours"
+        "timeout_hour timeout_hours timeout_hrs timeout_hr timeout_h max_hours max_runtime_hours "
+        "max_duration_hours"
         " time_limit_hours",
         "write for example timeout: 1h",
         "timeout",
@@ -301,7 +319,8 @@ TABLE: tuple[ForeignKey, ...] = (
         "write for example budget: {daily_cost: 2.50}",
     ),
     ForeignKey(
-        "retry max_retries retry_count retries_max num_retries retry_limit retry_attempts backoff_limit restart_count",
+        "retry max_retries retry_count retries_max num_retries retry_limit retry_attempts "
+        "backoff_limit restart_count",
         "write for example retries: 3",
         "retries",
         Reading.RETRIES,
@@ -333,7 +352,8 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.WHOLE,
     ),
     ForeignKey(
-        "watch watch_path watch_paths watch_files watch_dir on_change on_file_change file_pattern file_patterns",
+        "watch watch_path watch_paths watch_files watch_dir on_change on_file_change file_pattern "
+        "file_patterns",
         'write for example trigger: ["file_changed:inbox/*.md"]',
     ),
     ForeignKey(
@@ -354,11 +374,13 @@ TABLE: tuple[ForeignKey, ...] = (
         "if condition conditions pre_check gate gates guard run_if only_if skip_if unless"
         " when_changed skip_if_unchanged skip_if_no_changes preflight pause_after quiet_hours"
         " active_hours business_hours days_off",
-        "no condition is looked at before a run; write agent: command, and command: ./check-and-run.sh",
+        "no condition is looked at before a run; write agent: command, and command: "
+        "./check-and-run.sh",
     ),
     # Who runs it.
     ForeignKey(
-        "engine runner harness cli agent_type agent_name assistant runtime backend client provider_cli",
+        "engine runner harness cli agent_type agent_name assistant runtime backend client "
+        "provider_cli",
         "write agent: claude, or another one of agents.toml(5)",
         "agent",
         Reading.AGENT,
@@ -381,7 +403,8 @@ TABLE: tuple[ForeignKey, ...] = (
         Reading.WHOLE,
     ),
     ForeignKey(
-        "profile profiles fallback fallbacks fallback_model fallback_models small_model model_preset",
+        "profile profiles fallback fallbacks fallback_model fallback_models small_model "
+        "model_preset",
         'write preset: [first, second, "*"], with names of presets.toml(5)',
     ),
     ForeignKey(
@@ -403,14 +426,16 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "api_key api_token auth auth_token token access_token password",
-        'a key has no place here; write api_key = "$NAME" into presets.toml(5), or the key into .env (mode 0600)',
+        'a key has no place here; write api_key = "$NAME" into presets.toml(5), or the key into '
+        ".env (mode 0600)",
     ),
     ForeignKey(
         "api_base base_url api_url endpoint model_provider model_url llm_url",
         _IN_PRESETS,
     ),
     ForeignKey(
-        "session session_id session_mode session_target conversation conversation_id thread fork history_length",
+        "session session_id session_mode session_target conversation conversation_id thread fork "
+        "history_length",
         "write history: true to go on with the last session",
     ),
     # With what it runs.
@@ -434,8 +459,10 @@ TABLE: tuple[ForeignKey, ...] = (
         _IN_PROMPT,
     ),
     ForeignKey(
-        "argument arguments params parameters default_args defaults options settings strategy matrix config_file",
-        "`pxctl pipe run NAME --context JSON` hands values to one run; what is always the same belongs into the prompt",
+        "argument arguments params parameters default_args defaults options settings strategy "
+        "matrix config_file",
+        "`pxctl pipe run NAME --context JSON` hands values to one run; what is always the same "
+        "belongs into the prompt",
     ),
     ForeignKey(
         "context skills skill plugins plugin extensions extension sub_agents subagent_type"
@@ -506,7 +533,8 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "memory",
-        "write for example limits: {memory: 512MB}; or history: true to go on with the last session",
+        "write for example limits: {memory: 512MB}; or history: true to go on with the "
+        "last session",
         "limits.memory",
         Reading.MEMORY,
     ),
@@ -515,7 +543,8 @@ TABLE: tuple[ForeignKey, ...] = (
         "write for example limits: {memory: 512MB, cpu_percent: 50}",
     ),
     ForeignKey(
-        "tool_timeout step_timeout command_timeout idle_timeout silence_timeout stall_timeout request_timeout",
+        "tool_timeout step_timeout command_timeout idle_timeout silence_timeout stall_timeout "
+        "request_timeout",
         "timeout: bounds the whole run, and nothing else does",
     ),
     ForeignKey(
@@ -556,7 +585,8 @@ TABLE: tuple[ForeignKey, ...] = (
     ),
     ForeignKey(
         "dry_run",
-        "`pxctl pipe show NAME --rendered` prints the prompt, `pxctl pipe validate NAME` checks all else",
+        "`pxctl pipe show NAME --rendered` prints the prompt, `pxctl pipe validate NAME` checks "
+        "all else",
     ),
     ForeignKey(
         "lookback lookback_hours window window_hours time_window window_minutes since period_start",
@@ -637,10 +667,13 @@ def _readings_of_unit(key: str) -> frozenset[Reading] | None:
 
 
 def find_near(key: str, own_keys: Iterable[str]) -> str | ForeignKey | None:
-    """Return the key of ours, or the row, that a key was most likely meant for; None where none is near."""
+    """Return the key of ours, or the row, that a key was most likely meant for; None where none
+    is near.
+    """
     readings = _readings_of_unit(key)
     if readings is not None:
-        # `timeout_weeks` is near to `timeout` and `timeout_seconds`, whose numbers are of another unit.
+        # `timeout_weeks` is near to `timeout` and `timeout_seconds`, whose numbers are of another
+        # unit.
         of_the_unit = [word for word, row in _BY_WORD.items() if row.reading in readings]
         near = nearest(plain(key), of_the_unit, 0.88)
         return None if near is None else _BY_WORD[near]
@@ -653,16 +686,19 @@ def find_near(key: str, own_keys: Iterable[str]) -> str | ForeignKey | None:
     return None if near is None else _BY_WORD[near]
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 _TRUE = frozenset(("true", "yes", "on", "1"))
 _FALSE = frozenset(("false", "no", "off", "0"))
 _RUNS = frozenset(("active", "enabled", "on", "running", "live", "published", "ready", "scheduled"))
-_RESTS = frozenset(("paused", "disabled", "inactive", "off", "stopped", "suspended", "draft", "archived", "todo"))
+_RESTS = frozenset(
+    ("paused", "disabled", "inactive", "off", "stopped", "suspended", "draft", "archived", "todo")
+)
 _AGENTS = {
-    "claude": "claude", "claudecode": "claude", "claudecli": "claude", "codex": "codex", "codexcli": "codex",
-    "gemini": "gemini", "geminicli": "gemini", "opencode": "opencode", "qwen": "qwen", "qwencode": "qwen", "pi": "pi",
-    "aider": "aider", "llm": "llm", "command": "", "shell": "", "bash": "",
+    "claude": "claude", "claudecode": "claude", "claudecli": "claude", "codex": "codex", "codexcli":
+    "codex", "gemini": "gemini", "geminicli": "gemini", "opencode": "opencode", "qwen": "qwen",
+    "qwencode": "qwen", "pi": "pi", "aider": "aider", "llm": "llm", "command": "", "shell": "",
+    "bash": "",
 }  # fmt: skip
 
 
@@ -702,7 +738,13 @@ def _state(value: Any) -> Iterator[bool]:
 
 
 _DECIMAL = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})")
-_SIZES = (("w", Decimal(604800)), ("d", Decimal(86400)), ("h", Decimal(3600)), ("m", Decimal(60)), ("s", Decimal(1)))
+_SIZES = (
+    ("w", Decimal(604800)),
+    ("d", Decimal(86400)),
+    ("h", Decimal(3600)),
+    ("m", Decimal(60)),
+    ("s", Decimal(1)),
+)
 _SECONDS_OF = {**dict(_SIZES), "ms": Decimal("0.001")}
 
 
@@ -755,7 +797,9 @@ def _memory(value: Any) -> Iterator[str]:
 
 
 def _share(value: Any) -> Iterator[str]:
-    """Yield the percent of one processor that `50%` or `500m` (thousandths of a processor) means."""
+    """Yield the percent of one processor that `50%` or `500m` (thousandths of a processor)
+    means.
+    """
     for word in _words(value):
         number = _number_of(word[:-1].strip())
         if number is not None and word[-1] in "%m":
@@ -777,7 +821,9 @@ def _percent(value: Any) -> Iterator[str]:
 
 
 def _retries(value: Any) -> Iterator[Any]:
-    """Yield a number of retries; of a map, the number that it holds, and its delay where that has a unit."""
+    """Yield a number of retries; of a map, the number that it holds, and its delay where that
+    has a unit.
+    """
     if not isinstance(value, Mapping):
         yield from _words(value)
         return
@@ -859,12 +905,15 @@ _READERS: dict[Reading, Callable[[Any], Iterator[Any]]] = {
 
 
 _INTERVALS = frozenset((
-    Reading.EVERY_MILLISECONDS, Reading.EVERY_SECONDS, Reading.EVERY_MINUTES, Reading.EVERY_HOURS, Reading.EVERY_DAYS,
+    Reading.EVERY_MILLISECONDS, Reading.EVERY_SECONDS, Reading.EVERY_MINUTES, Reading.EVERY_HOURS,
+    Reading.EVERY_DAYS,
 ))  # fmt: skip
 
 
 def suggestions(row: ForeignKey, value: Any) -> Iterator[dict[str, Any]]:
-    """Yield what may stand in the place of a key with this value, as keys of ours; the caller tries each of them."""
+    """Yield what may stand in the place of a key with this value, as keys of ours; the caller
+    tries each of them.
+    """
     key, _, inner = row.key.partition(".")
     for found in _READERS[row.reading](value):
         keys = {key: {inner: found} if inner else found}
@@ -875,32 +924,75 @@ def suggestions(row: ForeignKey, value: Any) -> Iterator[dict[str, Any]]:
 
 
 def schedules(value: Any) -> Iterator[str]:
-    """Yield what a list or map that stands for a schedule may be here, as texts; the caller tries each of them."""
+    """Yield what a list or map that stands for a schedule may be here, as texts; the caller
+    tries each of them.
+    """
     yield from _schedules(value)
 
 
-# -- events ------------------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------
 
 FOREIGN_EVENTS: dict[str, str] = {
-    **dict.fromkeys(("meeting_started", "meeting_ended", "workflow_ready", "workflow_event"), _WEBHOOK),
     **dict.fromkeys(
-        ("push", "pull_request", "issues", "issue_comment", "release", "workflow_dispatch", "workflow_run", "webhook",
-         "email", "message", "slack", "http", "api", "issue_opened", "pr_opened", "commit"), _WEBHOOK),
+        ("meeting_started", "meeting_ended", "workflow_ready", "workflow_event"), _WEBHOOK
+    ),
     **dict.fromkeys(
-        ("schedule", "scheduled", "cron", "interval", "time", "timer", "daily", "hourly", "weekly", "every"),
-        "write for example schedule: daily at 9:00"),
-    **dict.fromkeys(("manual", "none", "user", "on_demand"), "leave trigger out: by hand it runs anyway"),
-    **dict.fromkeys(("file", "file_created", "file_modified", "watch"),
-        'write for example trigger: ["file_changed:inbox/*.md"]'),
-    **dict.fromkeys(("startup", "boot", "reboot", "login", "on_start"),
-        "write for example schedule: every 1h, or run it by hand"),
-    **dict.fromkeys(("always", "always_on", "model_decision", "model", "glob", "agent_requested"),
-        "leave trigger out: an agent's rules are no pipes"),
-}  # fmt: skip
+        (
+            "push",
+            "pull_request",
+            "issues",
+            "issue_comment",
+            "release",
+            "workflow_dispatch",
+            "workflow_run",
+            "webhook",
+            "email",
+            "message",
+            "slack",
+            "http",
+            "api",
+            "issue_opened",
+            "pr_opened",
+            "commit",
+        ),
+        _WEBHOOK,
+    ),
+    **dict.fromkeys(
+        (
+            "schedule",
+            "scheduled",
+            "cron",
+            "interval",
+            "time",
+            "timer",
+            "daily",
+            "hourly",
+            "weekly",
+            "every",
+        ),
+        "write for example schedule: daily at 9:00",
+    ),
+    **dict.fromkeys(
+        ("manual", "none", "user", "on_demand"), "leave trigger out: by hand it runs anyway"
+    ),
+    **dict.fromkeys(
+        ("file", "file_created", "file_modified", "watch"),
+        'write for example trigger: ["file_changed:inbox/*.md"]',
+    ),
+    **dict.fromkeys(
+        ("startup", "boot", "reboot", "login", "on_start"),
+        "write for example schedule: every 1h, or run it by hand",
+    ),
+    **dict.fromkeys(
+        ("always", "always_on", "model_decision", "model", "glob", "agent_requested"),
+        "leave trigger out: an agent's rules are no pipes",
+    ),
+}
 """Events that other programs tell of, and nothing here does by itself, with the cure."""
 
 TEMPLATE_WORDS = re.compile(
-    r"\{\{ *(?:start_time|end_time|date|time|today|timezone|timezone_offset|args|input|arguments) *\}\}"
+    r"\{\{ *(?:start_time|end_time|date|time|today|timezone|timezone_offset|args|input|arguments) "
+    r"*\}\}"
     r"|\$ARGUMENTS\b|\$\{\{[^{}\n]{1,80}\}\}"
 )
 """What other programs fill into a prompt. Here it reaches the agent as it stands."""

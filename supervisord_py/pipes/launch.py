@@ -1,10 +1,12 @@
-"""From an execution to what its spawn needs: key, environment, program, version, files; in this order.
+"""From an execution to what its spawn needs: key, environment, program, version, files; in this
+order.
 
-What is to run is decided by its row alone, which was frozen when it was queued; nothing is shared between
-executions. Who is refused is told why. Doing it again gives the same files.
+What is to run is decided by its row alone, which was frozen when it was queued; nothing is shared
+between executions. Who is refused is told why. Doing it again gives the same files.
 
-A key comes by reference (`$ENV`, `file:PATH`, `cmd:ARGV`), and is itself in no log, no argv and no message. A key file
-must be its owner's alone (0600 or stricter). A command is split as a shell splits words, and run without one.
+A key comes by reference (`$ENV`, `file:PATH`, `cmd:ARGV`), and is itself in no log, no argv and no
+message. A key file must be its owner's alone (0600 or stricter). A command is split as a shell
+splits words, and run without one.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_
 
 
 class RunTerms(msgspec.Struct, frozen=True):
-    """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row.
+    """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in
+    its row.
 
-    An edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
-    who goes on with a run looks them up again.
+    An edit of agents.toml changes what starts from now on, never how a run under way is judged.
+    Keys are not in here: who goes on with a run looks them up again.
     """
 
     parser: str = "text"  # name of its output format
@@ -75,7 +78,8 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     env: Environment
     values: Values
     terms: RunTerms
-    secrets: Mapping[str, str] = {}  # what must never be stored: values, and the variable that each is of
+    # what must never be stored: values, and the variable that each is of
+    secrets: Mapping[str, str] = {}
     version: str | None = None  # of its program, as far as it is known
     session_path: str | None = None  # where the agent keeps its session; None where it keeps none
     warnings: tuple[str, ...] = ()
@@ -84,8 +88,11 @@ class LaunchSpec(msgspec.Struct, frozen=True):
         return f"LaunchSpec({self.argv!r})"
 
 
-async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence[str] = ()) -> LaunchSpec:
-    """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
+async def check(
+    shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence[str] = ()
+) -> LaunchSpec:
+    """Look whether an execution could start, without writing anything: agent, key, argv, program,
+    version.
 
     `redact`: the pipe's own patterns. Raises CannotRunError: it could not.
     """
@@ -95,7 +102,11 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     reference = it.preset.api_key
     key = None if reference is None else await resolve_key(shelf, reference, dotenv)
     values = placeholder_values(spec, it, folder, config)
-    argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
+    argv = (
+        command_line(spec, values, it.rendered_prompt or "", history=plan.history)
+        if spec.argv
+        else plan.command
+    )
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
     if key and reference is not None:
         secrets[key] = _name_of_key(reference)
@@ -109,7 +120,9 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     # A program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place.
     places = (*path.split(os.pathsep), os.path.dirname(program), *_search_path("", home))
     env = Environment({**plain, "PATH": os.pathsep.join(dict.fromkeys(places))})
-    version, warnings = await shelf.version(spec, program, folder, env) if spec.version.argv else (None, ())
+    version, warnings = (
+        await shelf.version(spec, program, folder, env) if spec.version.argv else (None, ())
+    )
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
@@ -119,7 +132,9 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
         parser=spec.parser,
         success=spec.success,
         errors=spec.errors,
-        settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+        settle_seconds=config.settle_seconds
+        if stop.settle_seconds is None
+        else stop.settle_seconds,
         stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
         patterns=patterns,
         copied=spec.parser != "text" or bool(secrets or patterns),
@@ -142,11 +157,14 @@ def provider_doubts(spec: AgentSpec, provider: str | None) -> tuple[str, ...]:
     known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
     if provider is None or provider in known or len(known) == 1:
         return ()
-    said = f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands"
+    said = (
+        f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it "
+        "stands"
+    )
     return (f"{said}{did_you_mean(provider, known)}",)
 
 
-# -- keys --------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 async def resolve_key(
@@ -154,17 +172,21 @@ async def resolve_key(
 ) -> str:
     """Return the key that a reference of presets.toml leads to, within so many seconds.
 
-    Names are looked up in `.env`, then in the daemon's environment; paths and commands start in the folder of
-    presets.toml. The reference is never quoted in a message: it may be a key.
+    Names are looked up in `.env`, then in the daemon's environment; paths and commands start in the
+    folder of presets.toml. The reference is never quoted in a message: it may be a key.
 
-    Raises CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that cannot be had.
+    Raises CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that
+    cannot be had.
     """
     environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
     if variable := _VARIABLE.fullmatch(reference):
         name = variable[1] or variable[2]
         if key := environ.get(name, "").strip():
             return key
-        raise _no_key(f"the variable {name} is not set", f"set {name} in the .env beside pipe.md, or for the daemon")
+        raise _no_key(
+            f"the variable {name} is not set",
+            f"set {name} in the .env beside pipe.md, or for the daemon",
+        )
     kind, _, rest = reference.partition(":")
     words: list[str] = []
     with contextlib.suppress(ValueError):
@@ -174,13 +196,20 @@ async def resolve_key(
     if kind == "cmd" and shell_syntax(rest) is not None:
         # The reference is not quoted: it may be a key.
         hint = "write api_key = \"cmd:sh -c 'COMMAND | COMMAND'\""
-        raise CannotRunError(ErrorType.CONFIG_ERROR, "the command of an api_key is run without a shell", hint=hint)
+        raise CannotRunError(
+            ErrorType.CONFIG_ERROR, "the command of an api_key is run without a shell", hint=hint
+        )
     if kind != "cmd" or not words:
         hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
-        raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
+        raise CannotRunError(
+            ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint
+        )
     try:
         done = await shelf.run(words, name="key", timeout=seconds, cwd=str(cwd), env=environ)
-        key, why = done.stdout.strip(), done.words if done.code != 0 else "must print one line, and nothing else"
+        key, why = (
+            done.stdout.strip(),
+            done.words if done.code != 0 else "must print one line, and nothing else",
+        )
         if done.code == 0 and key and "\n" not in key:
             return key
     except TimeoutError:
@@ -188,15 +217,21 @@ async def resolve_key(
     except PxError as error:
         why = f"cannot be started: {error.detail}"
     # What it printed is not quoted: stderr of a password store may hold anything.
-    raise _no_key(f"the command of the key ({words[0]}) {why}", "run the command by hand to see what it says")
+    raise _no_key(
+        f"the command of the key ({words[0]}) {why}", "run the command by hand to see what it says"
+    )
 
 
 def _key_of_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
-    path = Path(environ.get("HOME") or Path.home(), text[2:]) if text.startswith("~/") else cwd / text
+    path = (
+        Path(environ.get("HOME") or Path.home(), text[2:]) if text.startswith("~/") else cwd / text
+    )
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise _no_key(f"others may read the key file {path} (mode {mode:o})", f"chmod 600 {path}")
+            raise _no_key(
+                f"others may read the key file {path} (mode {mode:o})", f"chmod 600 {path}"
+            )
         key = read_bounded(path, _MAX_KEY_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
@@ -211,13 +246,17 @@ def _no_key(detail: str, hint: str) -> CannotRunError:
 
 
 def _name_of_key(reference: str) -> str:
-    """Return what a preset's key is called where it is struck out: its variable, else the setting."""
+    """Return what a preset's key is called where it is struck out: its variable, else the
+    setting.
+    """
     variable = _VARIABLE.fullmatch(reference)
     return "api_key" if variable is None else variable[1] or variable[2]
 
 
 async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> dict[str, str]:
-    """Return the values that may be in what an adopted execution printed, as far as they are to be had again."""
+    """Return the values that may be in what an adopted execution printed, as far as they are to
+    be had again.
+    """
     dotenv, _doubts = read_dotenv(home / DOTENV)
     if (spec := shelf.adapters_now().agents.get(it.plan.agent)) is None:
         return {}
@@ -229,11 +268,13 @@ async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> dict[s
     return found
 
 
-# -- what adapters are filled with -------------------------------------------------------------------------------------
+# -- what adapters are filled with -----------------------------------------------------------------
 
 
 def placeholder_values(spec: AgentSpec, it: Execution, folder: Path, config: PipesConfig) -> Values:
-    """Return the value of every placeholder, as far as no version is known; None for one that has none. Pure."""
+    """Return the value of every placeholder, as far as no version is known; None for one that
+    has none. Pure.
+    """
     preset, run_dir = it.preset, f"{config.executions_dir}/{it.id}"
     url = preset.url or spec.provider_urls.get(preset.provider or "")
     same = ("model", "effort", "api", "context_window", "max_tokens", "input_cost", "output_cost")
@@ -259,19 +300,29 @@ def placeholder_values(spec: AgentSpec, it: Execution, folder: Path, config: Pip
 def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool) -> tuple[str, ...]:
     """Return the argv, its program as the adapter names it. Pure.
 
-    Raises CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
+    Raises CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit
+    into an argument.
     """
     if spec.prompt == "arg":
-        guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
+        guarded = any(
+            "--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv
+        )
         is_long = len(prompt.encode("utf-8", "surrogatepass")) > ARGUMENT_BYTES
         if is_long or "\0" in prompt or (not guarded and prompt.startswith(("-", "@"))):
-            what = f"over {ARGUMENT_BYTES} bytes, with a NUL, or one that begins with - or @ (an option, a file)"
-            detail = f"the agent {spec.name!r} takes its prompt as an argument, which cannot be {what}"
+            what = (
+                f"over {ARGUMENT_BYTES} bytes, with a NUL, or one that begins with - or @ (an "
+                "option, a file)"
+            )
+            detail = (
+                f"the agent {spec.name!r} takes its prompt as an argument, which cannot be {what}"
+            )
             hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
             raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
         values = {**values, "prompt": prompt}
     session = spec.session_argv if history and spec.session_argv else spec.fresh_argv
-    return adapters.fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
+    return adapters.fill_arguments(
+        spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values
+    )
 
 
 def build_environment(
@@ -282,17 +333,22 @@ def build_environment(
     dotenv: Mapping[str, str],
     key: str | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the environment of an agent without the execution's marks, and of every value in it that is a secret the
-    variable that it is of. Pure.
+    """Return the environment of an agent without the execution's marks, and of every value in it
+    that is a secret the variable that it is of. Pure.
 
-    Later layers win: the allow-list, variables that the adapter passes, keys of the provider at hand, `.env`, the
-    adapter's own variables, the preset's key. That replaces every key of the daemon's environment: an agent gets the
-    keys of its own provider, and no others (its tools inherit them).
+    Later layers win: the allow-list, variables that the adapter passes, keys of the provider at
+    hand, `.env`, the adapter's own variables, the preset's key. That replaces every key of the
+    daemon's environment: an agent gets the keys of its own provider, and no others (its tools
+    inherit them).
     """
     provider, has_url = values.get("provider"), values.get("url") is not None
     own = {} if key else passed(daemon, spec.keys_of(None if provider is None else str(provider)))
     handed = passed(daemon, spec.pass_env) | own | dict(dotenv)
-    secrets = {value: name for name, value in sorted(handed.items()) if value and (name in own or is_secret_name(name))}
+    secrets = {
+        value: name
+        for name, value in sorted(handed.items())
+        if value and (name in own or is_secret_name(name))
+    }
     env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
     known = {**values, "key": key or None}
     for name, variable in spec.variables().items():
@@ -313,21 +369,26 @@ def build_environment(
     return env, secrets
 
 
-# -- programs ----------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------
 
 USUAL_PLACES = (
-    "~/.local/bin", "~/.npm-global/bin", "~/.bun/bin", "~/.volta/bin", "~/.local/share/pnpm", "~/.yarn/bin",
-    "~/.cargo/bin", "~/.opencode/bin", "~/.claude/local", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin",
+    "~/.local/bin", "~/.npm-global/bin", "~/.bun/bin", "~/.volta/bin", "~/.local/share/pnpm",
+    "~/.yarn/bin",
+    "~/.cargo/bin", "~/.opencode/bin", "~/.claude/local", "/opt/homebrew/bin",
+    "/home/linuxbrew/.linuxbrew/bin",
     "/usr/local/bin", "/usr/bin", "/bin",
 )  # fmt: skip
-"""A daemon that a service manager started has a short PATH; npm, bun, pip --user and Homebrew install elsewhere."""
+"""A daemon that a service manager started has a short PATH; npm, bun, pip --user and Homebrew
+install elsewhere.
+"""
 
 
 def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home: str) -> str:
-    """Return the absolute path of a program: on the PATH that it would run with, then where installers put it.
+    """Return the absolute path of a program: on the PATH that it would run with, then where
+    installers put it.
 
-    `name` is a name, or a path: absolute, `~/…`, or relative to the pipe's `folder`. Raises CannotRunError:
-    `agent_not_found`; what was tried is named, and how the agent is installed.
+    `name` is a name, or a path: absolute, `~/…`, or relative to the pipe's `folder`. Raises
+    CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
     """
     is_path = os.sep in name
     if is_path:
@@ -349,12 +410,14 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
 
 @lru_cache
 def _search_path(path: str, home: str) -> tuple[str, ...]:
-    usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
+    usual = (
+        place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES
+    )
     places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
     return tuple(dict.fromkeys(place for place in places if os.path.isabs(place)))
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
@@ -376,14 +439,19 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
 
 
 def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -> None:
-    """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
+    """Write everything that the agent is to find: its output folder, its sessions, the prompt, its
+    files. Blocking.
 
-    Below the execution's folder: `prompt.md` where the agent is told of it, and `agent/` with what the program reads as
-    its own configuration. Nothing of a user's own configuration is ever opened. `fds` get its stdout, its stderr, and
-    its stdin where it reads the prompt there, one by one: who calls closes them, also of what raises.
+    Below the execution's folder: `prompt.md` where the agent is told of it, and `agent/` with what
+    the program reads as its own configuration. Nothing of a user's own configuration is ever
+    opened. `fds` get its stdout, its stderr, and its stdin where it reads the prompt there, one by
+    one: who calls closes them, also of what raises.
     """
     spec = found.adapter
-    texts, folders = file_texts(spec, found.values), [(Path(str(found.values["output_dir"])), 0o777)]
+    texts, folders = (
+        file_texts(spec, found.values),
+        [(Path(str(found.values["output_dir"])), 0o777)],
+    )
     if found.session_path:
         folders.append((Path(found.session_path), 0o700))
     for where, mode in folders:
@@ -405,13 +473,17 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str, fds: list[int]) -
 
 
 def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     with os.fdopen(descriptor, "wb") as file:
         file.write(text.encode("utf-8", "surrogatepass"))
 
 
 def stdin_of(prompt: str) -> int:
-    """Return a file without a name that holds the prompt, to be an agent's stdin: it ends by itself, unlike a pipe."""
+    """Return a file without a name that holds the prompt, to be an agent's stdin: it ends by
+    itself, unlike a pipe.
+    """
     raw = prompt.encode("utf-8", "surrogatepass")
     if sys.platform == "linux":
         fd = os.memfd_create("prompt")

@@ -1,4 +1,6 @@
-"""The time zone of the machine, by its IANA name; people and programs change it while the daemon runs."""
+"""The time zone of the machine, by its IANA name; people and programs change it while the daemon
+runs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _log = structlog.get_logger(__name__)
 class MachineZone:
     """The name of the machine's zone, looked up again when its files have changed."""
 
-    def __init__(self, environ: Mapping[str, str], localtime: str | None = None, timezone: str | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], localtime: str | None = None, timezone: str | None = None
+    ) -> None:
         self._environ = environ
         self._localtime = localtime or LOCALTIME
         self._timezone = timezone or TIMEZONE
@@ -31,7 +35,9 @@ class MachineZone:
         """Return the name as the files stand. A few looks at files."""
         stamp = (os.path.realpath(self._localtime), _stamp(self._localtime), _stamp(self._timezone))
         if stamp != self._stamp:
-            self._name = machine_zone(self._environ, localtime=self._localtime, timezone=self._timezone)
+            self._name = machine_zone(
+                self._environ, localtime=self._localtime, timezone=self._timezone
+            )
             self._stamp = stamp
         return self._name
 
@@ -43,20 +49,28 @@ def _stamp(path: str) -> tuple[int, ...]:
     return ()
 
 
-def machine_zone(environ: Mapping[str, str], *, localtime: str = LOCALTIME, timezone: str = TIMEZONE) -> str:
-    """Return `TZ` where it names a zone, else the zone of /etc/localtime, else what /etc/timezone says, else UTC."""
+def machine_zone(
+    environ: Mapping[str, str], *, localtime: str = LOCALTIME, timezone: str = TIMEZONE
+) -> str:
+    """Return `TZ` where it names a zone, else the zone of /etc/localtime, else what
+    /etc/timezone says, else UTC.
+    """
     wanted = environ.get("TZ", "").lstrip(":")
-    if wanted and wanted != LOCALTIME:  # which means "as if TZ were not set", and saves the C library a look
+    # which means "as if TZ were not set", and saves the C library a look
+    if wanted and wanted != LOCALTIME:
         if _is_zone(wanted):
             return wanted
-        _log.warning("time_zone_unknown", wanted=wanted, hint="write TZ=Area/City, or pipes.timezone")
+        _log.warning(
+            "time_zone_unknown", wanted=wanted, hint="write TZ=Area/City, or pipes.timezone"
+        )
     linked = os.path.realpath(localtime).rpartition("zoneinfo/")[2]
     if _is_zone(linked):
         return linked
     written = ""
     with suppress(OSError):
         written = Path(timezone).read_text("utf-8", "replace")[:256].strip()
-    # A copy, as some installers make one and as a container has it mounted: /etc/timezone may be of another time.
+    # A copy, as some installers make one and as a container has it mounted: /etc/timezone may be of
+    # another time.
     copied = _zone_of_copy(localtime, written)
     if copied is not None:
         return copied
@@ -70,7 +84,9 @@ def _is_zone(name: str) -> bool:
 
 
 def _zone_of_copy(localtime: str, written: str) -> str | None:
-    """Return the zone whose rules a file holds, None where it is none; where several are the same, `written` is one."""
+    """Return the zone whose rules a file holds, None where it is none; where several are the
+    same, `written` is one.
+    """
     try:
         rules = Path(localtime).read_bytes()[:_MAX_ZONE_BYTES]
     except OSError:
@@ -93,5 +109,9 @@ def _candidates(written: str) -> Iterator[str]:
     for folder in zoneinfo.TZPATH:
         with suppress(OSError):
             lines = Path(folder, "zone1970.tab").read_text("utf-8").splitlines()
-            yield from (line.split("\t")[2] for line in lines if line.count("\t") >= 2 and not line.startswith("#"))
+            yield from (
+                line.split("\t")[2]
+                for line in lines
+                if line.count("\t") >= 2 and not line.startswith("#")
+            )
     yield from sorted(zoneinfo.available_timezones())

@@ -1,4 +1,5 @@
-"""What the room is told, what a pipe is to be, what is asked of the room and what it shows. Frozen values, no I/O.
+"""What the room is told, what a pipe is to be, what is asked of the room and what it shows. Frozen
+values, no I/O.
 
 Times are Unix seconds, sizes bytes; what is not known is None.
 """
@@ -28,9 +29,11 @@ class PipesConfig(PipesSettings, frozen=True, kw_only=True):
     examples_dir: Path  # pipes that ship with the package
     presets_file: Path  # beside the settings, as is the next; both may be absent
     agents_file: Path
-    executions_dir: Path  # `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution
+    # `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution
+    executions_dir: Path
     socket: str  # path of the control socket
-    api_host: str = "127.0.0.1"  # loopback address of the TCP listener, its port, and where its token lies, absolute
+    # loopback address of the TCP listener, its port, and where its token lies, absolute
+    api_host: str = "127.0.0.1"
     api_port: int | None = None
     api_token_file: str | None = None
     preflight_seconds: float = 5.0  # so long providers are asked before a spawn; 0 for not at all
@@ -38,9 +41,11 @@ class PipesConfig(PipesSettings, frozen=True, kw_only=True):
 
     @property
     def api(self) -> str:
-        """Where agents find the API: the TCP port where there is a listener, else the control socket.
+        """Where agents find the API: the TCP port where there is a listener, else the control
+        socket.
 
-        The port asks for a token. The agent is told in which file it lies; the token itself is in no prompt.
+        The port asks for a token. The agent is told in which file it lies; the token itself is in
+        no prompt.
         """
         if self.api_port is None:
             return f"unix socket {self.socket}"
@@ -88,14 +93,17 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     effort: str | None = None
     timeout_seconds: float | None = None
     run_on_enable: bool = True
-    events: tuple[str, ...] = ()  # that start it: `NAME`, or `NAME:SUBJECT`, where `*`, `?` and `**` stand for others
+    # that start it: `NAME`, or `NAME:SUBJECT`, where `*`, `?` and `**` stand for others
+    events: tuple[str, ...] = ()
     retries: RetryRules = RetryRules()
-    daily_tokens: int | None = None  # what it may use in a day of its time zone, as is the next; None is no ceiling
+    # what it may use in a day of its time zone, as is the next; None is no ceiling
+    daily_tokens: int | None = None
     daily_cost: float | None = None  # US dollars
     redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
     remarks: tuple[Remark, ...] = ()
-    lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
+    # of the file's keys, counted from 1: where somebody is sent who has to mend one
+    lines: Mapping[str, int] = {}
     digest: str = ""  # SHA-256 of the file: another one is another pipe
 
     @property
@@ -105,7 +113,13 @@ class PipeDefinition(msgspec.Struct, frozen=True):
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""
-        return Problem(message=message, file=str(self.file), line=self.lines.get(key), pointer=f"/{key}", hint=hint)
+        return Problem(
+            message=message,
+            file=str(self.file),
+            line=self.lines.get(key),
+            pointer=f"/{key}",
+            hint=hint,
+        )
 
 
 class BrokenPipe(msgspec.Struct, frozen=True):
@@ -127,7 +141,7 @@ def usable(declared: Declared) -> PipeDefinition:
     return declared
 
 
-# -- what is asked, and what is shown ----------------------------------------------------------------------------------
+# -- what is asked, and what is shown --------------------------------------------------------------
 
 
 class PublishedEvent(NamedTuple):
@@ -135,9 +149,11 @@ class PublishedEvent(NamedTuple):
 
     name: str  # the word before the colon of a pattern, or a webhook's name
     subject: str | None = None  # what follows the colon: a pipe, a tool, a path; None for a webhook
-    key: str | None = None  # names this one happening, which each pipe claims once; None makes each call one of its own
+    # names this one happening, which each pipe claims once; None makes each call one of its own
+    key: str | None = None
     facts: Mapping[str, Any] | None = None  # JSON values for the prompt
-    chain: tuple[str, ...] = ()  # the pipes whose executions led to it, one by the other, the last one its source
+    # the pipes whose executions led to it, one by the other, the last one its source
+    chain: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -145,7 +161,9 @@ class PublishedEvent(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One thing that `pxctl pipe validate` says of a pipe: what is wrong with a key, or odd, or that all is well."""
+    """One thing that `pxctl pipe validate` says of a pipe: what is wrong with a key, or odd, or
+    that all is well.
+    """
 
     name: str  # the key, or what else is looked at
     verdict: Literal["pass", "warn", "fail"]
@@ -166,14 +184,16 @@ class PipeView(msgspec.Struct, frozen=True):
     queued: int = 0  # how many wait
     waits_for: str | None = None  # what keeps the first of them waiting, in words
     consecutive_failures: int = 0
-    config_error: str | None = None  # why it cannot run at present, with file and line; None when it can
+    # why it cannot run at present, with file and line; None when it can
+    config_error: str | None = None
     warnings: tuple[str, ...] = ()
     title: str | None = None
     description: str | None = None
     agent: str | None = None
     presets: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    last_decision: dict[str, str] | None = None  # what was last done about it: `at` (RFC 3339), and `text`, a sentence
+    # what was last done about it: `at` (RFC 3339), and `text`, a sentence
+    last_decision: dict[str, str] | None = None
     pid: int | None = None  # of the running execution, as are the next two
     instance: str | None = None
     started_at: float | None = None

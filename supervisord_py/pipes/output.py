@@ -1,9 +1,10 @@
 """The output of executions: where it lies, how it is made fit to be kept, and how it is read.
 
-The file is the descriptor: a plain text agent without secrets writes straight into `stdout` and `stderr`. Where its
-format has to be read, or it knows something that must not be stored, the agent writes `raw.*`, and of that the files
-that are kept are made, from byte 0 and always the same ones; a new control plane begins at byte 0 again. `raw.*` goes
-with the end of the run. Private (0700, 0600) from the first instant; a byte is at its offset for ever.
+The file is the descriptor: a plain text agent without secrets writes straight into `stdout` and
+`stderr`. Where its format has to be read, or it knows something that must not be stored, the agent
+writes `raw.*`, and of that the files that are kept are made, from byte 0 and always the same ones;
+a new control plane begins at byte 0 again. `raw.*` goes with the end of the run. Private (0700,
+0600) from the first instant; a byte is at its offset for ever.
 """
 
 from __future__ import annotations
@@ -37,23 +38,31 @@ _PRIVATE = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class OutputStream(StrEnum):
-    """What can be read of an execution's output: its text, its complaints, and the agent's own event lines."""
+    """What can be read of an execution's output: its text, its complaints, and the agent's own
+    event lines.
+    """
 
     STDOUT = "stdout"
     STDERR = "stderr"
     EVENTS = "events"
 
 
-FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
+FILES = {
+    OutputStream.STDOUT: "stdout",
+    OutputStream.STDERR: "stderr",
+    OutputStream.EVENTS: "events.jsonl",
+}
 RAW = {OutputStream.STDOUT: "raw.stdout", OutputStream.STDERR: "raw.stderr"}
 BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def open_for_child(folder: Path, *, copied: bool) -> Iterator[int]:
-    """Make an execution's folder anew, and yield descriptors of what its stdout and its stderr become. Blocking."""
+    """Make an execution's folder anew, and yield descriptors of what its stdout and its stderr
+    become. Blocking.
+    """
     shutil.rmtree(folder, ignore_errors=True)  # left by an earlier try, or by another ledger
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
@@ -88,7 +97,9 @@ def size(folder: Path, stream: OutputStream) -> int | None:
 
 
 def texts(folder: Path, limit: int) -> dict[str, Any]:
-    """Return what a row says of both streams: size, and text: all, or head and tail around a marker. Blocking."""
+    """Return what a row says of both streams: size, and text: all, or head and tail around a
+    marker. Blocking.
+    """
     facts: dict[str, Any] = {}
     head = limit // HEAD_SHARE
     for stream in BOTH:
@@ -97,8 +108,12 @@ def texts(folder: Path, limit: int) -> dict[str, Any]:
         text = raw.decode("utf-8", "replace")
         if whole > limit:
             first = codecs.getincrementaldecoder("utf-8")("replace").decode(raw[:head])
-            last = decode_tail(read(folder, FILES[stream], whole - limit + head - 4, limit - head + 4), limit - head)
-            text = f"{first}\n[... {whole - limit} bytes left out ...]\n{last}"  # no cut character on either side
+            last = decode_tail(
+                read(folder, FILES[stream], whole - limit + head - 4, limit - head + 4),
+                limit - head,
+            )
+            # no cut character on either side
+            text = f"{first}\n[... {whole - limit} bytes left out ...]\n{last}"
         facts |= {stream.value: text, f"{stream.value}_bytes": whole}
     return facts
 
@@ -111,21 +126,26 @@ def disk_is_full(folder: Path) -> bool:
     return found.f_bavail * found.f_frsize < os.sysconf("SC_PAGE_SIZE")
 
 
-# -- what is made of it --------------------------------------------------------------------------------------------
+# -- what is made of it ----------------------------------------------------------------------------
 
 
 class Redactor:
-    """Takes secrets out of one stream, line by line; what comes out does not depend on where its pieces were cut.
+    """Takes secrets out of one stream, line by line; what comes out does not depend on where its
+    pieces were cut.
 
-    `values` are known secrets and what each is called, which stands in its place (of one of several lines, each line is
-    one); `patterns` are regular expressions, matched line by line against the UTF-8 bytes. A line is held back until it
-    is whole; one over LINE_BYTES is let go in pieces.
+    `values` are known secrets and what each is called, which stands in its place (of one of several
+    lines, each line is one); `patterns` are regular expressions, matched line by line against the
+    UTF-8 bytes. A line is held back until it is whole; one over LINE_BYTES is let go in pieces.
     """
 
     def __init__(self, values: Mapping[str, str], patterns: Iterable[str] = ()) -> None:
-        self._marks = {form: mark_of(name) for value, name in values.items() for form in _printed_forms(value)}
+        self._marks = {
+            form: mark_of(name) for value, name in values.items() for form in _printed_forms(value)
+        }
         longest_first = sorted(self._marks, key=len, reverse=True)
-        self._known = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        self._known = (
+            re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        )
         self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
         self._line = b""  # not whole yet
 
@@ -148,7 +168,9 @@ class Redactor:
             text = self._known.sub(lambda found: self._marks[found[0]], text)
         for pattern in self._patterns:
             lines = text.split(b"\n")
-            text = b"\n".join(pattern.sub(lambda found: MARK if found[0] else b"", line) for line in lines)
+            text = b"\n".join(
+                pattern.sub(lambda found: MARK if found[0] else b"", line) for line in lines
+            )
         return text
 
 
@@ -173,10 +195,12 @@ def _printed_forms(secret: str) -> set[bytes]:
 
 
 class Copier:
-    """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything blocks.
+    """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything
+    blocks.
 
-    Where the agent writes the kept files itself (not `copied`), they are only read: what the agent meant by them is
-    known all the same. `secrets` and `patterns` are what must not be stored: values with names, and expressions.
+    Where the agent writes the kept files itself (not `copied`), they are only read: what the agent
+    meant by them is known all the same. `secrets` and `patterns` are what must not be stored:
+    values with names, and expressions.
     """
 
     def __init__(
@@ -196,7 +220,8 @@ class Copier:
         self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
-        self._waiting = {stream: bytearray() for stream in OutputStream}  # made, and not in the files yet: a full disk
+        # made, and not in the files yet: a full disk
+        self._waiting = {stream: bytearray() for stream in OutputStream}
         self._ended = False
 
     def redact(self, text: str | None) -> str | None:
@@ -246,13 +271,15 @@ class Copier:
     def _write(self) -> None:
         for stream, data in self._waiting.items():
             while data:
-                with open(_open(self._folder, FILES[stream], os.O_WRONLY), "wb", buffering=0) as file:
+                with open(
+                    _open(self._folder, FILES[stream], os.O_WRONLY), "wb", buffering=0
+                ) as file:
                     done = os.pwrite(file.fileno(), data, self._made[stream])
                 self._made[stream] += done
                 del data[:done]
 
 
-# -- reading -------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 class OutputPage(NamedTuple):
@@ -261,8 +288,10 @@ class OutputPage(NamedTuple):
     data: bytes
     offset: int
     total_bytes: int
-    complete: bool  # `data` reaches the end, no more will come, and nothing of the stream is missing
-    truncated: bool = False  # it is over, and not all of the stream was kept; an empty page is the end then
+    # `data` reaches the end, no more will come, and nothing of the stream is missing
+    complete: bool
+    # it is over, and not all of the stream was kept; an empty page is the end then
+    truncated: bool = False
 
 
 class FollowOutput(NamedTuple):
@@ -274,7 +303,9 @@ class FollowOutput(NamedTuple):
 
 
 class FollowNews(NamedTuple):
-    """The execution as it stands: `start` is the first of a follow, `done` the last, `status` says that it changed."""
+    """The execution as it stands: `start` is the first of a follow, `done` the last, `status`
+    says that it changed.
+    """
 
     word: Literal["start", "status", "done"]
     execution: Execution
@@ -285,7 +316,10 @@ FollowItem = FollowOutput | FollowNews
 
 def pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
     """Return what each stream has from its offset on, where it has something. Blocking."""
-    found = (FollowOutput(each, at, read(folder, FILES[each], at, PIECE_BYTES)) for each, at in offsets.items())
+    found = (
+        FollowOutput(each, at, read(folder, FILES[each], at, PIECE_BYTES))
+        for each, at in offsets.items()
+    )
     return [piece for piece in found if piece.data]
 
 

@@ -1,12 +1,16 @@
-"""One execution from its place in line to its end, and how that is judged. The supervisor runs it, by `RunDriver`.
+"""One execution from its place in line to its end, and how that is judged. The supervisor runs it,
+by `RunDriver`.
 
 Laws:
-- The row says `running` before anything is spawned, and who it became right after. Whatever happens it becomes final
-  once, with the first reason that was given, before the keeper forgets the process. The next try's row, the claim on
-  the event that is given back and the pipe's counters are of one transaction with the end.
-- Also after a normal exit the tree is stopped: what tools left in sessions of their own goes, too (pi does that with
-  every shell command). What survives is named in the row and stopped again and again; it never keeps the slot.
-- A timeout does not count suspended time: who was suspended could not work. Who is silent after a resume is ended (B2).
+- The row says `running` before anything is spawned, and who it became right after. Whatever happens
+  it becomes final once, with the first reason that was given, before the keeper forgets the
+  process. The next try's row, the claim on the event that is given back and the pipe's counters are
+  of one transaction with the end.
+- Also after a normal exit the tree is stopped: what tools left in sessions of their own goes, too
+  (pi does that with every shell command). What survives is named in the row and stopped again and
+  again; it never keeps the slot.
+- A timeout does not count suspended time: who was suspended could not work. Who is silent after a
+  resume is ended (B2).
 """
 
 from __future__ import annotations
@@ -53,13 +57,16 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
-DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
-MESSAGE_MAX = 4000  # characters of an error message: lists carry it, and a whole stderr has its own column
+# how often the rest of the output is tried against a disk that takes nothing, once the process is
+# gone
+DISK_TRIES = 4
+# characters of an error message: lists carry it, and a whole stderr has its own column
+MESSAGE_MAX = 4000
 TAIL_CHARS = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 CUT_OFF = frozenset((
-    ErrorType.TIMEOUT, ErrorType.CANCELLED, ErrorType.CRASH, ErrorType.INTERRUPTED, ErrorType.SHUTDOWN,
-    ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT, ErrorType.DISK_FULL,
+    ErrorType.TIMEOUT, ErrorType.CANCELLED, ErrorType.CRASH, ErrorType.INTERRUPTED,
+    ErrorType.SHUTDOWN, ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT, ErrorType.DISK_FULL,
 ))  # fmt: skip
 """After these, what it wrote may be half-done."""
 _log = structlog.get_logger(__name__)
@@ -75,11 +82,16 @@ class Run(Instance):
     died = False  # whether its end is an accident: the outcome says so, not the exit
 
     def __init__(
-        self, room: PipesContext, execution: Execution, definition: PipeDefinition | None, key: str | None = None
+        self,
+        room: PipesContext,
+        execution: Execution,
+        definition: PipeDefinition | None,
+        key: str | None = None,
     ) -> None:
         super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
         self.room, self.execution, self.id = room, execution, execution.id
-        self.definition = definition  # what its pipe was when it was queued; None where that is not known any more
+        # what its pipe was when it was queued; None where that is not known any more
+        self.definition = definition
         self.folder = room.folder(execution.id)
         self.home = definition.folder if definition else room.config.pipes_dir / execution.pipe_name
         self.terms = RunTerms()
@@ -89,8 +101,10 @@ class Run(Instance):
         self.stop_seconds = self.terms.stop_seconds
         self.cause = Cause.NOBODY  # why it is to end, and the same in words; NOBODY while it is not
         self.detail: str | None = None
-        self.heard_at = 0.0  # when it was last noticed to have written something, on the clock that counts suspend
-        self.deadline, self.settles_at = 0.0, math.inf  # end of its timeout, of the grace once it is done; monotonic
+        # when it was last noticed to have written something, on the clock that counts suspend
+        self.heard_at = 0.0
+        # end of its timeout, of the grace once it is done; monotonic
+        self.deadline, self.settles_at = 0.0, math.inf
         self.trouble: str | None = None  # why its output is not stored at present
         self.is_short = False  # the disk took no output for a while: not all of it may be there
         self.is_left = False  # this control plane goes; the run goes on without it
@@ -99,9 +113,11 @@ class Run(Instance):
         self.following: Execution | None = None
         self.followers = 0
         self.done = asyncio.Event()  # all that follows from its end is done
-        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done at the next change
+        # done at the next change
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.launch: LaunchSpec | None = None
-        self.fds: list[int] = []  # for its process: stdout, stderr, and stdin where it reads its prompt there
+        # for its process: stdout, stderr, and stdin where it reads its prompt there
+        self.fds: list[int] = []
         self._starting: asyncio.Task[Any] | None = None
         self._copier: Copier | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
@@ -140,7 +156,9 @@ class Run(Instance):
     def refuse_if_left(self) -> None:
         """Raise InterruptedRunError where this control plane goes before it is over."""
         if self.is_left:
-            said = f"the control plane is being replaced or stopped; execution {self.id} is not lost"
+            said = (
+                f"the control plane is being replaced or stopped; execution {self.id} is not lost"
+            )
             hint = f"follow it again: `pxctl pipe tail {self.id}`"
             raise InterruptedRunError(said, hint=hint, execution=self.id)
 
@@ -154,22 +172,33 @@ class Run(Instance):
         while self.fds:
             os.close(self.fds.pop())
 
-    # -- what the supervisor writes of it --------------------------------------------------------------------------
+    # -- what the supervisor writes of it ----------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
         return {"execution": self.id}
 
     def own_note(self) -> dict[str, Any]:
-        return {"execution": self.id, "deadline": self.deadline, "cause": self.cause.value, "detail": self.detail}
+        return {
+            "execution": self.id,
+            "deadline": self.deadline,
+            "cause": self.cause.value,
+            "detail": self.detail,
+        }
 
     def starting(self) -> Operation:
-        """Say that it runs: in its row, in what is remembered of its pipe, and in that of its process, together."""
+        """Say that it runs: in its row, in what is remembered of its pipe, and in that of its
+        process, together.
+        """
         now = self.room.clocks.moment()
         wait_ms = max(0, round((now - self.execution.queued_at) * 1000))
         known = {"started_at": now, "queue_wait_ms": wait_ms, "instance": self.key}
         self.become(status=Status.RUNNING, **known)
-        claim = ledger_pipes.mark_running(self.id, progress=msgspec.json.encode(self.terms).decode(), **known)
-        return together(claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting())
+        claim = ledger_pipes.mark_running(
+            self.id, progress=msgspec.json.encode(self.terms).decode(), **known
+        )
+        return together(
+            claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting()
+        )
 
     def spawned(self, child: Child) -> Operation:
         who, found, clocks = child.identity, self.launch, self.room.clocks
@@ -177,7 +206,10 @@ class Run(Instance):
         known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
         known |= {"started_at": whole_ms(child.started_at)}
         if found is not None:  # else an earlier control plane has spawned it
-            self.heard_at, self.deadline = clocks.boot(), clocks.awake() + self.execution.plan.timeout_seconds
+            self.heard_at, self.deadline = (
+                clocks.boot(),
+                clocks.awake() + self.execution.plan.timeout_seconds,
+            )
             known |= {"agent_version": found.version, "session_path": found.session_path}
         self.become(**known)
         return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
@@ -186,7 +218,9 @@ class Run(Instance):
         return together(await self.conclude(), await super().ended())
 
     async def finish(self) -> None:
-        """Be what its row says now, remove what it must not leave, and do what follows from its end."""
+        """Be what its row says now, remove what it must not leave, and do what follows from its
+        end.
+        """
         if self.final and not self.execution.status.is_final:
             self.become(position=None, **self.final)
         if self.execution.status is Status.RUNNING:
@@ -200,7 +234,7 @@ class Run(Instance):
         await self.room.ledger.write(together(await self.conclude(), *also))
         await self.finish()
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- its life ----------------------------------------------------------------------------------
 
     async def go(self) -> None:
         room, self._starting = self.room, asyncio.current_task()
@@ -220,15 +254,20 @@ class Run(Instance):
             await self.see_through()
 
     async def see_through(self) -> None:
-        """Look after it until its process, where there is one, has ended or is to end; stop what is left of it."""
+        """Look after it until its process, where there is one, has ended or is to end; stop what
+        is left of it.
+        """
         room, clocks, copied = self.room, self.room.clocks, self.terms.copied
         try:
             exited = room.placement.ending(self.key) if self.child and self.error is None else None
             while exited and not exited.done() and self.cause is Cause.NOBODY:
                 left = max(0.0, min(self.deadline, self.settles_at) - clocks.awake())
-                if copied and (self.followers or self.trouble):  # else the look at all runs tells of more
+                # else the look at all runs tells of more
+                if copied and (self.followers or self.trouble):
                     left = min(left, DISK_PAUSE_SECONDS if self.trouble else POLL_SECONDS)
-                await asyncio.wait((exited, self.news), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (exited, self.news), timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
                 if exited.done():
                     break
                 if copied:
@@ -241,7 +280,8 @@ class Run(Instance):
             if exited and exited.done():
                 self.record = exited.result()
         except KeeperLostError:
-            _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
+            # the next start tells of it
+            _log.error("pipe_run_lost", unit=self.unit, execution=self.id)
             self.leave()
             return
         except Exception as error:
@@ -256,7 +296,7 @@ class Run(Instance):
             await self.end_now()
         return self.report
 
-    # -- its output -------------------------------------------------------------------------------------------------
+    # -- its output --------------------------------------------------------------------------------
 
     async def open_output(self) -> Copier:
         """Return what reads its output; of an adopted one it begins anew."""
@@ -265,7 +305,11 @@ class Run(Instance):
             if terms.copied and self.launch is None:
                 secrets = await recall_secrets(self.room.shelf, self.execution, self.home)
             self._copier = Copier(
-                self.folder, terms.parser, copied=terms.copied, secrets=secrets, patterns=terms.patterns
+                self.folder,
+                terms.parser,
+                copied=terms.copied,
+                secrets=secrets,
+                patterns=terms.patterns,
             )
         return self._copier
 
@@ -283,7 +327,8 @@ class Run(Instance):
         used, source = self._paid(summary)
         if used != self.execution.usage:
             self.become(**structs.asdict(used), cost_source=source)
-        # Also where nothing more was used: a turn that follows shows that the answer before was not the last one.
+        # Also where nothing more was used: a turn that follows shows that the answer before was not
+        # the last one.
         sentence = ceiling_that_ends(summary, used, self.execution.plan)
         if sentence is not None:
             self.want_end(Cause.BUDGET, sentence)
@@ -300,10 +345,13 @@ class Run(Instance):
         return structs.replace(told, cost=cost), source
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float) -> None:
-        """Take in how much it has written (`measured`), and end it where that is too much, or it says nothing."""
+        """Take in how much it has written (`measured`), and end it where that is too much, or it
+        says nothing.
+        """
         now, most = self.room.clocks.boot(), self.room.config.output_file_bytes
         if stamp != self._stamp:
-            if self._stamp or any(written for written, _ in stamp):  # that its files are there is no word of it
+            # that its files are there is no word of it
+            if self._stamp or any(written for written, _ in stamp):
                 self.heard_at = now
             self._stamp = stamp
             self.tell()
@@ -313,18 +361,24 @@ class Run(Instance):
             words = f"wrote more than {most} bytes of output (pipes.output_file_bytes)"
             self.want_end(Cause.OUTPUT, words)
         if self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
-            self.want_end(Cause.SILENT, f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up")
+            self.want_end(
+                Cause.SILENT,
+                f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up",
+            )
 
-    # -- its end ----------------------------------------------------------------------------------------------------
+    # -- its end -----------------------------------------------------------------------------------
 
     async def conclude(self) -> Operation | None:
-        """Decide how it ended, and what follows; return what writes all of that down, None where that is done."""
+        """Decide how it ended, and what follows; return what writes all of that down, None where
+        that is done.
+        """
         it, states = self.execution, self.room.states
         if self.final or it.status.is_final:
             return None
         had_process = self.child is not None or self.cause is Cause.INTERRUPTED
         copier = await self.open_output() if had_process else None
-        # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
+        # Whether it ran, or was about to be spawned; not where another execution of its pipe runs
+        # already.
         began = it.started_at is not None and not isinstance(self.error, ConflictError)
         outcome, facts = await asyncio.to_thread(self._close, copier, began=began)
         if outcome.status in {Status.FAILED, Status.TIMED_OUT} and self.definition is not None:
@@ -344,16 +398,28 @@ class Run(Instance):
         return ledger_pipes.finish(self.id, also=together(*also), **facts)
 
     def _close(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
-        """Judge it once all that it wrote is taken; return the outcome, and what its row says of it. Blocking."""
-        is_full_now = copier is not None and (not _finished(copier) or output.disk_is_full(self.folder))
+        """Judge it once all that it wrote is taken; return the outcome, and what its row says of
+        it. Blocking.
+        """
+        is_full_now = copier is not None and (
+            not _finished(copier) or output.disk_is_full(self.folder)
+        )
         is_full = is_full_now or (copier is not None and self.is_short)
         facts = output.texts(self.folder, self.room.config.row_bytes) if copier else {}
         outcome = self._judged(copier.summary if copier else Summary(), facts)
-        message, record, started = outcome.error_message, self.record, self.execution.started_at or 0.0
+        message, record, started = (
+            outcome.error_message,
+            self.record,
+            self.execution.started_at or 0.0,
+        )
         if copier is not None:
             is_garbled = any("\ufffd" in facts[stream.value] for stream in BOTH)
             used, source = self._paid(copier.summary)
-            facts |= {**structs.asdict(used), "lost_bytes": int(is_full), "invalid_utf8": is_garbled}
+            facts |= {
+                **structs.asdict(used),
+                "lost_bytes": int(is_full),
+                "invalid_utf8": is_garbled,
+            }
             facts["cost_source"] = source
             warnings = list(map(copier.redact, copier.summary.warnings))
             tells = BY_FORMAT.get(self.terms.parser)
@@ -362,8 +428,8 @@ class Run(Instance):
                 warnings.append("what it used is not known: the agent tells that at its end")
             facts["warnings"] = tuple(warnings)
             message = None if message is None else copier.redact(message)
-        # Where it says that it succeeded, its writes may have failed unnoticed: they did if there is no output at all,
-        # and they may have if the disk is full to the end.
+        # Where it says that it succeeded, its writes may have failed unnoticed: they did if there
+        # is no output at all, and they may have if the disk is full to the end.
         has_output = any(facts.get(stream.value) for stream in BOTH)
         failed = outcome.status is Status.FAILED
         lost = outcome.status is Status.COMPLETED and (is_full_now or not has_output)
@@ -371,13 +437,20 @@ class Run(Instance):
             message = f"the disk was full while it ran{f': {message}' if message else ''}"
             outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
         if self.report.survivors:
-            words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
+            words = (
+                "survived the stop: pid "
+                f"{', '.join(str(each.pid) for each in self.report.survivors)}"
+            )
             message = f"{message}; {words}" if message else words
             _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)
         cleanup(self.folder)
         incomplete = began and outcome.error_type in CUT_OFF
         if began and self.execution.output_dir is not None:
-            _leave_output(Path(self.execution.output_dir), message or outcome.status.value, incomplete=incomplete)
+            _leave_output(
+                Path(self.execution.output_dir),
+                message or outcome.status.value,
+                incomplete=incomplete,
+            )
         now = last = self.room.clocks.moment()
         if record is not None:  # as the keeper saw it
             last = record.ended_at
@@ -407,13 +480,19 @@ class Run(Instance):
         how = (record.code, record.signal) if record else (None, None)
         stdout, stderr = (facts.get(stream.value, "")[-TAIL_CHARS:] for stream in BOTH)
         ended = ExitInfo(self.cause, *how, stdout, stderr, self.detail)
-        return judge(ended, summary, terms.success, terms.errors, allow_empty=self.execution.plan.allow_empty)
+        return judge(
+            ended, summary, terms.success, terms.errors, allow_empty=self.execution.plan.allow_empty
+        )
 
     def _not_started(self) -> Outcome:
         error = self.error or PxError("it was not started")
         if isinstance(error, CannotRunError):
             return Outcome(Status.FAILED, error.error_type, error.message)
-        if self.launch and error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM:
+        if (
+            self.launch
+            and error.extra.get("stage") == "exec"
+            and error.extra.get("errno") in _NO_PROGRAM
+        ):
             said = f"cannot start {self.launch.argv[0]}: {error.detail}"
             return Outcome(Status.FAILED, ErrorType.AGENT_NOT_FOUND, said)
         return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"not started: {error.detail}")

@@ -1,7 +1,7 @@
 """Which variables hold a secret, told by their names. Pure.
 
-A name is taken apart into its words: `OPENAI_API_KEY`, `apiKey` and `api-key` have the word `key`; `MONKEYPATCH`,
-`KEYBOARD` and `MAX_TOKENS` have no word that means a secret.
+A name is taken apart into its words: `OPENAI_API_KEY`, `apiKey` and `api-key` have the word `key`;
+`MONKEYPATCH`, `KEYBOARD` and `MAX_TOKENS` have no word that means a secret.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import re
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET = frozenset((
-    "key", "keys", "apikey", "apikeys", "accesskey", "authkey", "secretkey", "privatekey", "masterkey", "sshkey",
-    "token", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "credential",
-    "credentials",
+    "key", "keys", "apikey", "apikeys", "accesskey", "authkey", "secretkey", "privatekey",
+    "masterkey", "sshkey", "token", "secret", "secrets", "password", "passwords", "passwd",
+    "passphrase", "passcode", "credential", "credentials",
 ))  # fmt: skip
-_ENDS = ("token", "secret", "password", "passwd", "passphrase")  # of words that are written as one: PGPASSWORD, GHTOKEN
+# of words that are written as one: PGPASSWORD, GHTOKEN
+_ENDS = ("token", "secret", "password", "passwd", "passphrase")
 _ABOUT = frozenset((
-    "algorithm", "bits", "bytes", "count", "dir", "directory", "expiry", "file", "folder", "format", "length",
-    "lifetime", "limit", "location", "max", "min", "name", "names", "path", "prefix", "rotation", "seconds", "size",
-    "timeout", "ttl", "type",
+    "algorithm", "bits", "bytes", "count", "dir", "directory", "expiry", "file", "folder", "format",
+    "length", "lifetime", "limit", "location", "max", "min", "name", "names", "path", "prefix",
+    "rotation", "seconds", "size", "timeout", "ttl", "type",
 ))  # fmt: skip
 """As the last word these say that the value is something about a secret: TOKEN_LIMIT, KEY_PATH."""
 

@@ -1,8 +1,8 @@
 """Whether a command line is written for a shell, and how it is written for one here. Pure.
 
-A command is split into words and run without a shell. What only a shell understands would become an argument of the
-first program, which then ends well and has done a part of the work; so it is refused, and the cure is told. What is
-quoted or escaped is an argument, whatever it holds.
+A command is split into words and run without a shell. What only a shell understands would become an
+argument of the first program, which then ends well and has done a part of the work; so it is
+refused, and the cure is told. What is quoted or escaped is an argument, whatever it holds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Words of a shell that are no programs; `cd` and `umask` exist as programs of some systems, and change nothing there.
+# Words of a shell that are no programs; `cd` and `umask` exist as programs of some systems, and
+# change nothing there.
 _BUILTINS = frozenset((
-    ".", "alias", "case", "cd", "declare", "eval", "exec", "exit", "export", "for", "function", "if", "let", "local",
-    "popd", "pushd", "readonly", "return", "set", "shopt", "source", "trap", "ulimit", "umask", "unset", "until",
+    ".", "alias", "case", "cd", "declare", "eval", "exec", "exit", "export", "for", "function",
+    "if", "let", "local", "popd", "pushd", "readonly", "return", "set", "shopt", "source", "trap",
+    "ulimit", "umask", "unset", "until",
     "while", "{", "!", "[[",
 ))  # fmt: skip
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _OPERATOR = re.compile(r"&&|\|\||\|&?|;;?|[0-9]*(?:<<<?|<\(|>>|<>|[<>]&[0-9-]?|&>>?|[<>]\|?)")
 _IN_THE_BACKGROUND = re.compile(r"&(?=\s)|&$")
-_OF_BASH = re.compile(r"(?:^|[\s;&|])(?:\[\[|declare|function|local|popd|pushd|shopt)\s|<<<|<\(|&>|\|&")
+_OF_BASH = re.compile(
+    r"(?:^|[\s;&|])(?:\[\[|declare|function|local|popd|pushd|shopt)\s|<<<|<\(|&>|\|&"
+)
 _SOURCE = re.compile(r"(?P<before>^|[;&|{(\n]\s*)source\s+(?P<file>[^\s;&|]+)")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][^}]*\})")
 _GLOB = re.compile(r"[*?]|\[[^\]\s]+\]")
@@ -49,7 +53,8 @@ def pieces_of(text: str) -> Iterator[Piece]:
         elif sign in "'\"":
             end = at + 1
             while end < len(text) and text[end] != sign:
-                # Within double quotes a backslash takes the next character along, within single ones it is none.
+                # Within double quotes a backslash takes the next character along, within single
+                # ones it is none.
                 end += 2 if sign == '"' and text[end] == "\\" else 1
             yield Piece(text[at + 1 : end], sign)
             at = end + 1
@@ -67,7 +72,9 @@ def joined_lines(text: str) -> str:
 
 
 def shell_syntax(text: str) -> str | None:
-    """Return what of a command line only a shell understands, in words; None where it can be run without one."""
+    """Return what of a command line only a shell understands, in words; None where it can be run
+    without one.
+    """
     text = joined_lines(text).strip()
     first_word = text.split(maxsplit=1)[0] if text else ""
     if first_word in _BUILTINS:
@@ -104,10 +111,12 @@ def _in_piece(piece: Piece) -> str | None:
 
 
 def unexpanded(text: str) -> str | None:
-    """Return the first word of a command line that a shell would replace, and that is passed on as it stands.
+    """Return the first word of a command line that a shell would replace, and that is passed on as
+    it stands.
 
-    That is a variable, a pattern of file names, or `~`. What is quoted is meant as it stands, but for a variable in
-    double quotes. The program itself may begin with `~/`: it is looked for in the home directory.
+    That is a variable, a pattern of file names, or `~`. What is quoted is meant as it stands, but
+    for a variable in double quotes. The program itself may begin with `~/`: it is looked for in the
+    home directory.
     """
     starts_word = is_program = True
     for piece in pieces_of(joined_lines(text).strip()):
@@ -128,7 +137,9 @@ def unexpanded(text: str) -> str | None:
 
 
 def _file_pattern(text: str) -> str | None:
-    """Return the first word of unquoted text in which a shell would look for names of files; None without one."""
+    """Return the first word of unquoted text in which a shell would look for names of files;
+    None without one.
+    """
     for word in text.split():
         # An address is one of no file: a shell would leave it as it is.
         if "://" not in word and _GLOB.search(word):
@@ -137,23 +148,28 @@ def _file_pattern(text: str) -> str | None:
 
 
 def shell_words(words: list[str]) -> str | None:
-    """Return the command line for a shell that a list of words was meant to be; None where it is run as it stands.
+    """Return the command line for a shell that a list of words was meant to be; None where it is
+    run as it stands.
 
-    A word of a list is an argument, whatever it holds. So only what cannot be one counts: a first word that is no
-    program, and `&&` or `||` as a word.
+    A word of a list is an argument, whatever it holds. So only what cannot be one counts: a first
+    word that is no program, and `&&` or `||` as a word.
     """
     first_word = words[0]
     if len(words) == 1:
         # One text for all: a program whose name holds an operator is not meant.
         return first_word if " " in first_word and shell_syntax(first_word) is not None else None
-    is_for_a_shell = first_word in _BUILTINS or _ASSIGNMENT.match(first_word) or _CHAINS.intersection(words)
+    is_for_a_shell = (
+        first_word in _BUILTINS or _ASSIGNMENT.match(first_word) or _CHAINS.intersection(words)
+    )
     if not is_for_a_shell:
         return None
     return " ".join(word if _OPERATOR.fullmatch(word) else _quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a shell; of `NAME=value` the value alone, as a quoted name is that of a program."""
+    """Quote a word for a shell; of `NAME=value` the value alone, as a quoted name is that of a
+    program.
+    """
     assignment = _ASSIGNMENT.match(word)
     if assignment is None:
         return shlex.quote(word)

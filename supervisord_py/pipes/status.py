@@ -1,7 +1,9 @@
-"""What the room shows of its pipes: each as it stands, why it cannot run, when it is due, who is in line.
+"""What the room shows of its pipes: each as it stands, why it cannot run, when it is due, who is in
+line.
 
-A pipe whose file reads well and which cannot run all the same is listed with the cause, like one whose file is broken,
-until the cause is gone; a run of it is a row that failed at once, so that nothing happens in silence (A3).
+A pipe whose file reads well and which cannot run all the same is listed with the cause, like one
+whose file is broken, until the cause is gone; a run of it is a row that failed at once, so that
+nothing happens in silence (A3).
 """
 
 from __future__ import annotations
@@ -16,14 +18,29 @@ from supervisord_py.config.documents import Problem
 from supervisord_py.ledger.pipes import Group
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, models
-from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, is_allowed, placeholders_of, sentence, takes
+from supervisord_py.pipes.adapters import (
+    AgentSpec,
+    CannotRunError,
+    is_allowed,
+    placeholders_of,
+    sentence,
+    takes,
+)
 from supervisord_py.pipes.context import MAX_TURNS, TIMEOUT_SECONDS
 from supervisord_py.pipes.cost import ceiling_doubts
 from supervisord_py.pipes.due import Decision, Never
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.launch import DOTENV, check, find_executable
 from supervisord_py.pipes.presets import resolve
-from supervisord_py.pipes.schedule import At, Calendar, Manual, describe, span_text, time_text, zone_of
+from supervisord_py.pipes.schedule import (
+    At,
+    Calendar,
+    Manual,
+    describe,
+    span_text,
+    time_text,
+    zone_of,
+)
 from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
@@ -42,15 +59,19 @@ class PipeViews(Executions):
         """Return whether schedules are at work, and how many pipes and executions there are."""
         scheduler, declared = self.timetable, self.catalog.pipes.values()
         return {
-            "scheduler_running": scheduler.alive and self.config.enabled,  # not before the API listens
-            "scheduler_restarts": scheduler.restarts,  # how often its loop died, and of what it did the last time
+            # not before the API listens
+            "scheduler_running": scheduler.alive and self.config.enabled,
+            # how often its loop died, and of what it did the last time
+            "scheduler_restarts": scheduler.restarts,
             "scheduler_error": scheduler.last_error,
             "pipes": len(declared),
             "broken": sum(self.show(each).config_error is not None for each in declared),
             "queued": len(self.line.waiting()),
             "running": len(self.line.running),
-            "ledger": self.ledger.degraded,  # why it takes nothing at present; None when all is well, as is the next
-            "catalog": self.catalog.trouble,  # why the folder of pipes cannot be looked at; what was seen is kept
+            # why it takes nothing at present; None when all is well, as is the next
+            "ledger": self.ledger.degraded,
+            # why the folder of pipes cannot be looked at; what was seen is kept
+            "catalog": self.catalog.trouble,
         }
 
     def refused_output(self) -> dict[str, str]:
@@ -58,7 +79,9 @@ class PipeViews(Executions):
         return {run.unit: run.trouble for run in self.runs.values() if run.trouble is not None}
 
     async def file_problems(self) -> dict[str, list[str]]:
-        """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
+        """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents`
+        and `presets`.
+        """
         return await asyncio.to_thread(self.shelf.problems)
 
     def get(self, name: str) -> models.PipeView:
@@ -70,9 +93,16 @@ class PipeViews(Executions):
 
     def show(self, declared: models.Declared) -> models.PipeView:
         """Return a pipe, broken or not, as it stands."""
-        name, row, running = declared.name, self.states.get(declared.name), self.running(declared.name)
+        name, row, running = (
+            declared.name,
+            self.states.get(declared.name),
+            self.running(declared.name),
+        )
         it = running.execution if running else None
-        decided = row.last_decision and {"at": to_text(row.last_decision_at or 0.0), "text": row.last_decision}
+        decided = row.last_decision and {
+            "at": to_text(row.last_decision_at or 0.0),
+            "text": row.last_decision,
+        }
         facts: dict[str, Any] = {
             "last_run": row.last_run_at,
             "last_success": row.last_success_at,
@@ -84,13 +114,16 @@ class PipeViews(Executions):
             "last_decision": decided,
             "folder": str(declared.folder),
         }
-        facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
+        facts |= (
+            {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
+        )
         if isinstance(declared, models.BrokenPipe):
             why, file = sentence(declared.problem), declared.problem.file
             return models.PipeView(name=name, config_error=why, file=file, **facts)
         enabled, standing = self.states.is_enabled(declared), self.decision(declared)
         spec = self.shelf.adapters_now().agents.get(declared.plan.agent)
-        # It is not installed, and may be at any time: that is a warning; of a pipe's own program it is a fault.
+        # It is not installed, and may be at any time: that is a warning; of a pipe's own program it
+        # is a fault.
         missing = self._program(declared, spec) if spec is not None and spec.argv else None
         found = (*self.faults(declared), *self._oddities(declared, standing))
         fault = next((each for each in found if isinstance(each, Problem)), None)
@@ -98,11 +131,17 @@ class PipeViews(Executions):
         warnings += declared.warnings
         warnings += [each.sentence for each in self._idle(declared, spec)]
         warnings += [each for each in found if isinstance(each, str)]
-        quiet = 0.0 if running is None or not running.heard_at else self.clocks.boot() - running.heard_at
+        quiet = (
+            0.0
+            if running is None or not running.heard_at
+            else self.clocks.boot() - running.heard_at
+        )
         if it is not None and quiet >= QUIET_SECONDS:
             said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
             warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
-        upcoming = due.upcoming(declared.schedule, self.states.progress(name), self.now(), standing, 1)
+        upcoming = due.upcoming(
+            declared.schedule, self.states.progress(name), self.now(), standing, 1
+        )
         return models.PipeView(
             name=name,
             enabled=enabled,
@@ -123,10 +162,16 @@ class PipeViews(Executions):
         """Say what keeps the next execution of a pipe waiting, and who has what it waits for."""
         first = next(iter(self.queued(name)), None)
         obstacle = None if first is None else self.waits_for(first)
-        return None if first is None or obstacle is None else f"execution {first.id} waits for {obstacle}"
+        return (
+            None
+            if first is None or obstacle is None
+            else f"execution {first.id} waits for {obstacle}"
+        )
 
     def details(self, name: str) -> dict[str, Any]:
-        """Return what the file of a pipe says beyond its view, defaults filled in; nothing of one that is broken."""
+        """Return what the file of a pipe says beyond its view, defaults filled in; nothing of
+        one that is broken.
+        """
         declared = self.definition(name)
         if isinstance(declared, models.BrokenPipe):
             return {}
@@ -143,7 +188,9 @@ class PipeViews(Executions):
             "allow_empty": plan.allow_empty,
             "timezone": self.zone_name(declared),
             "run_on_enable": declared.run_on_enable,
-            "timeout_seconds": min(declared.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds),
+            "timeout_seconds": min(
+                declared.timeout_seconds or TIMEOUT_SECONDS, self.config.timeout_max_seconds
+            ),
             "limits": {
                 "turns": plan.max_turns or MAX_TURNS,
                 "tokens": plan.max_tokens,
@@ -159,13 +206,17 @@ class PipeViews(Executions):
                 "delay_seconds": retries.delay_seconds or self.config.retry_initial_seconds,
             },
             "redact": (*self.config.redact, *declared.redact),
-            "range_starts_at": None if last_end is None else to_text(last_end),  # where the next time range begins
+            # where the next time range begins
+            "range_starts_at": None if last_end is None else to_text(last_end),
         }
 
-    # -- what is wrong, and what is odd --------------------------------------------------------------------------------
+    # -- what is wrong, and what is odd ------------------------------------------------------------
 
     def faults(self, definition: models.PipeDefinition) -> Iterator[Problem]:
-        """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
+        """Yield what keeps a pipe from running, or would: its agent, its presets, its own program.
+
+        Blocking.
+        """
         spec: AgentSpec | None = None
         try:
             spec = self.shelf.adapters_now().get(definition.plan.agent)
@@ -175,27 +226,41 @@ class PipeViews(Executions):
             resolve(definition, self.shelf.presets_now())
         except CannotRunError as error:
             yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
-        if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
+        if (
+            spec is not None
+            and not spec.argv
+            and (problem := self._program(definition, spec)) is not None
+        ):
             yield problem
 
-    def _idle(self, definition: models.PipeDefinition, spec: AgentSpec | None) -> Iterator[models.Remark]:
-        """Yield the keys of a pipe that have no effect with its agent and presets; none where those cannot be had."""
+    def _idle(
+        self, definition: models.PipeDefinition, spec: AgentSpec | None
+    ) -> Iterator[models.Remark]:
+        """Yield the keys of a pipe that have no effect with its agent and presets; none where
+        those cannot be had.
+        """
         if spec is None:
             return
         try:
             chain, _warnings = resolve(definition, self.shelf.presets_now())
         except CannotRunError:
             return
-        told = {"effort": definition.effort, "model": None if definition.presets else definition.model}
+        told = {
+            "effort": definition.effort,
+            "model": None if definition.presets else definition.model,
+        }
         for key, value in told.items():
             if value is not None and spec.argv and not takes(spec, key):
                 said = f"{key} has no effect: {spec.name} is not told it"
                 hint = f"extra_argv of [agents.{spec.name}] in agents.toml says how it is told"
                 yield models.Remark(key, said, hint, definition.lines.get(key))
         daily_cost = definition.daily_cost
-        if daily_cost is None and spec.argv:  # the setting is not meant for a program that asks no model
+        # the setting is not meant for a program that asks no model
+        if daily_cost is None and spec.argv:
             daily_cost = self.config.daily_cost
-        for doubt in ceiling_doubts(definition.plan, definition.daily_tokens, daily_cost, spec, chain):
+        for doubt in ceiling_doubts(
+            definition.plan, definition.daily_tokens, daily_cost, spec, chain
+        ):
             line = definition.lines.get(doubt.ceiling.partition(".")[0])
             yield models.Remark(doubt.ceiling, f"{doubt.ceiling} {doubt.message}", doubt.hint, line)
 
@@ -206,51 +271,83 @@ class PipeViews(Executions):
             env = {"PATH": DEFAULT_PATH} | passed(self.shelf.environ, self.config.env_allow)
             env |= dict(read_dotenv(definition.folder / DOTENV)[0])
             try:
-                find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
+                find_executable(
+                    word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/")
+                )
             except CannotRunError as error:
                 key = "agent" if spec.argv else "command"
                 return definition.problem(key, error.detail, error.hint or "mend the command")
         return None
 
-    def _oddities(self, definition: models.PipeDefinition, standing: Decision) -> Iterator[str | Problem]:
+    def _oddities(
+        self, definition: models.PipeDefinition, standing: Decision
+    ) -> Iterator[str | Problem]:
         """Yield what is odd about a pipe's file and times.
 
         That no time is to come is a mistake in the file of one that is enabled and was never due.
         """
         row, most = self.states.get(definition.name), self.config.timeout_max_seconds
         if (wanted := definition.timeout_seconds or 0.0) > most:
-            yield f"timeout: {span_text(wanted)} is cut to {span_text(most)} (pipes.timeout_max_seconds)"
+            yield (
+                f"timeout: {span_text(wanted)} is cut to {span_text(most)} "
+                "(pipes.timeout_max_seconds)"
+            )
         if isinstance(standing, Never) and standing.over:
-            if row.occurrences or row.last_run_at is not None or not self.states.is_enabled(definition):
+            if (
+                row.occurrences
+                or row.last_run_at is not None
+                or not self.states.is_enabled(definition)
+            ):
                 yield f"its schedule is over: {standing.why}"
             else:
                 key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
-                yield definition.problem(key, standing.why, "write a time that will come, or `manual`")
+                yield definition.problem(
+                    key, standing.why, "write a time that will come, or `manual`"
+                )
         if (average := self.states.average_seconds.get(definition.name)) is not None:
-            every = due.period(definition.schedule, self.states.progress(definition.name), self.now())
+            every = due.period(
+                definition.schedule, self.states.progress(definition.name), self.now()
+            )
             if every is not None and every < average:
-                took = f"a run takes {span_text(average)} on average and is due every {span_text(every)}"
+                took = (
+                    f"a run takes {span_text(average)} on average and is due every "
+                    f"{span_text(every)}"
+                )
                 yield f"slower than its schedule: {took}; the runs in between are skipped"
 
     async def checks_of(self, declared: models.Declared) -> list[models.Check]:
-        """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
+        """Say all that can be said of a pipe before a run, its agent and presets included;
+        nothing is started.
+        """
         if isinstance(declared, models.BrokenPipe):
             return [_failed(declared.problem)]
         chosen, odd_presets = await self.choose(declared)
-        checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
+        checks = [
+            _failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))
+        ]
         spec = self.shelf.adapters_now().agents.get(declared.plan.agent)
         remarks = (*declared.remarks, *self._idle(declared, spec))
         checks += [models.Check(it.key, "warn", it.message, it.line, it.hint) for it in remarks]
         for odd in (*self._oddities(declared, self.decision(declared)), *odd_presets):
-            checks += [_failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)]
+            checks += [
+                _failed(odd) if isinstance(odd, Problem) else models.Check("pipe", "warn", odd)
+            ]
         if not declared.body and declared.plan.agent != models.COMMAND:
             hint = "say below the closing --- what the agent is to do"
-            checks.append(models.Check("prompt", "fail", "there is no text below the front matter", None, hint))
+            checks.append(
+                models.Check(
+                    "prompt", "fail", "there is no text below the front matter", None, hint
+                )
+            )
         output = declared.folder / OUTPUT
         if output.exists() and not (output.is_dir() and os.access(output, os.W_OK | os.X_OK)):
             what = "it cannot be written" if output.is_dir() else "it is no folder"
             hint = f"chmod u+rwx {output}" if output.is_dir() else f"mv {output} {output}.old"
-            checks.append(models.Check(OUTPUT, "fail", f"executions write into {output}, and {what}", None, hint))
+            checks.append(
+                models.Check(
+                    OUTPUT, "fail", f"executions write into {output}, and {what}", None, hint
+                )
+            )
         file = declared.folder / DOTENV
         if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             said = f"{file} holds secrets, and others may read it"
@@ -258,7 +355,9 @@ class PipeViews(Executions):
         if spec is not None and (rule := spec.asks) is not None and not is_allowed(spec, rule):
             said = f"{spec.name} may not {rule.denied}, unless your own settings of it allow that"
             checks.append(
-                models.Check("agent", "warn", said, None, f"[agents.{spec.name}] in agents.toml: {rule.cure}")
+                models.Check(
+                    "agent", "warn", said, None, f"[agents.{spec.name}] in agents.toml: {rule.cure}"
+                )
             )
         if not chosen.status.is_final:
             try:
@@ -270,17 +369,27 @@ class PipeViews(Executions):
         if not any(each.verdict == "fail" for each in checks):
             preset = chosen.preset
             names = ", then ".join(each.id or "" for each in (preset, *chosen.plan.fallbacks))
-            words = (f"it runs {declared.plan.agent}", names and f"with {names}:", preset.provider, preset.model)
+            words = (
+                f"it runs {declared.plan.agent}",
+                names and f"with {names}:",
+                preset.provider,
+                preset.model,
+            )
             checks.append(models.Check("ready", "pass", " ".join(filter(None, words))))
         return checks
 
-    # -- times to come -------------------------------------------------------------------------------------------------
+    # -- times to come -----------------------------------------------------------------------------
 
     def next(self, name: str, count: int = 5) -> dict[str, Any]:
-        """Return when a pipe is due (`upcoming`: Unix seconds, ascending), why (`now`), and both in `sentences`."""
+        """Return when a pipe is due (`upcoming`: Unix seconds, ascending), why (`now`), and both
+        in `sentences`.
+        """
         declared, config = self.definition(name), self.config
         shown = self.show(declared)
-        report = {each: getattr(shown, each) for each in ("name", "enabled", "schedule", "last_decision", "events")}
+        report = {
+            each: getattr(shown, each)
+            for each in ("name", "enabled", "schedule", "last_decision", "events")
+        }
         sentences = [f"error: {shown.config_error}"] if shown.config_error else []
         sentences += [f"warning: {each}" for each in shown.warnings]
         if isinstance(declared, models.BrokenPipe):
@@ -289,7 +398,11 @@ class PipeViews(Executions):
         is_on = shown.enabled and config.enabled
         if not shown.enabled:
             is_spent = isinstance(schedule, At) and isinstance(standing, Never)
-            cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"
+            cure = (
+                "write another time"
+                if is_spent
+                else f"`pxctl pipe enable {declared.name}` lets it run by itself"
+            )
             sentences.append(f"it is disabled; {cure}")
         if not config.enabled:
             sentences.append("no pipe runs by itself here (pipes.enabled = false)")
@@ -299,14 +412,21 @@ class PipeViews(Executions):
         if shown.waits_for is not None:
             sentences.append(shown.waits_for)
         upcoming = due.upcoming(schedule, self.states.progress(name), now, standing, count)
-        zone, word = zone_of(getattr(schedule, "timezone", None), now.zone), "next" if is_on else "would be next"
+        zone, word = (
+            zone_of(getattr(schedule, "timezone", None), now.zone),
+            "next" if is_on else "would be next",
+        )
         sentences += [f"{word}: {time_text(at, zone, now.wall)}" for at in upcoming]
         if declared.events:
             sentences.append(f"events: {', '.join(shown.events)}")
         waits_for = standing.why if is_on else None
-        return report | {"upcoming": upcoming if is_on else (), "now": waits_for, "sentences": sentences}
+        return report | {
+            "upcoming": upcoming if is_on else (),
+            "now": waits_for,
+            "sentences": sentences,
+        }
 
-    # -- lines ---------------------------------------------------------------------------------------------------------
+    # -- lines -------------------------------------------------------------------------------------
 
     def queue(self) -> list[dict[str, Any]]:
         """Return each group, its slots, who runs and who waits, in order; without blobs."""

@@ -1,8 +1,8 @@
 """What agents print, read in whatever pieces it comes.
 
-`feed` returns bytes for stdout, and whole JSON lines for `events.jsonl`; `end` returns what is left of both. `summary`
-says what the stream came to so far. A wrong type is as good as nothing: no stream raises for what a program wrote.
-`PARSERS` are all formats by name.
+`feed` returns bytes for stdout, and whole JSON lines for `events.jsonl`; `end` returns what is left
+of both. `summary` says what the stream came to so far. A wrong type is as good as nothing: no
+stream raises for what a program wrote. `PARSERS` are all formats by name.
 """
 
 from __future__ import annotations
@@ -24,36 +24,48 @@ LINE_BYTES = 16 * 1024 * 1024
 _MOST_NOTICES = 10
 _NOTICE_CHARS = 300
 _LAST_ANSWER = frozenset(("stop", "end_turn", "stop_sequence", "length", "max_tokens", "refusal"))
-"""Why an answer ended after which the agents do no more; after a call of a tool, or an error, they go on."""
+"""Why an answer ended after which the agents do no more; after a call of a tool, or an error,
+they go on.
+"""
 _PRESENT = "present"  # the turn of a format whose turns have no names
 
 
 class Summary(msgspec.Struct):
-    final_text: str = ""  # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
+    # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
+    final_text: str = ""
     has_text: bool = False  # something other than white space was said
-    stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
+    # why the last answer ended, in the agent's word; None where nobody said
+    stop_reason: str | None = None
     error_message: str | None = None  # the error that the stream ended with; None where it did not
     error_type: ErrorType | None = None  # what that error is, where the format says so
-    settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
+    # the agent says that it is done. Its process may not know: give it a grace, then stop it.
+    settled: bool = False
     is_last_answer: bool = (
-        False  # the present answer asks for no tool: what it used was the last, unless a turn follows
+        # the present answer asks for no tool: what it used was the last, unless a turn follows
+        False
     )
     records: int = 0  # that were understood; 0 for text agents
     garbage_lines: int = 0  # that should have been records
     usage: Usage = Usage()
-    cached_in_input: bool = False  # the tokens that were read from a cache are among those of the input
-    denied: dict[str, int] = {}  # how often the agent was not allowed to use a tool, by the tool's name
+    # the tokens that were read from a cache are among those of the input
+    cached_in_input: bool = False
+    # how often the agent was not allowed to use a tool, by the tool's name
+    denied: dict[str, int] = {}
     notices: list[str] = []  # what it complained of and which is no failure
 
     @property
     def is_closed(self) -> bool:
-        """Whether the agent has told the last of its usage: nothing is left that a ceiling could spare."""
+        """Whether the agent has told the last of its usage: nothing is left that a ceiling could
+        spare.
+        """
         return self.settled or self.is_last_answer
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What went wrong without being a failure, as sentences."""
-        times = [name if count == 1 else f"{name} ({count} times)" for name, count in self.denied.items()]
+        times = [
+            name if count == 1 else f"{name} ({count} times)" for name, count in self.denied.items()
+        ]
         denied = [f"was not allowed to use {', '.join(times)}"] if times else []
         return (*denied, *dict.fromkeys(self.notices))
 
@@ -79,8 +91,8 @@ class TextStream:
 class JsonLines(TextStream):
     """A program that prints JSON records, one a line; a subclass understands each in `record`.
 
-    A record ends at LF and nowhere else (U+2028 may stand inside). A line over `line_bytes` counts as garbage, as does
-    one that is no JSON object.
+    A record ends at LF and nowhere else (U+2028 may stand inside). A line over `line_bytes` counts
+    as garbage, as does one that is no JSON object.
     """
 
     line_bytes = LINE_BYTES
@@ -101,7 +113,8 @@ class JsonLines(TextStream):
             self._line(bytes(self._rest))
             self._rest = bytearray(rest)
         if len(self._rest) > self.line_bytes:
-            self._rest = bytearray(b"too long")  # so that what follows of this line is no record, either
+            # so that what follows of this line is no record, either
+            self._rest = bytearray(b"too long")
         parsed = "".join(self._text).encode("utf-8", "replace"), b"".join(self._records)
         self._text, self._records = [], []
         return parsed
@@ -123,7 +136,7 @@ class JsonLines(TextStream):
         elif line.strip():
             self.summary.garbage_lines += 1
 
-    # -- for the formats -----------------------------------------------------------------------------------------------
+    # -- for the formats ---------------------------------------------------------------------------
 
     def keep(self, line: bytes) -> None:
         self._records.append(line + b"\n")
@@ -147,9 +160,13 @@ class JsonLines(TextStream):
             self._text.append("\n")
 
     def fail(self, message: str, status: float = 0, error_type: ErrorType | None = None) -> None:
-        """Note the error that the stream ends with, if nothing better follows, with its HTTP status in front."""
+        """Note the error that the stream ends with, if nothing better follows, with its HTTP
+        status in front.
+        """
         number = int(status)
-        self.summary.error_message = f"{number}: {message}" if number and str(number) not in message else message
+        self.summary.error_message = (
+            f"{number}: {message}" if number and str(number) not in message else message
+        )
         self.summary.error_type = error_type
         self.summary.stop_reason = "error"
 
@@ -173,7 +190,10 @@ class JsonLines(TextStream):
         self.summary.usage = Usage(*both)
 
     def turn(self, name: str | None = None) -> bool:
-        """Count a turn of the model; one with a name, which is told in several records, once. Say if it is another."""
+        """Count a turn of the model; one with a name, which is told in several records, once.
+
+        Say if it is another.
+        """
         if name is not None and name == self._turn:
             return False
         self._turn = name
@@ -182,7 +202,7 @@ class JsonLines(TextStream):
         return True
 
 
-# -- careful reading ---------------------------------------------------------------------------------------------------
+# -- careful reading -------------------------------------------------------------------------------
 
 
 def member(record: Any, *path: str) -> Any:
@@ -204,10 +224,13 @@ def amount(record: Any, *path: str) -> float:
     return float(found) if 0 <= found < float("inf") else 0.0
 
 
-def tokens(used: Any, *names: str, total: str = "", counts_cached: bool = False, cost: float = 0.0) -> Usage:
+def tokens(
+    used: Any, *names: str, total: str = "", counts_cached: bool = False, cost: float = 0.0
+) -> Usage:
     """Return what was used; `names` are of input, output, cache read and written.
 
-    Where no `total` is told it is their sum; of all four where the input is told without the cached (`counts_cached`).
+    Where no `total` is told it is their sum; of all four where the input is told without the cached
+    (`counts_cached`).
     """
     read, written, cached, cache_written = (int(amount(used, *name.split("."))) for name in names)
     added = read + written + (cached + cache_written if counts_cached else 0)
@@ -221,22 +244,26 @@ def block_text(content: Any) -> str:
     return "".join(words(each, "text") for each in blocks if words(each, "type") == "text")
 
 
-# -- the formats -------------------------------------------------------------------------------------------------------
+# -- the formats -----------------------------------------------------------------------------------
 
 
 class PiStream(JsonLines):
-    """`pi --mode json`: delta-only since 0.84, every update with the whole message before; both are read the same way.
+    """`pi --mode json`: delta-only since 0.84, every update with the whole message before; both are
+    read the same way.
 
-    Kept are sessions, whole messages (not the system prompt), tool calls, retries, compactions; never an update, nor
-    the copies that `turn_end` and `agent_end` carry. `agent_end` is the end unless it says that it will retry or
-    another start follows; `agent_settled` (since 0.80.4) is the end.
+    Kept are sessions, whole messages (not the system prompt), tool calls, retries, compactions;
+    never an update, nor the copies that `turn_end` and `agent_end` carry. `agent_end` is the end
+    unless it says that it will retry or another start follows; `agent_settled` (since 0.80.4) is
+    the end.
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
         summary, message = self.summary, member(record, "message")
         if kind in {"turn_end", "agent_end"}:
             copies = {"message", "messages", "toolResults"}
-            line = json.dumps({name: value for name, value in record.items() if name not in copies}).encode()
+            line = json.dumps(
+                {name: value for name, value in record.items() if name not in copies}
+            ).encode()
         dropped = {"message_update", "tool_execution_update", "message_start"}
         if kind not in dropped and words(message, "role") != "system":
             self.keep(line)
@@ -256,12 +283,19 @@ class PiStream(JsonLines):
                 if stop in {"error", "aborted"}:
                     summary.error_message = words(message, "errorMessage") or stop
                 summary.final_text = ""
-                names, cost = ("input", "output", "cacheRead", "cacheWrite"), amount(used, "cost", "total")
+                names, cost = (
+                    ("input", "output", "cacheRead", "cacheWrite"),
+                    amount(used, "cost", "total"),
+                )
                 self.spend(tokens(used, *names, total="totalTokens", cost=cost))
                 self.answer(block_text(member(message, "content")))
-            case "message_end" if words(message, "role") == "toolResult" and member(message, "isError") is True:
+            case "message_end" if (
+                words(message, "role") == "toolResult" and member(message, "isError") is True
+            ):
                 # A tool that it may not use is not there.
-                if re.fullmatch(r"Tool \S+ not found", block_text(member(message, "content")).strip()):
+                if re.fullmatch(
+                    r"Tool \S+ not found", block_text(member(message, "content")).strip()
+                ):
                     self.deny(words(message, "toolName"))
             case "agent_end" if member(record, "willRetry") is not True:
                 summary.settled = True
@@ -270,12 +304,14 @@ class PiStream(JsonLines):
 
 
 class ClaudeStream(JsonLines):
-    """`claude -p --output-format stream-json --verbose`, and qwen's `-o stream-json`, which speaks the same words.
+    """`claude -p --output-format stream-json --verbose`, and qwen's `-o stream-json`, which speaks
+    the same words.
 
-    The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says, and its totals replace
-    what was added up on the way. An answer of several blocks is several records with one message id; an error is also
-    told as an answer of the model `<synthetic>`, which nobody gave. qwen 0.15 calls an answer that begins with
-    `[API Error: ` a success, and exits with 0; it counts the cached tokens among those of the input.
+    The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says, and
+    its totals replace what was added up on the way. An answer of several blocks is several records
+    with one message id; an error is also told as an answer of the model `<synthetic>`, which nobody
+    gave. qwen 0.15 calls an answer that begins with `[API Error: ` a success, and exits with 0; it
+    counts the cached tokens among those of the input.
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
@@ -302,7 +338,11 @@ class ClaudeStream(JsonLines):
         # `error_max_turns` and its like are told with `is_error` false: it stopped itself.
         stopped_itself = subtype.startswith("error")
         if member(record, "is_error") is True or stopped_itself or text.startswith("[API Error: "):
-            message = text or words(record, "error", "message") or f"it stopped itself: {subtype or 'error'}"
+            message = (
+                text
+                or words(record, "error", "message")
+                or f"it stopped itself: {subtype or 'error'}"
+            )
             error_type = ErrorType.BUDGET_EXCEEDED if subtype.startswith("error_max") else None
             self.fail(message, amount(record, "api_error_status"), error_type)
             if stop == "refusal":
@@ -319,20 +359,28 @@ class ClaudeStream(JsonLines):
             self.deny(words(denial, "tool_name"))
         summary.settled = True
         turns = int(amount(record, "num_turns")) or summary.usage.turns  # old ones leave them out
-        summary.usage = structs.replace(self._tokens(record), cost=amount(record, "total_cost_usd"), turns=turns)
+        summary.usage = structs.replace(
+            self._tokens(record), cost=amount(record, "total_cost_usd"), turns=turns
+        )
 
     def _tokens(self, holder: Any) -> Usage:
         # qwen tells a total, and counts the cached tokens among those of the input.
         self.summary.cached_in_input = amount(holder, "usage", "total_tokens") > 0
-        names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        names = (
+            "input_tokens",
+            "output_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+        )
         return tokens(member(holder, "usage"), *names, total="total_tokens", counts_cached=True)
 
 
 class CodexStream(JsonLines):
-    """`codex exec --json`: threads, turns, items. An item of type `error` is no failure; `turn.failed` is one.
+    """`codex exec --json`: threads, turns, items. An item of type `error` is no failure;
+    `turn.failed` is one.
 
-    What codex calls a turn is the whole run, and its tokens are told at its end alone. A turn of the model, which the
-    ceiling `turns` counts, begins with the run and after the result of a tool.
+    What codex calls a turn is the whole run, and its tokens are told at its end alone. A turn of
+    the model, which the ceiling `turns` counts, begins with the run and after the result of a tool.
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
@@ -345,17 +393,29 @@ class CodexStream(JsonLines):
             case "item.completed" if item == "agent_message":
                 self.turn(_PRESENT)
                 self.answer(words(record, "item", "text"))
-            case "item.completed" if item in {"command_execution", "file_change", "mcp_tool_call", "web_search"}:
+            case "item.completed" if item in {
+                "command_execution",
+                "file_change",
+                "mcp_tool_call",
+                "web_search",
+            }:
                 self._turn = None
                 self._denied(item, member(record, "item"))
             case "turn.completed":
                 summary.cached_in_input = True
-                names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+                names = (
+                    "input_tokens",
+                    "output_tokens",
+                    "cached_input_tokens",
+                    "cache_write_input_tokens",
+                )
                 self.spend(tokens(member(record, "usage"), *names))
                 self.done()
                 summary.settled = True
             case "turn.failed":
-                self.fail(words(record, "error", "message") or summary.error_message or "the turn failed")
+                self.fail(
+                    words(record, "error", "message") or summary.error_message or "the turn failed"
+                )
                 summary.settled = True
             case "error":  # one on the way is an error only if nothing better follows
                 summary.error_message = words(record, "message") or None
@@ -363,29 +423,40 @@ class CodexStream(JsonLines):
     def _denied(self, kind: str, item: Any) -> None:
         if words(item, "status") == "declined":
             self.deny(kind)
-        elif words(item, "status") == "failed" and "Read-only file system" in words(item, "aggregated_output"):
+        elif words(item, "status") == "failed" and "Read-only file system" in words(
+            item, "aggregated_output"
+        ):
             self.note("its sandbox refused a command: Read-only file system")
 
 
 class GeminiStream(JsonLines):
     """`gemini -o stream-json`. Errors may come on stderr after a stack trace.
 
-    An answer is told in pieces, and nothing says where it ends but the call of a tool or the result. A record `error`
-    may come before a result that has none of its own. It may also come before a result that says `success`, where
-    gemini ended a loop, or itself had enough turns: without an answer after it, that is how the run ended.
+    An answer is told in pieces, and nothing says where it ends but the call of a tool or the
+    result. A record `error` may come before a result that has none of its own. It may also come
+    before a result that says `success`, where gemini ended a loop, or itself had enough turns:
+    without an answer after it, that is how the run ended.
     """
 
-    _OWN_STOP = re.compile(r"\b(loop|stopp|maximum|exceed|limit|blocked|abort|cancel)", re.IGNORECASE)
+    _OWN_STOP = re.compile(
+        r"\b(loop|stopp|maximum|exceed|limit|blocked|abort|cancel)", re.IGNORECASE
+    )
     _TURNS = re.compile(r"\bturns\b", re.IGNORECASE)
     _LOOP = re.compile(r"\bloop\b", re.IGNORECASE)
-    _DENIALS = frozenset(("tool_not_registered", "policy_violation", "tool_denied", "permission_denied"))
+    _DENIALS = frozenset(
+        ("tool_not_registered", "policy_violation", "tool_denied", "permission_denied")
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._tools: dict[str, str] = {}  # names of the tools that are in use, by the id of the call
+        # names of the tools that are in use, by the id of the call
+        self._tools: dict[str, str] = {}
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        summary, is_answer = self.summary, kind == "message" and words(record, "role") == "assistant"
+        summary, is_answer = (
+            self.summary,
+            kind == "message" and words(record, "role") == "assistant",
+        )
         if not is_answer:
             self.keep(line)
         if (is_answer or kind == "tool_use") and self.turn(_PRESENT):
@@ -416,7 +487,8 @@ class GeminiStream(JsonLines):
                     self._failed(member(record, "error"))
                 summary.settled = True
                 names = ("input_tokens", "output_tokens", "cached", "")
-                used = tokens(member(record, "stats"), *names, total="total_tokens")  # thoughts are in the total alone
+                # thoughts are in the total alone
+                used = tokens(member(record, "stats"), *names, total="total_tokens")
                 summary.usage = structs.replace(used, turns=summary.usage.turns)
                 self.answer("")
 
@@ -437,7 +509,8 @@ class GeminiStream(JsonLines):
 
 
 class OpencodeStream(JsonLines):
-    """`opencode run --format json`: texts, steps with their tokens and cost, and `error` records with an HTTP status.
+    """`opencode run --format json`: texts, steps with their tokens and cost, and `error` records
+    with an HTTP status.
 
     It ends by itself; no record says that it is done.
     """

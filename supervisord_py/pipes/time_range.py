@@ -1,8 +1,10 @@
-"""The time range of an execution: what the prompt's first line names, and which ends move it on. Pure.
+"""The time range of an execution: what the prompt's first line names, and which ends move it on.
+Pure.
 
-The ranges of one pipe follow each other without a gap: each begins where the last one that counts ended, however long
-ago that was. A range counts once its execution has completed. That of a run by hand does not, so that a trial at noon
-does not empty the evening's run; unless the pipe has no other runs, or the caller asks for it (`advance`).
+The ranges of one pipe follow each other without a gap: each begins where the last one that counts
+ended, however long ago that was. A range counts once its execution has completed. That of a run by
+hand does not, so that a trial at noon does not empty the evening's run; unless the pipe has no
+other runs, or the caller asks for it (`advance`).
 """
 
 from __future__ import annotations
@@ -24,20 +26,21 @@ class TimeRange(NamedTuple):
 def next_range(now: float, last_end: float | None, period_seconds: float | None) -> TimeRange:
     """Return the range of an execution that is queued `now`.
 
-    `last_end` is where the last range that counts ended, None before there is one: then the range is one period of the
-    schedule, `period_seconds`, where it has a period.
+    `last_end` is where the last range that counts ended, None before there is one: then the range
+    is one period of the schedule, `period_seconds`, where it has a period.
     """
     if last_end is None:
         return TimeRange(now - (period_seconds or FIRST_SECONDS), now)
-    # A clock that was set back leaves an end in the future: the range is empty until that is reached.
+    # A clock that was set back leaves an end in the future: the range is empty until that is
+    # reached.
     return TimeRange(min(now, last_end), now)
 
 
 def range_to_repeat(retried: Execution, last_end: float | None) -> TimeRange | None:
     """Return the range of an execution that is tried again; None where `next_range` holds.
 
-    What has been looked at already (it completed, or a later one did) keeps its own range: the next one would leave
-    out just what is asked for.
+    What has been looked at already (it completed, or a later one did) keeps its own range: the next
+    one would leave out just what is asked for.
     """
     if retried.context_start is None or retried.context_end is None:
         return None

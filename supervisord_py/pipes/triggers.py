@@ -1,14 +1,16 @@
 """What starts pipes by itself: the loop that asks which are due, and events.
 
-Times. The loop is started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only
-when what is known of it changed or its time has come. One that cannot be started or decided is told, tried again later,
-and holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4).
+Times. The loop is started only when the API listens (G1). It sleeps until something is due; a pipe
+is asked again only when what is known of it changed or its time has come. One that cannot be
+started or decided is told, tried again later, and holds nobody up. A crash of the loop's body is
+logged, counted, shown in `health()`, and the body starts again (E4).
 
-Events. An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key),
-written in the transaction of the row. A pipe never starts itself, and an event does not come back to a pipe that had a
-part in causing it; what waits for a busy pipe is bounded. Ends of pipes, tools that fail and files that change
-(`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more (`watching`); a change is told
-once the file is whole, and named by path, time and size, so that one told twice starts a pipe once.
+Events. An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is
+(pipe, event, key), written in the transaction of the row. A pipe never starts itself, and an event
+does not come back to a pipe that had a part in causing it; what waits for a busy pipe is bounded.
+Ends of pipes, tools that fail and files that change (`file_changed:PATH`) are heard here. What is
+watched is what some pipe names, no more (`watching`); a change is told once the file is whole, and
+named by path, time and size, so that one told twice starts a pipe once.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from supervisord_py.process.events import Event
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
 CRASH_SECONDS = 0.5  # until a loop that crashed is started again; doubled by each crash
 RETRY_SECONDS = 30.0  # until a pipe that could not be decided or started is asked again
-_SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
+# the wall clock and the one that counts suspend are read one after the other
+_SLACK_SECONDS = 0.001
 _BREATH = 50  # so many decisions, and others of the control plane get their turn
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +72,8 @@ class Timetable:
                     self._room.due_bell.clear()
                     seconds = await self.turn()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(seconds):  # wait_for may lose a cancel to the bell (Python 3.11)
+                        # wait_for may lose a cancel to the bell (Python 3.11)
+                        async with asyncio.timeout(seconds):
                             await self._room.due_bell.wait()
             except Exception as err:
                 self.restarts += 1
@@ -77,7 +81,8 @@ class Timetable:
                 _log.exception("scheduler_crashed", restarts=self.restarts)
             finally:
                 self.alive = False
-            await asyncio.sleep(CRASH_SECONDS * 2 ** min(self.restarts, 7))  # no bell: a crash may be its echo
+            # no bell: a crash may be its echo
+            await asyncio.sleep(CRASH_SECONDS * 2 ** min(self.restarts, 7))
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
@@ -91,19 +96,26 @@ class Timetable:
         self._asked, self._jumps = {}, watch.jumps
         for at, pipe in enumerate(self._candidates(), 1):
             progress, known = states.progress(pipe.name), before.get(pipe.name)
-            deadline = known[2] if known and known[0] is pipe and known[1] == progress else -math.inf
+            deadline = (
+                known[2] if known and known[0] is pipe and known[1] == progress else -math.inf
+            )
             if deadline <= now.boottime:
                 deadline = await self._attend(pipe, now)
             if not at % _BREATH:
                 await asyncio.sleep(0)
             self._asked[pipe.name] = pipe, progress, deadline
-        deadline = min((deadline for *_, deadline in self._asked.values()), default=math.inf) + _SLACK_SECONDS
+        deadline = (
+            min((deadline for *_, deadline in self._asked.values()), default=math.inf)
+            + _SLACK_SECONDS
+        )
         return min(max(deadline - self._room.now().boottime, 0.0), SLEEP_SECONDS)
 
     def _leave_zone(self, before: tzinfo) -> None:
-        """Have times of day begin anew in another zone: what its clock has passed there was not missed.
+        """Have times of day begin anew in another zone: what its clock has passed there was not
+        missed.
 
-        What was due by the clock of the zone `before` is still made good. A single time comes to pass in any zone.
+        What was due by the clock of the zone `before` is still made good. A single time comes to
+        pass in any zone.
         """
         states = self._room.states
         now = structs.replace(self._room.now(), zone=before)
@@ -119,9 +131,14 @@ class Timetable:
         """Yield the pipes that may be started by time, as they are when their turn comes."""
         room = self._room
         for pipe in room.usable() if room.config.enabled and not room.is_ending else ():
-            # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
-            is_known = room.states.get(pipe.name).anchor_at is not None and room.definition_of(pipe.name) is pipe
-            # What is on its way out of the line would be taken for a run that keeps the next one waiting.
+            # Who was not taken in yet (no anchor) would be decided about, and then be taken for
+            # new.
+            is_known = (
+                room.states.get(pipe.name).anchor_at is not None
+                and room.definition_of(pipe.name) is pipe
+            )
+            # What is on its way out of the line would be taken for a run that keeps the next one
+            # waiting.
             is_leaving = any(run.is_leaving_line for run in room.of_pipe(pipe.name))
             if is_known and room.states.is_enabled(pipe) and not is_leaving:
                 yield pipe
@@ -144,14 +161,18 @@ class Timetable:
     async def start(self, pipe: PipeDefinition, due: Due) -> str:
         """Queue a pipe that is due, or skip it; return why.
 
-        One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
+        One due time starts it once, whatever crashes in between: the watermark is of the row's
+        transaction.
         """
         room, states = self._room, self._room.states
         chosen, warnings = await room.choose(pipe)
         if at_work := room.of_pipe(pipe.name):
             states.change(pipe.name, last_due=due.at)
             return f"{_at_work(room, at_work[0])}; skipped"
-        change: dict[str, Any] = {"last_due": due.at, "occurrences": states.get(pipe.name).occurrences + 1}
+        change: dict[str, Any] = {
+            "last_due": due.at,
+            "occurrences": states.get(pipe.name).occurrences + 1,
+        }
         if isinstance(pipe.schedule, At):
             change |= {"enabled": False, "enabled_file": pipe.enabled}
         trigger = {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
@@ -167,13 +188,17 @@ def _at_work(room: Executions, run: Run) -> str:
     return f"still waiting: execution {run.id}" + (f", for {obstacle}" if obstacle else "")
 
 
-# -- which pattern fits, and what is a loop -------------------------------------------------------------------------
+# -- which pattern fits, and what is a loop --------------------------------------------------------
 
-_OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
+# in a pipe's folder, what the pipe itself or its owner writes: no news to it
+_OWN = ("pipe.md", "output", ".env")
 
 
 def matches(pattern: str, event: PublishedEvent, folder: str) -> bool:
-    """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
+    """Say whether the event is one of the pattern's.
+
+    `folder` is the pipe's: its relative paths begin there.
+    """
     name, _, subject = pattern.partition(":")
     if name != event.name:
         return False
@@ -188,24 +213,31 @@ def matches(pattern: str, event: PublishedEvent, folder: str) -> bool:
 
 
 def watch_root(subject: str, folder: str) -> tuple[str, bool]:
-    """Return the deepest folder that holds everything that `file_changed:SUBJECT` can mean, and whether all below."""
+    """Return the deepest folder that holds everything that `file_changed:SUBJECT` can mean, and
+    whether all below.
+    """
     whole = _absolute(subject, folder)
-    parents = takewhile(lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1])
+    parents = takewhile(
+        lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1]
+    )
     path = str(PurePosixPath(*parents))
     return path, "**" in whole or "/" in whole.removeprefix(path).strip("/")
 
 
 def _absolute(subject: str, folder: str) -> str:
-    """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
+    """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all
+    below that folder.
+    """
     whole = os.path.normpath(os.path.join(folder, subject))
     return f"{whole}/**".replace("//", "/") if subject.endswith("/") else whole
 
 
-# -- who is started --------------------------------------------------------------------------------------------------
+# -- who is started --------------------------------------------------------------------------------
 
 TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
 WAITING_MAX = 64  # events that wait for a busy pipe; more are refused
-LOOK_SECONDS = 2.0  # so often it is looked whether folders that are named have come to be, or a listener has died
+# so often it is looked whether folders that are named have come to be, or a listener has died
+LOOK_SECONDS = 2.0
 
 
 class Triggers:
@@ -217,11 +249,17 @@ class Triggers:
     async def publish(
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
     ) -> dict[str, list[dict[str, Any]]]:
-        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it.
+        """Start every enabled pipe that waits for an event, once each; `source` is the execution
+        that caused it.
 
-        Returns `claimed`: pipes that it starts, and their executions; `suppressed`: those that it does not, and why.
+        Returns `claimed`: pipes that it starts, and their executions; `suppressed`: those that it
+        does not, and why.
         """
-        before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
+        before = (
+            (source.plan.context or {}).get("chain", ())
+            if source is not None and source.trigger_event
+            else ()
+        )
         chain = (*before, source.pipe_name) if source is not None else ()
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         found: dict[str, list[dict[str, Any]]] = {"claimed": [], "suppressed": []}
@@ -233,10 +271,17 @@ class Triggers:
                 found["claimed"].append({"pipe": definition.name, "execution": run.id})
             except PxError as error:
                 found["suppressed"].append({"pipe": definition.name, "why": error.detail})
-                _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=error.detail)
+                _log.info(
+                    "pipe_event_suppressed",
+                    pipe=definition.name,
+                    event_name=event.text,
+                    why=error.detail,
+                )
         return found
 
-    async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run:
+    async def _start(
+        self, definition: PipeDefinition, event: PublishedEvent, cause: int | None
+    ) -> Run:
         """Queue a pipe for an event; PxError: why not."""
         room, name, key = self._room, definition.name, event.key or ""
         if why := self._refusal(definition, event):
@@ -251,7 +296,9 @@ class Triggers:
         }
         chosen, warnings = await room.choose(definition)
         claim = Claim(name, event.text, key, room.clocks.moment())
-        for run in await room.enqueue(definition, chosen, [trigger], claim=claim, cause=cause, warnings=warnings):
+        for run in await room.enqueue(
+            definition, chosen, [trigger], claim=claim, cause=cause, warnings=warnings
+        ):
             room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
             return run
         raise ConflictError("it has taken this event before")
@@ -267,12 +314,15 @@ class Triggers:
             return "it is disabled"
         if len(waiting) >= WAITING_MAX:
             return f"{len(waiting)} of its executions wait already"
-        if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
+        if event.name == FILE_CHANGED and any(
+            it.execution.trigger_event == event.text for it in waiting
+        ):
             return f"execution {waiting[0].id} waits already, and will see the change"
         if name not in event.chain:
             return None
         why = f"it had a part in it: {' -> '.join((*event.chain, name))}"
-        if event.chain[-1] != name:  # whoever made a ring has to learn of it; that none starts itself is no news
+        # whoever made a ring has to learn of it; that none starts itself is no news
+        if event.chain[-1] != name:
             room.states.decided(name, f"not started by {event.text}: {why}")
         return why
 
@@ -291,7 +341,7 @@ class Triggers:
         }
         await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts), run.event, it)
 
-    # -- where they come from --------------------------------------------------------------------------------------
+    # -- where they come from ----------------------------------------------------------------------
 
     def hear(self, item: Event) -> None:
         """Turn a tool's failure into an event of pipes."""

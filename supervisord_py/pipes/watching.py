@@ -1,10 +1,11 @@
 """Files that change, each told once it is whole.
 
-Who writes a file writes it in pieces; a pipe that is started on a piece works on a torn file. On Linux the kernel says
-when a file was closed by its last writer and when one was renamed into its place (inotify(7)). A rename counts at once;
-a file that was closed counts after `QUIET_SECONDS` without another change, as there are writers that open it again for
-each piece; one that stays open counts after `OPEN_SECONDS` of quiet, as logs are never closed. On file systems that
-tell nothing (NFS and its like) and on other systems a file counts once its size and time have been the same for
+Who writes a file writes it in pieces; a pipe that is started on a piece works on a torn file. On
+Linux the kernel says when a file was closed by its last writer and when one was renamed into its
+place (inotify(7)). A rename counts at once; a file that was closed counts after `QUIET_SECONDS`
+without another change, as there are writers that open it again for each piece; one that stays open
+counts after `OPEN_SECONDS` of quiet, as logs are never closed. On file systems that tell nothing
+(NFS and its like) and on other systems a file counts once its size and time have been the same for
 `QUIET_SECONDS`.
 
 `Whole` decides, and is pure. The two watches are threads: to set up a deep tree takes seconds.
@@ -46,7 +47,7 @@ class Root(NamedTuple):
     is_deep: bool
 
 
-# -- when a file is whole ----------------------------------------------------------------------------------------------
+# -- when a file is whole --------------------------------------------------------------------------
 
 
 class Pending(NamedTuple):
@@ -59,7 +60,9 @@ class Pending(NamedTuple):
 class Whole:
     """Which of the files that have changed are whole. `now` is monotonic, in seconds."""
 
-    def __init__(self, quiet_seconds: float = QUIET_SECONDS, open_seconds: float = OPEN_SECONDS) -> None:
+    def __init__(
+        self, quiet_seconds: float = QUIET_SECONDS, open_seconds: float = OPEN_SECONDS
+    ) -> None:
         self._quiet_seconds = quiet_seconds
         self._open_seconds = open_seconds
         self.pending: dict[str, Pending] = {}
@@ -69,7 +72,9 @@ class Whole:
         self.pending[path] = Pending(now + self._open_seconds, is_open=True)
 
     def closed(self, path: str, now: float) -> None:
-        """Take in that a writer has closed a file, or that it has changed where nothing tells of a close."""
+        """Take in that a writer has closed a file, or that it has changed where nothing tells of
+        a close.
+        """
         self.pending[path] = Pending(now + self._quiet_seconds, is_open=False)
 
     def touched(self, path: str, now: float) -> None:
@@ -97,7 +102,7 @@ class Whole:
         return min((pending.due for pending in self.pending.values()), default=None)
 
 
-# -- inotify -----------------------------------------------------------------------------------------------------------
+# -- inotify ---------------------------------------------------------------------------------------
 
 
 class In(IntFlag):
@@ -151,7 +156,10 @@ class Inotify:
             raise _os_error("inotify_init1")
 
     def add(self, path: str) -> int:
-        """Watch a folder; the number is the same for the same folder. Raises OSError: it cannot be watched."""
+        """Watch a folder; the number is the same for the same folder.
+
+        Raises OSError: it cannot be watched.
+        """
         watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(path), int(WATCHED))
         if watch < 0:
             raise _os_error(path)
@@ -183,13 +191,17 @@ def _os_error(what: str) -> OSError:
     return OSError(number, os.strerror(number), what)
 
 
-# -- watches -----------------------------------------------------------------------------------------------------------
+# -- watches ---------------------------------------------------------------------------------------
 
 
 class FolderWatch(threading.Thread):
-    """A thread that watches folders, and calls `report` with the path of each file that is whole."""
+    """A thread that watches folders, and calls `report` with the path of each file that is
+    whole.
+    """
 
-    def __init__(self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(name="pipe files", daemon=True)
         self.whole = Whole()
         self.now = now
@@ -203,7 +215,9 @@ class FolderWatch(threading.Thread):
         os.set_blocking(self._wake_write, False)
 
     def want(self, roots: Iterable[Root], appeared: Iterable[Root] = ()) -> None:
-        """Watch these folders from now on, and no others; what is in those that have just `appeared` is new."""
+        """Watch these folders from now on, and no others; what is in those that have just
+        `appeared` is new.
+        """
         self._appeared.extend(appeared)
         self.wanted = frozenset(roots)
         self.wake()
@@ -227,21 +241,27 @@ class FolderWatch(threading.Thread):
             while not self._is_stopping:
                 self.turn()
         except Exception as error:
-            _log.warning("files_not_watched", paths=sorted(root.path for root in self.wanted), exc_info=error)
+            _log.warning(
+                "files_not_watched", paths=sorted(root.path for root in self.wanted), exc_info=error
+            )
         finally:
             self.end()
             for fd in (self._wake_read, self._wake_write):
                 os.close(fd)
 
     def turn(self) -> None:
-        """Wait for changes, for a file that becomes whole, or for `wake`; take them in, and report."""
+        """Wait for changes, for a file that becomes whole, or for `wake`; take them in, and
+        report.
+        """
         raise NotImplementedError
 
     def end(self) -> None:
         """Give back what it holds."""
 
     def wait(self, seconds: float | None, *fds: int) -> bool:
-        """Wait until one of the descriptors can be read or it is woken up; say whether that was in time."""
+        """Wait until one of the descriptors can be read or it is woken up; say whether that was
+        in time.
+        """
         poll = select.poll()
         for fd in (self._wake_read, *fds):
             poll.register(fd, select.POLLIN)
@@ -258,7 +278,9 @@ class FolderWatch(threading.Thread):
 class InotifyWatch(FolderWatch):
     """Watches folders of local file systems."""
 
-    def __init__(self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(report, now)
         self._inotify = Inotify()
         self._roots: frozenset[Root] = frozenset()  # what is watched
@@ -307,14 +329,23 @@ class InotifyWatch(FolderWatch):
     def _tell_why(self, root: Root, error: OSError) -> None:
         if error.errno == errno.ENOSPC:
             hint = "raise the limit: sysctl fs.inotify.max_user_watches=1048576"
-            _log.warning("files_polled", path=root.path, why="the system has no more watches to give", hint=hint)
+            _log.warning(
+                "files_polled",
+                path=root.path,
+                why="the system has no more watches to give",
+                hint=hint,
+            )
         else:
             _log.warning("files_polled", path=root.path, why=str(error))
 
     def _watch(self, path: str, *, is_deep: bool) -> dict[int, Root]:
-        """Watch a folder, and with `is_deep` all below; return the watches. Raises OSError: it cannot be done."""
+        """Watch a folder, and with `is_deep` all below; return the watches.
+
+        Raises OSError: it cannot be done.
+        """
         watches = {self._inotify.add(path): Root(path, is_deep)}
-        # Each folder is watched before it is read, so that what is made in between is seen by the one or the other.
+        # Each folder is watched before it is read, so that what is made in between is seen by the
+        # one or the other.
         for folder, names, _files in os.walk(path) if is_deep else ():
             for name in list(names):
                 below = os.path.join(folder, name)
@@ -339,7 +370,9 @@ class InotifyWatch(FolderWatch):
             self._lose(notice.watch, folder)
         elif In.ISDIR in notice.mask:
             if folder.is_deep and notice.mask & (In.CREATE | In.MOVED_TO):
-                self._take_folder(os.path.join(folder.path, notice.name), now, is_moved=In.MOVED_TO in notice.mask)
+                self._take_folder(
+                    os.path.join(folder.path, notice.name), now, is_moved=In.MOVED_TO in notice.mask
+                )
             elif folder.is_deep and In.MOVED_FROM in notice.mask:
                 self._leave_folder(os.path.join(folder.path, notice.name))
         elif notice.name:
@@ -357,7 +390,8 @@ class InotifyWatch(FolderWatch):
         elif In.CREATE in mask:
             self._take_new(path, now)
         elif In.ATTRIB in mask:
-            # `touch` of Python and busybox sets the time of a file without opening it; a mode or an owner is no news.
+            # `touch` of Python and busybox sets the time of a file without opening it; a mode or an
+            # owner is no news.
             with suppress(OSError):
                 if abs(time.time() - os.stat(path).st_mtime) < OPEN_SECONDS:
                     self.whole.touched(path, now)
@@ -371,7 +405,9 @@ class InotifyWatch(FolderWatch):
                 self.whole.written(path, now)
 
     def _take_folder(self, path: str, now: float, *, is_moved: bool) -> None:
-        """Watch a new folder in a deep one; what is in it already came before anybody could tell."""
+        """Watch a new folder in a deep one; what is in it already came before anybody could
+        tell.
+        """
         try:
             self._folders |= self._watch(path, is_deep=True)
         except OSError as error:
@@ -389,7 +425,9 @@ class InotifyWatch(FolderWatch):
                 del self._folders[watch]
 
     def _lose(self, watch: int, folder: Root) -> None:
-        """Forget a folder that is gone; a root is watched anew once it is wanted again and there."""
+        """Forget a folder that is gone; a root is watched anew once it is wanted again and
+        there.
+        """
         del self._folders[watch]
         self._inotify.remove(watch)
         lost = {root for root in self._roots if root.path == folder.path}
@@ -415,13 +453,18 @@ def _files_below(path: str, *, is_deep: bool) -> Iterator[str]:
 
 
 class PollingWatch(FolderWatch):
-    """Watches folders where nothing tells of a close: their files are looked at, and whole once they are quiet."""
+    """Watches folders where nothing tells of a close: their files are looked at, and whole once
+    they are quiet.
+    """
 
-    def __init__(self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, report: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(report, now)
         self._roots: frozenset[Root] = frozenset()
         self._batches: list[Any] = []
-        self._stamps: dict[str, tuple[int, int] | None] = {}  # size and time of what has changed, when it was noticed
+        # size and time of what has changed, when it was noticed
+        self._stamps: dict[str, tuple[int, int] | None] = {}
 
     def end(self) -> None:
         for batch in self._batches:
@@ -452,16 +495,23 @@ class PollingWatch(FolderWatch):
             self.whole.closed(path, self.now())
 
     def _follow(self, roots: frozenset[Root]) -> None:
-        # Wanted only where a pipe names such files; its binary part may be missing on a rare machine.
+        # Wanted only where a pipe names such files; its binary part may be missing on a rare
+        # machine.
         from watchfiles import watch
 
         self.end()
         self._batches = []
         for is_deep in (False, True):
-            paths = sorted(root.path for root in roots if root.is_deep is is_deep and os.path.isdir(root.path))
+            paths = sorted(
+                root.path for root in roots if root.is_deep is is_deep and os.path.isdir(root.path)
+            )
             if paths:
                 milliseconds = round(POLL_SECONDS * 1000)
-                options: dict[str, Any] = {"debounce": milliseconds, "step": 50, "rust_timeout": milliseconds}
+                options: dict[str, Any] = {
+                    "debounce": milliseconds,
+                    "step": 50,
+                    "rust_timeout": milliseconds,
+                }
                 options |= {"watch_filter": None, "recursive": is_deep, "yield_on_timeout": True}
                 options |= {"ignore_permission_denied": True, "raise_interrupt": False}
                 options |= {"force_polling": _HAS_INOTIFY, "poll_delay_ms": milliseconds}
@@ -480,14 +530,18 @@ def _stamp(path: str) -> tuple[int, int] | None:
     return None
 
 
-# -- which watch -------------------------------------------------------------------------------------------------------
+# -- which watch -----------------------------------------------------------------------------------
 
-_SILENT = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|afs|ceph|lustre|beegfs|gpfs|virtiofs|vboxsf|prl_fs|fuse\..*")
+_SILENT = re.compile(
+    r"nfs4?|cifs|smb3|smbfs|9p|afs|ceph|lustre|beegfs|gpfs|virtiofs|vboxsf|prl_fs|fuse\..*"
+)
 """File systems whose changes come from elsewhere, so that the kernel does not tell of them."""
 
 
 def tells_of_changes(path: str, mounts: str) -> bool:
-    """Say whether the kernel tells of all changes below a path; `mounts` is what /proc/self/mountinfo holds. Pure."""
+    """Say whether the kernel tells of all changes below a path; `mounts` is what
+    /proc/self/mountinfo holds. Pure.
+    """
     deepest, kind = "", ""
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -501,7 +555,10 @@ def tells_of_changes(path: str, mounts: str) -> bool:
 
 
 class Watches:
-    """The watches of all folders that are named: each folder where its changes are told. Blocking, but for `stop`."""
+    """The watches of all folders that are named: each folder where its changes are told.
+
+    Blocking, but for `stop`.
+    """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -510,7 +567,9 @@ class Watches:
         self._missing: frozenset[Root] = frozenset()
 
     def want(self, roots: frozenset[Root]) -> None:
-        """Watch these folders and no others; call it again from time to time: threads may die, and folders come."""
+        """Watch these folders and no others; call it again from time to time: threads may die,
+        and folders come.
+        """
         wanted = frozenset(root for root in roots if os.path.isdir(root.path))
         appeared = wanted & self._missing
         self._missing = roots - wanted
@@ -519,7 +578,9 @@ class Watches:
             try:
                 self._told = self._alive(self._told, InotifyWatch)
             except OSError as error:  # the system has no more of them to give to this user
-                _log.warning("files_polled", paths=sorted(root.path for root in told), why=str(error))
+                _log.warning(
+                    "files_polled", paths=sorted(root.path for root in told), why=str(error)
+                )
                 told = frozenset()
         if self._told is not None:
             self._told.want(told, appeared & told)
@@ -543,6 +604,9 @@ class Watches:
 
     def _is_told(self, path: str) -> bool:
         mounts = ""
-        with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        with (
+            suppress(OSError),
+            open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file,
+        ):
             mounts = file.read()
         return tells_of_changes(os.path.realpath(path), mounts)

@@ -1,1 +1,3 @@
-"""The control plane's view of a child: spec, lifecycle, identity, output; and the keeper's client."""
+"""The control plane's view of a child: spec, lifecycle, identity, output; and the keeper's
+client.
+"""

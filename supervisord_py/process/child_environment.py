@@ -1,8 +1,9 @@
-"""What a child may see of the daemon's environment, and what a `.env` file beside its declaration adds.
+"""What a child may see of the daemon's environment, and what a `.env` file beside its declaration
+adds.
 
-The daemon's own settings (`PX_…`) never pass from its environment, even where an allow-list names them; a `.env` may
-set `PX_…` names of its own, but not the marks by which the daemon knows its children (DESIGN D11).
-Values never appear in a `repr`.
+The daemon's own settings (`PX_…`) never pass from its environment, even where an allow-list names
+them; a `.env` may set `PX_…` names of its own, but not the marks by which the daemon knows its
+children (DESIGN D11). Values never appear in a `repr`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,21 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DENIED_PREFIX = "PX_"
 DENIED = frozenset(
     (
-        *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
-        *("INVOCATION_ID", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"),
+        *(
+            "NOTIFY_SOCKET",
+            "WATCHDOG_USEC",
+            "WATCHDOG_PID",
+            "LISTEN_FDS",
+            "LISTEN_PID",
+            "LISTEN_FDNAMES",
+        ),
+        *(
+            "INVOCATION_ID",
+            "JOURNAL_STREAM",
+            "CREDENTIALS_DIRECTORY",
+            "RUNTIME_DIRECTORY",
+            "STATE_DIRECTORY",
+        ),
         *("LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY"),
     )
 )
@@ -43,15 +57,21 @@ class Environment(dict[str, str]):
 
 
 def passed(source: Mapping[str, str], allow: Sequence[str]) -> dict[str, str]:
-    """Return what may pass from the daemon's environment; what is denied wins over what is allowed."""
+    """Return what may pass from the daemon's environment; what is denied wins over what is
+    allowed.
+    """
     prefixes = tuple(name[:-1] for name in allow if name.endswith("*"))
-    allowed = {name: value for name, value in source.items() if name in allow or name.startswith(prefixes)}
+    allowed = {
+        name: value for name, value in source.items() if name in allow or name.startswith(prefixes)
+    }
     denied = {name for name in allowed if name in DENIED or name.upper().startswith(DENIED_PREFIX)}
     return {name: value for name, value in allowed.items() if name not in denied}
 
 
 def read_dotenv(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Read a `.env` file, without interpolation: the variables, and a sentence, without values, for each bad line."""
+    """Read a `.env` file, without interpolation: the variables, and a sentence, without values,
+    for each bad line.
+    """
     try:
         text = read_bounded(path).decode("utf-8-sig")
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""The clock of the pools (tools, kernels, pipes): it never goes back and counts suspend (DESIGN law 10).
+"""The clock of the pools (tools, kernels, pipes): it never goes back and counts suspend (DESIGN law
+10).
 
 Besides it, how clocks stand to each other, and who tells that one of them has jumped.
 """
@@ -18,13 +19,16 @@ _ABSTIME_CANCEL_ON_SET = 3  # flags of timerfd_settime(2)
 _COUNTS_SUSPEND: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 now = partial(time.clock_gettime, _COUNTS_SUSPEND)
-"""Return seconds since boot, suspended ones included where the system can tell (clock_gettime(2))."""
+"""Return seconds since boot, suspended ones included where the system can tell
+(clock_gettime(2)).
+"""
 
 
 def ahead(clock: Callable[[], float], of: Callable[[], float]) -> float:
     """Return by how many seconds `clock` is ahead of another one.
 
-    Whoever reads two clocks one after the other may be stopped in between, and would find them apart by that long.
+    Whoever reads two clocks one after the other may be stopped in between, and would find them
+    apart by that long.
     """
     nearest = (float("inf"), 0.0)
     for _ in range(TRIES):
@@ -36,16 +40,19 @@ def ahead(clock: Callable[[], float], of: Callable[[], float]) -> float:
 
 
 async def tick(seconds: float) -> None:
-    """Wait for the loop's next whole multiple of so many seconds: all who look as often wake it up together."""
+    """Wait for the loop's next whole multiple of so many seconds: all who look as often wake it
+    up together.
+    """
     await asyncio.sleep(seconds - asyncio.get_running_loop().time() % seconds)
 
 
 @contextmanager
 def watched(jumped: Callable[[], None]) -> Iterator[None]:
-    """Have the running loop call `jumped` whenever the wall clock was set, or the machine has woken up.
+    """Have the running loop call `jumped` whenever the wall clock was set, or the machine has woken
+    up.
 
-    Linux tells both (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET: a resume sets the clock, too). Where nobody does,
-    whoever waits by one of these clocks looks at it once a minute.
+    Linux tells both (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET: a resume sets the clock, too).
+    Where nobody does, whoever waits by one of these clocks looks at it once a minute.
     """
     try:
         fd = _open_timer()
@@ -68,7 +75,9 @@ def watched(jumped: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_timer() -> int:
-    """Return a timer that becomes readable when the wall clock is set; os.timerfd_create needs Python 3.13."""
+    """Return a timer that becomes readable when the wall clock is set; os.timerfd_create needs
+    Python 3.13.
+    """
     import ctypes  # after the start, where nobody waits for it
 
     libc = ctypes.CDLL(None, use_errno=True)

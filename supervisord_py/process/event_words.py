@@ -1,7 +1,9 @@
-"""Every word that an event can have, in which journal it is kept, and which of them are failures. No I/O.
+"""Every word that an event can have, in which journal it is kept, and which of them are failures.
+No I/O.
 
-A journal is a table of the ledger with limits of its own, so that what happens often cannot push out what is rare: a
-hundred thousand successful runs leave each start, failure and death where it is.
+A journal is a table of the ledger with limits of its own, so that what happens often cannot push
+out what is rare: a hundred thousand successful runs leave each start, failure and death where it
+is.
 """
 
 from __future__ import annotations
@@ -94,22 +96,39 @@ WORDS: Mapping[str, Journal] = {
 }
 
 BAD_REASONS = frozenset({
-    Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.RUNTIME_LIMIT, Reason.CPU_LIMIT, Reason.WATCHDOG, Reason.TIMEOUT,
-    Reason.READINESS_TIMEOUT, Reason.EARLY_EXIT, Reason.SPAWN_FAILED, Reason.INTERRUPTED,
+    Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.RUNTIME_LIMIT, Reason.CPU_LIMIT, Reason.WATCHDOG,
+    Reason.TIMEOUT, Reason.READINESS_TIMEOUT, Reason.EARLY_EXIT, Reason.SPAWN_FAILED,
+    Reason.INTERRUPTED,
 })  # fmt: skip
 """Reasons that make an end a failure also where this daemon brought it about."""
 
-DEATHS = ("died", "start_failed", "interrupted", "stopped", "execution_failed", "execution_timed_out")
-"""Events of the journals of failures by which a life ended; `stopped` is there with a bad reason only."""
+DEATHS = (
+    "died",
+    "start_failed",
+    "interrupted",
+    "stopped",
+    "execution_failed",
+    "execution_timed_out",
+)
+"""Events of the journals of failures by which a life ended; `stopped` is there with a bad reason
+only.
+"""
 
 GOOD_OUTCOMES = frozenset({"completed", "cancelled"})
 """Outcomes of a run that are no failure of its tool or of its input."""
 
 
 def journal_of(event: str, reason: str | None, facts: Mapping[str, Any]) -> Journal:
-    """Return where an event is kept. A word that is not in the table is kept as a failure, which is the longest."""
+    """Return where an event is kept.
+
+    A word that is not in the table is kept as a failure, which is the longest.
+    """
     if event == "run":
-        return Journal.RUNS if facts.get("outcome", "completed") in GOOD_OUTCOMES else Journal.FAILED_RUNS
+        return (
+            Journal.RUNS
+            if facts.get("outcome", "completed") in GOOD_OUTCOMES
+            else Journal.FAILED_RUNS
+        )
     journal = WORDS.get(event, Journal.FAILURES)
     if journal is not Journal.LIFE:
         return journal
@@ -137,7 +156,9 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.until is not None and event.time >= self.until:
             return False
-        return not self.journals or journal_of(event.event, event.reason, event.facts) in self.journals
+        return (
+            not self.journals or journal_of(event.event, event.reason, event.facts) in self.journals
+        )
 
     def _admits_unit(self, unit: str | None) -> bool:
         if unit in self.units:
@@ -178,7 +199,9 @@ def _marks(values: Collection[object]) -> str:
 
 
 def _sqlite_glob(pattern: str) -> str:
-    """Return a pattern of the shell as SQLite writes it: what a bracket excludes begins with another sign."""
+    """Return a pattern of the shell as SQLite writes it: what a bracket excludes begins with
+    another sign.
+    """
     return pattern.replace("[!", "[^")
 
 

@@ -1,9 +1,10 @@
 """What happened, in order, to whoever wants to know: one stream of numbered facts.
 
-Law: publishing never waits and never fails; ids grow, also over restarts of the daemon, and name one event for ever; a
-subscriber gets every event after the id he names, once and in order, or an `EventGap` that says how many he was too
-slow for. Memory holds the newest events, the journals (tables of the ledger, `event_words.py`) all; a subscriber is a
-place in both, and costs the publisher nothing but a wake-up.
+Law: publishing never waits and never fails; ids grow, also over restarts of the daemon, and name
+one event for ever; a subscriber gets every event after the id he names, once and in order, or an
+`EventGap` that says how many he was too slow for. Memory holds the newest events, the journals
+(tables of the ledger, `event_words.py`) all; a subscriber is a place in both, and costs the
+publisher nothing but a wake-up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from supervisord_py.ledger import kept
 from supervisord_py.ledger.schema import TableLimit, readable_rows
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import Operation, Table
-from supervisord_py.process.event_words import DEATHS, EVERYTHING, FAILED, EventFilter, Journal, journal_of
+from supervisord_py.process.event_words import (
+    DEATHS,
+    EVERYTHING,
+    FAILED,
+    EventFilter,
+    Journal,
+    journal_of,
+)
 from supervisord_py.process.model import Reason
 
 CHAIN_MAX = 100
@@ -36,7 +44,9 @@ LAST_ID = 2**63 - 1
 LASTING_UNITS = 10_000  # whose last deaths are kept whatever their age; those that died last
 LASTING_CHAIN = 20  # events that led to such a death and are kept with it
 RESTART_STRIDE = 1000
-"""Ids left out at a start: those that a daemon that was killed may have told somebody but not yet written down."""
+"""Ids left out at a start: those that a daemon that was killed may have told somebody but not
+yet written down.
+"""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -52,11 +62,14 @@ class Event(msgspec.Struct, frozen=True):
     facts: dict[str, Any] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
+        """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other
+        members.
+        """
         known = msgspec.structs.asdict(self)
         try:
             moment = datetime.fromtimestamp(self.time, UTC)
-        except (OverflowError, ValueError, OSError):  # a damaged cell, which must not hide the others
+        # a damaged cell, which must not hide the others
+        except (OverflowError, ValueError, OSError):
             moment = datetime.fromtimestamp(0, UTC)
         known |= {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
         del known["facts"]
@@ -64,7 +77,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventGap(msgspec.Struct, frozen=True):
-    """The reader was too slow: at most so many events are not in memory any more and not in the journal."""
+    """The reader was too slow: at most so many events are not in memory any more and not in the
+    journal.
+    """
 
     missed: int
 
@@ -79,14 +94,16 @@ JOURNALS = {journal: Table(journal.value, Event) for journal in Journal}
 
 
 class EventRange(NamedTuple):
-    """Events by their ids: those after `after`, up to `upto`; and whether there are no others that are wanted."""
+    """Events by their ids: those after `after`, up to `upto`; and whether there are no others
+    that are wanted.
+    """
 
     after: int
     upto: int
     is_complete: bool
 
 
-# -- the journals ------------------------------------------------------------------------------------------------------
+# -- the journals ----------------------------------------------------------------------------------
 
 
 def written(event: Event) -> Operation:
@@ -108,7 +125,9 @@ async def after(
 
 
 async def chain(ledger: Ledger, last: Event) -> list[Event]:
-    """Return an event behind what led to it, cause before effect; begins where a cause is no longer kept."""
+    """Return an event behind what led to it, cause before effect; begins where a cause is no
+    longer kept.
+    """
     found, row = [last], await ALL_EVENTS.get(ledger, last.cause)
     # A cause is older than its effect; anything else is damage and would go round in circles.
     while row is not None and row.id < found[-1].id and len(found) < CHAIN_MAX:
@@ -117,7 +136,7 @@ async def chain(ledger: Ledger, last: Event) -> list[Event]:
     return found[::-1]
 
 
-# -- what is forgotten, and what is never ------------------------------------------------------------------------------
+# -- what is forgotten, and what is never ----------------------------------------------------------
 
 
 def limits_of(history: HistorySettings) -> dict[str, TableLimit]:
@@ -136,7 +155,9 @@ _LAST_DEATHS = """
 
 
 async def lasting_rows(ledger: Ledger) -> dict[str, set[int]]:
-    """Return the rows that must outlive all limits, by table: of each unit its last death, and what led to it."""
+    """Return the rows that must outlive all limits, by table: of each unit its last death, and
+    what led to it.
+    """
     return await ledger.read(_lasting_rows)
 
 
@@ -149,7 +170,13 @@ def _lasting_rows(connection: sqlite3.Connection) -> dict[str, set[int]]:
     rows: dict[str, set[int]] = {}
     causes = [number for number, _ in deaths]
     for _ in range(LASTING_CHAIN):
-        found = list(_rows_of(connection, "SELECT id, cause, journal FROM all_events WHERE id IN ({marks})", causes))
+        found = list(
+            _rows_of(
+                connection,
+                "SELECT id, cause, journal FROM all_events WHERE id IN ({marks})",
+                causes,
+            )
+        )
         for number, _, journal in found:
             rows.setdefault(journal, set()).add(number)
         causes = [cause for number, cause, _ in found if cause is not None and cause < number]
@@ -159,7 +186,9 @@ def _lasting_rows(connection: sqlite3.Connection) -> dict[str, set[int]]:
     return rows
 
 
-def _rows_of(connection: sqlite3.Connection, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+def _rows_of(
+    connection: sqlite3.Connection, sql: str, values: Sequence[object]
+) -> Iterator[tuple[Any, ...]]:
     """Yield what a query finds for many values, with `{marks}` where they are to stand."""
     for begin in range(0, len(values), _IDS_OF_QUERY):
         page = values[begin : begin + _IDS_OF_QUERY]
@@ -175,7 +204,7 @@ async def last_death(ledger: Ledger, unit: str) -> Event | None:
     return rows[0] if rows else None
 
 
-# -- the stream --------------------------------------------------------------------------------------------------------
+# -- the stream ------------------------------------------------------------------------------------
 
 
 class EventStream:
@@ -183,7 +212,8 @@ class EventStream:
 
     def __init__(self, ledger: Ledger, last_id: int) -> None:
         self.last_id = last_id  # the greatest id that was given away so far
-        self.listeners: set[Callable[[Event], None]] = set()  # called with each event; they never wait and never fail
+        # called with each event; they never wait and never fail
+        self.listeners: set[Callable[[Event], None]] = set()
         self._ledger = ledger
         self._first_id = last_id + 1
         self._recent: deque[Event] = deque(maxlen=RECENT_MAX)
@@ -192,7 +222,9 @@ class EventStream:
 
     @classmethod
     async def open(cls, ledger: Ledger) -> EventStream:
-        """Go on where the journal ends, or beyond it (`Ledger.first_event`), so that no id ever names two events."""
+        """Go on where the journal ends, or beyond it (`Ledger.first_event`), so that no id ever
+        names two events.
+        """
         last_id = await last_event(ledger)
         after_journal = last_id + RESTART_STRIDE if last_id else 0
         return cls(ledger, max(after_journal, ledger.first_event))
@@ -207,9 +239,11 @@ class EventStream:
         cause: int | None = None,
         **facts: Any,
     ) -> int:
-        """Tell everybody that something happened, and return the id of the event, one snake_case word.
+        """Tell everybody that something happened, and return the id of the event, one snake_case
+        word.
 
-        `unit` is None for the daemon itself, `cause` the id of the event that led to this one; `facts` are JSON values.
+        `unit` is None for the daemon itself, `cause` the id of the event that led to this one;
+        `facts` are JSON values.
         """
         self.last_id += 1
         word = None if reason is None else reason.value
@@ -223,9 +257,15 @@ class EventStream:
         return published.id
 
     def subscribe(
-        self, after_id: int | None = None, *, unit: str | None = None, wanted: EventFilter = EVERYTHING
+        self,
+        after_id: int | None = None,
+        *,
+        unit: str | None = None,
+        wanted: EventFilter = EVERYTHING,
     ) -> AsyncGenerator[Item, None]:
-        """Return a reader of what follows an id: None for what comes from this call on, 0 for all that is kept."""
+        """Return a reader of what follows an id: None for what comes from this call on, 0 for
+        all that is kept.
+        """
         begin = self.last_id if after_id is None else min(after_id, self.last_id)
         return self._follow(begin, _of_unit(unit, wanted))
 
@@ -247,7 +287,9 @@ class EventStream:
             self._wakes.discard(wake)
 
     async def _read_on(self, after_id: int, wanted: EventFilter) -> tuple[list[Item], int]:
-        """Return the next events after an id, a batch of them, and the id up to which they were read."""
+        """Return the next events after an id, a batch of them, and the id up to which they were
+        read.
+        """
         first_in_memory = self._first_in_memory
         if after_id + 1 >= first_in_memory:
             # Ids in memory have no holes: the distance of two ids is that of their places.
@@ -275,7 +317,9 @@ class EventStream:
     def _first_in_memory(self) -> int:
         return self._recent[0].id if self._recent else self.last_id + 1
 
-    async def between(self, ids: EventRange, wanted: EventFilter = EVERYTHING) -> AsyncGenerator[Item, None]:
+    async def between(
+        self, ids: EventRange, wanted: EventFilter = EVERYTHING
+    ) -> AsyncGenerator[Item, None]:
         """Yield the events of a range, those included that are not written yet."""
         at = ids.after
         upto = min(ids.upto, self.last_id)
@@ -285,24 +329,36 @@ class EventStream:
                 if isinstance(item, EventGap) or item.id <= upto:
                     yield item
 
-    async def newest(self, limit: int, wanted: EventFilter = EVERYTHING, before: int | None = None) -> EventRange:
-        """Return the range of the newest events, of those before an id where one is given; `limit` is at least 1."""
+    async def newest(
+        self, limit: int, wanted: EventFilter = EVERYTHING, before: int | None = None
+    ) -> EventRange:
+        """Return the range of the newest events, of those before an id where one is given;
+        `limit` is at least 1.
+        """
         upto = self.last_id if before is None else min(before - 1, self.last_id)
         first = self._first_in_memory
         recent = [it.id for it in self._recent if it.id <= upto and wanted.admits(it)]
         if len(recent) > limit:
             return EventRange(recent[-limit - 1], upto, is_complete=False)
         condition, values = wanted.conditions()
-        sql = f"SELECT id FROM all_events WHERE {condition} AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"  # noqa: S608  # our own words
+        sql = (
+            f"SELECT id FROM all_events WHERE {condition} AND id < ? "  # noqa: S608  # our own words
+            "ORDER BY id DESC LIMIT 1 OFFSET ?"
+        )
         older = await self._ids(sql, *values, min(first, upto + 1), limit - len(recent))
         return EventRange(older[0] if older else 0, upto, is_complete=not older)
 
-    async def oldest(self, after_id: int, limit: int, wanted: EventFilter = EVERYTHING) -> EventRange:
+    async def oldest(
+        self, after_id: int, limit: int, wanted: EventFilter = EVERYTHING
+    ) -> EventRange:
         """Return the range of the oldest events after an id; `limit` is at least 1."""
         first = self._first_in_memory
         recent = [it.id for it in self._recent if it.id > after_id and wanted.admits(it)]
         condition, values = wanted.conditions()
-        sql = f"SELECT id FROM all_events WHERE {condition} AND id > ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608  # our own words
+        sql = (
+            f"SELECT id FROM all_events WHERE {condition} "  # noqa: S608  # our own words
+            "AND id > ? AND id < ? ORDER BY id LIMIT ?"
+        )
         # One more than is asked for shows whether there are others.
         found = [*await self._ids(sql, *values, after_id, first, limit + 1), *recent]
         if len(found) > limit:
@@ -310,19 +366,30 @@ class EventStream:
         return EventRange(after_id, self.last_id, is_complete=True)
 
     async def _ids(self, sql: str, *values: object) -> list[int]:
-        return await self._ledger.read(lambda connection: [int(row[0]) for row in connection.execute(sql, values)])
+        return await self._ledger.read(
+            lambda connection: [int(row[0]) for row in connection.execute(sql, values)]
+        )
 
     async def units(self) -> set[str]:
         """Return every unit of which an event is kept."""
         queries = (f"SELECT DISTINCT unit FROM {journal.value}" for journal in Journal)  # noqa: S608  # our own words
         sql = " UNION ".join(queries)
         rows, _ = await self._ledger.read(lambda connection: readable_rows(connection, sql))
-        return {unit for (unit,) in rows if isinstance(unit, str)} | {it.unit for it in self._recent if it.unit}
+        return {unit for (unit,) in rows if isinstance(unit, str)} | {
+            it.unit for it in self._recent if it.unit
+        }
 
     async def history(
-        self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000, wanted: EventFilter = EVERYTHING
+        self,
+        after_id: int = 0,
+        *,
+        unit: str | None = None,
+        limit: int = 1000,
+        wanted: EventFilter = EVERYTHING,
     ) -> list[Event]:
-        """Return the oldest events after an id, ascending, those included that are not written yet."""
+        """Return the oldest events after an id, ascending, those included that are not written
+        yet.
+        """
         chosen = _of_unit(unit, wanted)
         return await self._events_of(await self.oldest(after_id, limit, chosen), chosen)
 

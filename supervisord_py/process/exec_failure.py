@@ -1,4 +1,5 @@
-"""Why a program could not be executed: what execve(2) tells by a number, in words, with the next step.
+"""Why a program could not be executed: what execve(2) tells by a number, in words, with the next
+step.
 
 "No such file or directory" has four meanings: the program is not there, it is not on PATH, the
 interpreter that its `#!` line names is not there, or the loader of a binary is not. `look` looks at
@@ -28,7 +29,9 @@ class Seen(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """`detail` goes after "program NAME "; `interpreter` is what a `#!` line names, where that is the fault."""
+    """`detail` goes after "program NAME "; `interpreter` is what a `#!` line names, where that
+    is the fault.
+    """
 
     detail: str
     hint: str
@@ -36,7 +39,10 @@ class Explanation(NamedTuple):
 
 
 def look(program: str, folder: str, env: Mapping[str, str]) -> Seen:
-    """Look at a program as the child saw it: its working directory and its PATH. Blocking, but short."""
+    """Look at a program as the child saw it: its working directory and its PATH.
+
+    Blocking, but short.
+    """
     if "/" in program:
         path = os.path.join(folder, program)
         found = path if os.path.exists(path) else None
@@ -70,7 +76,10 @@ def explain(program: str, number: int, seen: Seen, path: str) -> Explanation | N
     if number not in {errno.ENOENT, errno.ENOTDIR, errno.EACCES}:
         return None
     if seen.path is None and "/" not in program:
-        hint = f"install {program}, or write its whole path; `command -v {program}` in your shell prints it"
+        hint = (
+            f"install {program}, or write its whole path; `command -v {program}` in your shell "
+            "prints it"
+        )
         return Explanation(f"is not on its PATH ({path})", hint)
     if seen.path is None:
         return Explanation("is not there", "install it, or correct the path")

@@ -1,10 +1,12 @@
-"""One life of one process of a unit: never restarted, only replaced. What is wanted of it and what is observed.
+"""One life of one process of a unit: never restarted, only replaced. What is wanted of it and what
+is observed.
 
-`wanted` is why it is to end, set by users and policies; everything else is observed. *Up* (`child`) and *ready*
-(`ready_at`) are two facts. The phases go one way: starting, ready, stopping, cold.
+`wanted` is why it is to end, set by users and policies; everything else is observed. *Up* (`child`)
+and *ready* (`ready_at`) are two facts. The phases go one way: starting, ready, stopping, cold.
 
-Law: every end has one reason of CONTRACT §7: what the killer wrote down before it signalled, else what was wanted, else
-*early_exit* when it never was ready, else how it ended. An exit code alone never names a limit.
+Law: every end has one reason of CONTRACT §7: what the killer wrote down before it signalled, else
+what was wanted, else *early_exit* when it never was ready, else how it ended. An exit code alone
+never names a limit.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ from supervisord_py.process.model import Child, ChildSpec, ExitRecord, Reason, S
 
 
 class Phase(StrEnum):
-    """Where an instance is, and so its unit. Busy is not a phase: it is `READY` with requests in flight."""
+    """Where an instance is, and so its unit.
 
-    COLD = "cold"  # nothing is left of it, or its keeper is lost and nothing more can be done about it
+    Busy is not a phase: it is `READY` with requests in flight.
+    """
+
+    # nothing is left of it, or its keeper is lost and nothing more can be done about it
+    COLD = "cold"
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
@@ -55,16 +61,22 @@ def read_note(text: str) -> Note | None:
 
 
 def stopping_tag(tag: str, note: Note | None, reason: Reason) -> str:
-    """Return the text of a note with the reason of a stop added; a note that is not understood stays as it is."""
+    """Return the text of a note with the reason of a stop added; a note that is not understood
+    stays as it is.
+    """
     if note is None:
         return tag
     return msgspec.json.encode(msgspec.structs.replace(note, stopping=reason)).decode()
 
 
 class End:
-    """How an instance ended: the reason, the exit record (None where there never was a process), its last words."""
+    """How an instance ended: the reason, the exit record (None where there never was a process),
+    its last words.
+    """
 
-    def __init__(self, reason: Reason, record: ExitRecord | None = None, stderr_tail: str = "") -> None:
+    def __init__(
+        self, reason: Reason, record: ExitRecord | None = None, stderr_tail: str = ""
+    ) -> None:
         self.reason = reason
         self.record = record
         self.stderr_tail = stderr_tail
@@ -81,7 +93,8 @@ class End:
 class Instance:
     """One instance. Drivers add their own facts in a subclass."""
 
-    words: ClassVar[Mapping[str, str]] = {}  # what events of the mechanism are called; "" for those that are not told
+    # what events of the mechanism are called; "" for those that are not told
+    words: ClassVar[Mapping[str, str]] = {}
     logged: ClassVar[bool] = True  # its output is in its unit's log
 
     def __init__(self, key: str, unit: str, *, digest: str = "", stop_seconds: float = 5.0) -> None:
@@ -96,8 +109,10 @@ class Instance:
         self.start_method = "spawn"
         self.port = 0  # where it listens on 127.0.0.1, 0 for nowhere
         self.is_ours = True  # one that another server runs has no row, and ends as its driver says
-        self.words_since: float | None = None  # of what it is blamed for; what it wrote to stderr before says nothing
-        self.kept_tag: str | None = None  # the keeper's note on one that is adopted only to be stopped
+        # of what it is blamed for; what it wrote to stderr before says nothing
+        self.words_since: float | None = None
+        # the keeper's note on one that is adopted only to be stopped
+        self.kept_tag: str | None = None
         self.event: int | None = None  # id of the newest event about it: the cause of the next one
         self.child: Child | None = None
         self.wanted: Reason | None = None  # why it is to end; None while it is to live
@@ -131,34 +146,46 @@ class Instance:
         return {}
 
     def note(self) -> str:
-        note = Note(NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note())
+        note = Note(
+            NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note()
+        )
         return msgspec.json.encode(note).decode()
 
     def facts(self) -> dict[str, Any]:
         """Return what is told with every event about it; JSON values."""
         return {}
 
-    # -- its row: what writes it down ------------------------------------------------------------------------------
+    # -- its row: what writes it down --------------------------------------------------------------
 
     def starting(self) -> Operation:
-        how: dict[str, Any] = {"start_method": self.start_method, "port": self.port or None, "spec_digest": self.digest}
+        how: dict[str, Any] = {
+            "start_method": self.start_method,
+            "port": self.port or None,
+            "spec_digest": self.digest,
+        }
         return INSTANCES.insert(InstanceRow(self.key, self.unit, self.started_at, **how))
 
     def spawned(self, child: Child) -> Operation:
         who = {**msgspec.structs.asdict(child.identity), "start_method": self.start_method}
-        return INSTANCES.update(self.key, started_at=child.started_at, log_position=child.log_position, **who)
+        return INSTANCES.update(
+            self.key, started_at=child.started_at, log_position=child.log_position, **who
+        )
 
     async def ended(self) -> Operation:
-        """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
+        """Return what writes down how it ended: nothing of it is left, and the keeper has not
+        forgotten it yet.
+        """
         record, reason = self.record, self.decide_end("").reason.value
         if record is None:
             return ended(self.key, time.time(), reason)
         names = ("code", "signal", "max_rss_bytes", "memory_peak_bytes", "log_end")
-        facts = {name: getattr(record, name) for name in names} | {"verdict": msgspec.to_builtins(record.verdict)}
+        facts = {name: getattr(record, name) for name in names} | {
+            "verdict": msgspec.to_builtins(record.verdict)
+        }
         facts["cpu_seconds"] = record.user_seconds + record.system_seconds
         return ended(self.key, record.ended_at, reason, **facts)
 
-    # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------
+    # -- how its process is reached: by the keeper, where its driver knows nothing better ----------
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
         return await placement.spawn(self.key, spec)
@@ -171,10 +198,12 @@ class Instance:
         word = (self.wanted or Reason.EXIT).value
         return await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
 
-    # -- its end -----------------------------------------------------------------------------------------------
+    # -- its end -----------------------------------------------------------------------------------
 
     def decide_end(self, stderr_tail: str) -> End:
-        """Decide how it ended, once: what made the start fail, else what the record and the wish say."""
+        """Decide how it ended, once: what made the start fail, else what the record and the wish
+        say.
+        """
         if self.end is None:
             if self.error is not None:
                 reason = reason_of(self.error)
@@ -196,7 +225,7 @@ def reason_of(error: PxError) -> Reason:
         return Reason.INTERRUPTED if error.kind == "keeper_lost" else Reason.SPAWN_FAILED
 
 
-# -- why it ended, from its exit record: pure --------------------------------------------------------------------------
+# -- why it ended, from its exit record: pure ------------------------------------------------------
 
 LIMITS = {
     Reason.MEMORY_LIMIT: "over its memory limit",
@@ -221,12 +250,18 @@ def signal_name(number: int) -> str:
 
 
 def describe(record: ExitRecord, verdict: Verdict) -> str:
-    """Return one sentence for people about an end by a limit: how it ended, by whom, and what is known about why."""
+    """Return one sentence for people about an end by a limit: how it ended, by whom, and what is
+    known about why.
+    """
     by = "pxd's memory watchdog" if verdict.by == "watchdog" else "the kernel"
     sizes = [f"{verdict.rss_bytes / 1048576:.0f} MiB resident"] if verdict.rss_bytes else []
     sizes += [f"limit {verdict.limit_bytes / 1048576:.0f} MiB"] if verdict.limit_bytes else []
     if verdict.reason is Reason.CPU_LIMIT:
         sizes = [f"{record.user_seconds + record.system_seconds:.1f} s used"]
     why = ": ".join([LIMITS[verdict.reason], *filter(None, [", ".join(sizes)])])
-    how = f"exited with code {record.code}" if record.signal is None else f"killed by {signal_name(record.signal)}"
+    how = (
+        f"exited with code {record.code}"
+        if record.signal is None
+        else f"killed by {signal_name(record.signal)}"
+    )
     return f"{how} by {by} ({why}), after {max(0.0, record.ended_at - record.started_at):.1f} s"

@@ -1,17 +1,19 @@
 """The control plane's way to get processes: asks the keeper, over the channel that it inherited.
 
 Laws:
-- Nothing here blocks. When the keeper is gone, every call, pending or new, raises `KeeperLostError`.
-- A keeper that does not answer in time is not gone: `ask` raises `KeeperTimeoutError`, and the outcome is unknown. The
-  channel keeps the order of requests, so the keeper carries out what it was asked as soon as it runs again, before
-  anything that is asked later. Requests that must have an outcome (`hello`, `list`, `wait`, `stop`, and what is passed
-  to `until_known`) are asked again until the keeper answers or is lost. A caller that must not wait that long uses
-  `unless_silent`.
+- Nothing here blocks. When the keeper is gone, every call, pending or new, raises
+  `KeeperLostError`.
+- A keeper that does not answer in time is not gone: `ask` raises `KeeperTimeoutError`, and the
+  outcome is unknown. The channel keeps the order of requests, so the keeper carries out what it was
+  asked as soon as it runs again, before anything that is asked later. Requests that must have an
+  outcome (`hello`, `list`, `wait`, `stop`, and what is passed to `until_known`) are asked again
+  until the keeper answers or is lost. A caller that must not wait that long uses `unless_silent`.
 - An exit record is kept until it is released, so `wait` may come before or after the end.
 - Descriptors that nobody takes are closed.
 
-The keeper's JSON becomes the values of process/model.py: members that this side does not know are ignored (a newer
-keeper may say more), missing ones are an error, because guessing about a process is worse than refusing to.
+The keeper's JSON becomes the values of process/model.py: members that this side does not know are
+ignored (a newer keeper may say more), missing ones are an error, because guessing about a process
+is worse than refusing to.
 """
 
 from __future__ import annotations
@@ -40,9 +42,24 @@ from supervisord_py.errors import (
     TooLargeError,
     UnknownUnitError,
 )
-from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
+from supervisord_py.keeper.protocol import (
+    MARK_INSTANCE,
+    MARK_UNIT,
+    PROTOCOL,
+    FrameError,
+    FrameSocket,
+    close_fds,
+)
 from supervisord_py.process import exec_failure
-from supervisord_py.process.model import Caps, Child, ChildSpec, ExitRecord, Reason, StopReport, TreeStat
+from supervisord_py.process.model import (
+    Caps,
+    Child,
+    ChildSpec,
+    ExitRecord,
+    Reason,
+    StopReport,
+    TreeStat,
+)
 
 Message = dict[str, Any]
 Fds = list[int]
@@ -51,26 +68,34 @@ T = TypeVar("T")
 EARLY_MAX = 4096
 CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
-KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
-UPGRADE_SECONDS = 75.0  # for an answer to `upgrade`: the keeper tries the new version, for a minute at most
-ASK_AGAIN_SECONDS = 1.0  # pause before a request whose outcome is unknown is repeated, once the keeper speaks again
+# how long the keeper goes on killing after the grace of a stop, before it names what is left
+KILL_SECONDS = 10.0
+# for an answer to `upgrade`: the keeper tries the new version, for a minute at most
+UPGRADE_SECONDS = 75.0
+# pause before a request whose outcome is unknown is repeated, once the keeper speaks again
+ASK_AGAIN_SECONDS = 1.0
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
 _TRIAL_HINT = "install a version that works, then `pxctl daemon restart`; what runs goes on"
 _KIND_HINTS = {"handover": _ALL_HINT, "protocol": _ALL_HINT, "trial": _TRIAL_HINT}
-_GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
+_GONE_HINT = (
+    "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
+)
 _SILENT_HINT = "ask again once the keeper answers: `pxctl doctor` shows whether it does"
-_GOES_ON_HINT = "it goes on, and is completed once the keeper answers: `pxctl doctor` shows whether it does"
+_GOES_ON_HINT = (
+    "it goes on, and is completed once the keeper answers: `pxctl doctor` shows whether it does"
+)
 _log = structlog.get_logger(__name__)
 
 
 class KeeperClient:
     """Holds processes. Make it with `connect`; use it on the loop's thread only.
 
-    Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
-    All except `list`, `attach`, `wait` and `stop` may raise `KeeperTimeoutError`.
+    Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise
+    `KeeperLostError`. All except `list`, `attach`, `wait` and `stop` may raise
+    `KeeperTimeoutError`.
     """
 
     caps: Caps
@@ -85,19 +110,26 @@ class KeeperClient:
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Message]] = {}
         self._children: dict[str, Child] = {}
-        self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
+        # of what is waited for, or has ended
+        self._ends: dict[str, asyncio.Future[ExitRecord]] = {}
         self._emptied: set[str] = set()  # told to be gone with its tree: there is nothing to stop
-        self._silent = asyncio.Event()  # a request was not answered in time, and the keeper said nothing since
-        self._speaks = asyncio.Event()  # the opposite; also set once the keeper is lost, so that nobody waits for it
+        # a request was not answered in time, and the keeper said nothing since
+        self._silent = asyncio.Event()
+        # the opposite; also set once the keeper is lost, so that nobody waits for it
+        self._speaks = asyncio.Event()
         self._speaks.set()
-        self._background: set[asyncio.Future[Any]] = set()  # what goes on after `unless_silent` gave up
+        # what goes on after `unless_silent` gave up
+        self._background: set[asyncio.Future[Any]] = set()
         self._listener: Callable[[Message], None] | None = None
         self._early: deque[Message] = deque(maxlen=EARLY_MAX)
         self._loop.add_reader(self._fd, self._readable)
 
     @classmethod
     async def connect(cls, channel: socket.socket, *, daemon_id: str, log_dir: str) -> KeeperClient:
-        """Take over our end of the channel. Raises KeeperLostError: no keeper that speaks this protocol answers."""
+        """Take over our end of the channel.
+
+        Raises KeeperLostError: no keeper that speaks this protocol answers.
+        """
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
             reply = await client.until_known(lambda: client.ask("hello", protocol=PROTOCOL))
@@ -111,7 +143,9 @@ class KeeperClient:
         return client
 
     def new_key(self) -> str:
-        """Return a fresh instance id: the daemon's id, a dot, eight hex digits of time and eight of chance."""
+        """Return a fresh instance id: the daemon's id, a dot, eight hex digits of time and eight
+        of chance.
+        """
         return f"{self._daemon_id}.{int(time.time()):08x}{secrets.token_hex(4)}"
 
     def children(self) -> tuple[Child, ...]:
@@ -121,31 +155,40 @@ class KeeperClient:
     def listen(self, listener: Callable[[Message], None]) -> None:
         """Call back with each event that is about no child; what came before is told at once.
 
-        Events of this side: `lost` (once), `silent` (a request was not answered in time, `detail` says which) and
-        `speaks` (the keeper was silent and has said something).
+        Events of this side: `lost` (once), `silent` (a request was not answered in time, `detail`
+        says which) and `speaks` (the keeper was silent and has said something).
         """
         self._listener = listener
         while self._early:
             self._tell(self._early.popleft())
 
     def close(self) -> None:
-        """End the channel from this side: pending calls raise `KeeperLostError`, nobody is told that it is lost."""
+        """End the channel from this side: pending calls raise `KeeperLostError`, nobody is told
+        that it is lost.
+        """
         self._flush()
         self._end("the channel to the keeper was closed")
 
-    # -- children --------------------------------------------------------------------------------------------------
+    # -- children ----------------------------------------------------------------------------------
 
     async def spawn(self, key: str, spec: ChildSpec) -> Child:
-        """Start a child; return once exec has succeeded. Raises StartFailedError, with reason, stage and errno."""
+        """Start a child; return once exec has succeeded.
+
+        Raises StartFailedError, with reason, stage and errno.
+        """
         if self.caps.keeper_revision < OLDEST_REVISION:
             said = f"cannot start {spec.unit}: the keeper is older than this control plane"
-            raise StartFailedError(said, hint=_ALL_HINT, unit=spec.unit, reason=Reason.SPAWN_FAILED.value)
+            raise StartFailedError(
+                said, hint=_ALL_HINT, unit=spec.unit, reason=Reason.SPAWN_FAILED.value
+            )
         members: Message = msgspec.to_builtins(spec)
         fds = {name: members.pop(name) for name in ("stdin", "stdout", "stderr")}
         given = {name: fd for name, fd in fds.items() if fd is not None}
         marks = {MARK_INSTANCE: key, MARK_UNIT: spec.unit}  # DESIGN D11
         members |= {"key": key, "env": {**spec.env, **marks}, "stdio_fds": list(given)}
-        reply = await self.ask("spawn", seconds=SPAWN_SECONDS, fds=tuple(given.values()), spec=spec, **members)
+        reply = await self.ask(
+            "spawn", seconds=SPAWN_SECONDS, fds=tuple(given.values()), spec=spec, **members
+        )
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
@@ -156,13 +199,20 @@ class KeeperClient:
         return tuple(self._hold(child) for child in reply.get("children", ()))
 
     async def wait(self, key: str) -> ExitRecord:
-        """Wait until the leader was reaped, not: its tree is gone. Raises UnknownUnitError: no such key is held."""
+        """Wait until the leader was reaped, not: its tree is gone.
+
+        Raises UnknownUnitError: no such key is held.
+        """
         if key not in self._children and await self.attach(key) is None:
-            raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
+            raise UnknownUnitError(
+                f"there is no instance {key}: it was never started, or is released"
+            )
         return await asyncio.shield(self.ending(key))  # cancelling one who waits leaves the others
 
     def ending(self, key: str) -> asyncio.Future[ExitRecord]:
-        """Return what all share who wait for the leader of a held child to be reaped; nobody may cancel it."""
+        """Return what all share who wait for the leader of a held child to be reaped; nobody may
+        cancel it.
+        """
         end = self._ends.get(key)
         if end is None:
             if self.lost:
@@ -171,21 +221,33 @@ class KeeperClient:
         return end
 
     async def signal_group(self, key: str, signum: int) -> None:
-        """Signal the leader's process group at once, as Ctrl-C does. Raises ConflictError: the leader is dead."""
-        await self.ask("signal", key=key, signum=signum, group=True)  # an older keeper signals the leader alone without
+        """Signal the leader's process group at once, as Ctrl-C does.
+
+        Raises ConflictError: the leader is dead.
+        """
+        # an older keeper signals the leader alone without
+        await self.ask("signal", key=key, signum=signum, group=True)
 
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
 
-        An unknown key is already gone: an empty report. So is one of which the keeper has said so, without asking it:
-        of a leader that has ended by itself it most often does in one breath with the end. A keeper that does not
-        answer is asked again until it does: nothing counts as stopped before that.
+        An unknown key is already gone: an empty report. So is one of which the keeper has said so,
+        without asking it: of a leader that has ended by itself it most often does in one breath
+        with the end. A keeper that does not answer is asked again until it does: nothing counts as
+        stopped before that.
         """
         if key in self._emptied:
             return StopReport()
         seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
-        members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": KILL_SECONDS, "reason": reason}
-        answer = await self.until_known(lambda: self.ask("stop", fine="unknown_key", seconds=seconds, **members))
+        members: Message = {
+            "key": key,
+            "grace_seconds": grace_seconds,
+            "kill_seconds": KILL_SECONDS,
+            "reason": reason,
+        }
+        answer = await self.until_known(
+            lambda: self.ask("stop", fine="unknown_key", seconds=seconds, **members)
+        )
         return _read(StopReport, answer)
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
@@ -194,32 +256,42 @@ class KeeperClient:
         return _read(dict[str, TreeStat], answer.get("stats"))
 
     def release(self, key: str) -> None:
-        """Acknowledge the exit record: the key is forgotten, by the keeper before it hears what is asked next."""
+        """Acknowledge the exit record: the key is forgotten, by the keeper before it hears what
+        is asked next.
+        """
         self._push({"verb": "release", "key": key})
         self._children.pop(key, None)
         self._ends.pop(key, None)
         self._emptied.discard(key)
 
     async def take_fd(self, name: str) -> int | None:
-        """Return a new duplicate of a descriptor that was deposited by `put_fd`, or None; the caller closes it."""
+        """Return a new duplicate of a descriptor that was deposited by `put_fd`, or None; the
+        caller closes it.
+        """
         fds: Fds = (await self.ask("take_fd", fine="unknown_fd", name=name)).get("fds", [])
         return fds[0] if fds else None
 
     async def upgrade(self, *, always: bool = False) -> str | None:
-        """Have the keeper become the installed version when we end; None: it is that one. Raises PxError: why not.
+        """Have the keeper become the installed version when we end; None: it is that one. Raises
+        PxError: why not.
 
-        A trial of it comes first; with `always` also where it is the version that runs. That takes long, so a keeper
-        that is silent is found out by a question that it answers at once.
+        A trial of it comes first; with `always` also where it is the version that runs. That takes
+        long, so a keeper that is silent is found out by a question that it answers at once.
         """
         await self.stat([])
-        return (await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS, always=always)).get("version")
+        return (
+            await self.ask("upgrade", fine="unknown_verb", seconds=UPGRADE_SECONDS, always=always)
+        ).get("version")
 
     async def drop_fd(self, name: str) -> None:
-        """Have the keeper close a deposited descriptor. A silent keeper does so before anything that is asked later."""
+        """Have the keeper close a deposited descriptor.
+
+        A silent keeper does so before anything that is asked later.
+        """
         with contextlib.suppress(KeeperTimeoutError):
             await self.ask("drop_fd", name=name)
 
-    # -- a keeper that does not answer -----------------------------------------------------------------------------
+    # -- a keeper that does not answer -------------------------------------------------------------
 
     @property
     def is_silent(self) -> bool:
@@ -229,22 +301,25 @@ class KeeperClient:
     async def until_known(self, request: Callable[[], Awaitable[T]]) -> T:
         """Return what a request returns; make it again, without end, while its outcome is unknown.
 
-        The request must be safe to repeat. Raises KeeperLostError if the keeper is lost, and what else it raises.
+        The request must be safe to repeat. Raises KeeperLostError if the keeper is lost, and what
+        else it raises.
         """
         while True:
             try:
                 return await request()
             except KeeperTimeoutError as error:
                 _log.warning("keeper_request_unanswered", detail=error.detail)
-            # A repetition while the keeper says nothing would only queue up behind the first request.
+            # A repetition while the keeper says nothing would only queue up behind the first
+            # request.
             await self._speaks.wait()
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def unless_silent(self, work: Awaitable[T], what: str, *, unit: str | None = None) -> T:
-        """Return what `work` returns, unless the keeper is silent or becomes so: then it goes on in the background.
+        """Return what `work` returns, unless the keeper is silent or becomes so: then it goes on in
+        the background.
 
-        `what` completes the sentence "It is not known whether …". When the caller is cancelled, so is the work.
-        Raises KeeperTimeoutError if the keeper is silent, and what the work raises.
+        `what` completes the sentence "It is not known whether …". When the caller is cancelled, so
+        is the work. Raises KeeperTimeoutError if the keeper is silent, and what the work raises.
         """
         task = asyncio.ensure_future(work)
         silence = asyncio.create_task(self._silent.wait())
@@ -276,7 +351,7 @@ class KeeperClient:
             self._speaks.set()
             self._tell({"event": "speaks"})
 
-    # -- requests ----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -288,10 +363,12 @@ class KeeperClient:
         spec: ChildSpec | None = None,
         **members: Any,
     ) -> Message:
-        """Ask by a verb of keeper/protocol.py; return the answer, `fds` in it the descriptors that came.
+        """Ask by a verb of keeper/protocol.py; return the answer, `fds` in it the descriptors that
+        came.
 
-        The answer is empty where the keeper refused by the kind `fine`. `fds` are sent as duplicates; `spec`: of the
-        child that it is about, for the error. Raises KeeperTimeoutError if no answer comes in time.
+        The answer is empty where the keeper refused by the kind `fine`. `fds` are sent as
+        duplicates; `spec`: of the child that it is about, for the error. Raises KeeperTimeoutError
+        if no answer comes in time.
         """
         if self.lost:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
@@ -304,7 +381,8 @@ class KeeperClient:
         except FrameError as error:
             raise TooLargeError(f"`{verb}` cannot be sent to the keeper: {error}") from error
         except TimeoutError as error:
-            # The answer may have come in the turn of the loop in which the deadline ended: then it counts.
+            # The answer may have come in the turn of the loop in which the deadline ended: then it
+            # counts.
             if not future.done() or future.cancelled():
                 detail = f"the keeper did not answer `{verb}` within {seconds:g} s"
                 self._mark_silent(detail)
@@ -324,7 +402,10 @@ class KeeperClient:
         raise _error_of(refusal, spec)
 
     def _push(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send, in this turn of the loop, with all else that is said in it. Raises FrameError: it is too large."""
+        """Send, in this turn of the loop, with all else that is said in it.
+
+        Raises FrameError: it is too large.
+        """
         if not self._frames.queued and not self.lost:
             self._loop.call_soon(self._flush)
         self._frames.push(message, fds)
@@ -335,13 +416,14 @@ class KeeperClient:
         try:
             done = self._frames.flush()
         except OSError:
-            done = True  # the reading side meets the same end, after all that the keeper still said before it
+            # the reading side meets the same end, after all that the keeper still said before it
+            done = True
         if done:
             self._loop.remove_writer(self._fd)
         else:
             self._loop.add_writer(self._fd, self._flush)
 
-    # -- what comes --------------------------------------------------------------------------------------------------
+    # -- what comes --------------------------------------------------------------------------------
 
     def _readable(self) -> None:
         broken = self._frames.read(self._take)
@@ -367,7 +449,9 @@ class KeeperClient:
                 case str():
                     self._tell(message)
         except (KeeperLostError, AttributeError, KeyError, TypeError) as error:
-            _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
+            _log.error(
+                "keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error)
+            )
 
     def _tell(self, event: Message) -> None:
         if self._listener is None:
@@ -379,7 +463,9 @@ class KeeperClient:
             _log.exception("keeper_event_failed", keeper_event=event["event"])
 
     def _ended(self, message: Message) -> None:
-        """Take an exit record; one that is known already (the keeper repeats until it is released) changes nothing."""
+        """Take an exit record; one that is known already (the keeper repeats until it is
+        released) changes nothing.
+        """
         verdict = message.get("verdict")
         if verdict and verdict.get("reason") not in _REASONS:
             # A word outside the list is somebody's stop, because an exit must not be lost over it.
@@ -390,7 +476,9 @@ class KeeperClient:
             end.set_result(record)
 
     def _hold(self, message: Any) -> Child:
-        """Note a child; one whose end is known here stays ended, however late the keeper's word about it comes."""
+        """Note a child; one whose end is known here stays ended, however late the keeper's word
+        about it comes.
+        """
         known = message if isinstance(message, dict) else {}
         child = _read(Child, {**known, "identity": known, "exit": None})
         if known.get("exit"):
@@ -414,7 +502,8 @@ class KeeperClient:
         for future in waited:
             if not future.done():
                 future.set_exception(KeeperLostError(why, hint=_GONE_HINT))
-                future.exception()  # a waiter whose last task was cancelled is not reported as forgotten
+                # a waiter whose last task was cancelled is not reported as forgotten
+                future.exception()
 
 
 def _log_failure(task: asyncio.Future[Any]) -> None:
@@ -430,7 +519,8 @@ def _read(kind: type[T], message: Any) -> T:
         raise KeeperLostError(said, hint=f"keeper and control plane differ: {_ALL_HINT}") from error
 
 
-# -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------
+# -- what a refusal means to a user: a start that failed names the program, the stage and the
+# system's own words
 
 _HINTS: dict[object, str] = {
     "exec": "check the program: is it installed, executable, and its `#!` line right?",

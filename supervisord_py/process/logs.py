@@ -1,10 +1,12 @@
-"""What a unit printed, by position: read, tail, since, follow. Bytes are given as they came; nobody decodes here.
+"""What a unit printed, by position: read, tail, since, follow. Bytes are given as they came; nobody
+decodes here.
 
-A position is the number of bytes the unit ever printed before it. The keeper alone writes the files (format:
-keeper/protocol.py). Law: following yields every byte that rotation left, once and in order; what is missing (rotated
-away, lost on a full disk) is said by a `Gap`, never skipped in silence. What is half written, cut short or deleted
-while it is read is a fact about the file, never an error: bytes whose records are torn or missing come with the stream
-and time of those before them, else as STDOUT of the file's last write. Memory is bounded by the limits passed in.
+A position is the number of bytes the unit ever printed before it. The keeper alone writes the files
+(format: keeper/protocol.py). Law: following yields every byte that rotation left, once and in
+order; what is missing (rotated away, lost on a full disk) is said by a `Gap`, never skipped in
+silence. What is half written, cut short or deleted while it is read is a fact about the file, never
+an error: bytes whose records are torn or missing come with the stream and time of those before
+them, else as STDOUT of the file's last write. Memory is bounded by the limits passed in.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from supervisord_py.keeper.protocol import GAP, INDEX_RECORD_SIZE, STDERR, STDOU
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
-_READ_RECORDS = 4096  # of one read: bounds the work where one stream is wanted and the other one floods
+# of one read: bounds the work where one stream is wanted and the other one floods
+_READ_RECORDS = 4096
 _POLL_MIN_SECONDS = 0.02
 _POLL_MAX_SECONDS = 0.5
 _POLL_GROWTH = 1.5
@@ -40,7 +43,9 @@ class Stream(IntEnum):
 
 
 class Chunk(Struct, frozen=True):
-    """Bytes as they came: Unix seconds of arrival, position of the first one, number of the instance in the unit."""
+    """Bytes as they came: Unix seconds of arrival, position of the first one, number of the
+    instance in the unit.
+    """
 
     time: float
     stream: Stream
@@ -66,7 +71,9 @@ Output = Chunk | Gap
 
 
 class Cursor(Struct, frozen=True):
-    """A place to read on from; segment and record keep a gap, which covers no positions, from being told twice."""
+    """A place to read on from; segment and record keep a gap, which covers no positions, from
+    being told twice.
+    """
 
     position: int
     segment: int = -1  # where it begins; -1 when only the position is known
@@ -89,7 +96,8 @@ class Segment:
         self.start, self._log, self._idx = start, log, idx
         status = os.fstat(log)
         self.written, self.end = status.st_mtime, start + status.st_size
-        # A record is written before its bytes: all bytes up to the end seen above have theirs among those counted now.
+        # A record is written before its bytes: all bytes up to the end seen above have theirs among
+        # those counted now.
         self.count = 0 if idx is None else os.fstat(idx).st_size // INDEX_RECORD_SIZE
 
     def records(self, first: int, most: int) -> list[IndexEntry]:
@@ -100,17 +108,32 @@ class Segment:
             else os.pread(self._idx, most * INDEX_RECORD_SIZE, first * INDEX_RECORD_SIZE)
         )
         entries = _RECORD.iter_unpack(text[: len(text) - len(text) % INDEX_RECORD_SIZE])
-        found = (IndexEntry(number, *fields[:5]) for number, fields in enumerate(entries, start=first))
-        return [one for one in found if one.stream in (STDOUT, STDERR, GAP) and self.start <= one.position <= self.end]
+        found = (
+            IndexEntry(number, *fields[:5]) for number, fields in enumerate(entries, start=first)
+        )
+        return [
+            one
+            for one in found
+            if one.stream in (STDOUT, STDERR, GAP) and self.start <= one.position <= self.end
+        ]
 
     def record(self, number: int) -> IndexEntry:
-        return next(iter(self.records(number, 1)), IndexEntry(number, self.start, self.written, 0, 0, STDOUT))
+        return next(
+            iter(self.records(number, 1)),
+            IndexEntry(number, self.start, self.written, 0, 0, STDOUT),
+        )
 
     def find(self, field: str, value: float) -> int:
-        return bisect_left(range(self.count), value, key=lambda number: getattr(self.record(number), field))
+        return bisect_left(
+            range(self.count), value, key=lambda number: getattr(self.record(number), field)
+        )
 
-    def read(self, cursor: Cursor, limit: int, stream: Stream | None) -> tuple[list[Output], Cursor]:
-        """Return what follows there, at most `limit` bytes of one stream or both, and how far that went."""
+    def read(
+        self, cursor: Cursor, limit: int, stream: Stream | None
+    ) -> tuple[list[Output], Cursor]:
+        """Return what follows there, at most `limit` bytes of one stream or both, and how far
+        that went.
+        """
         items: list[Output] = []
         here = cursor.position
         met = self.find("position", here) if cursor.record < 0 else min(self.count, cursor.record)
@@ -125,7 +148,8 @@ class Segment:
             if held.stream == GAP and held.number >= met:
                 items.append(Gap(held.position, held.length, held.position, held.time))
             if after.position > here:
-                kind = Stream.STDERR if held.stream == STDERR else Stream.STDOUT  # behind a gap the index was torn
+                # behind a gap the index was torn
+                kind = Stream.STDERR if held.stream == STDERR else Stream.STDOUT
                 data = b""
                 if stream in (None, kind):
                     data = os.pread(self._log, min(after.position - here, limit), here - self.start)
@@ -147,7 +171,10 @@ class LogReader:
 
     @classmethod
     def of(cls, log_dir: str | Path, unit: str) -> LogReader:
-        """Return the reader of a unit `kind:name`. Raises ValueError: the name would lead out of the log directory."""
+        """Return the reader of a unit `kind:name`.
+
+        Raises ValueError: the name would lead out of the log directory.
+        """
         return cls(Path(protocol.unit_directory(str(log_dir), unit)))
 
     def _starts(self) -> list[int]:
@@ -178,26 +205,34 @@ class LogReader:
         return 0
 
     def since(self, when: float) -> int:
-        """Return the position of the first byte that arrived at or after `when` (Unix seconds), else the end.
+        """Return the position of the first byte that arrived at or after `when` (Unix seconds),
+        else the end.
 
-        Where the wall clock was set back, times are not in order and the answer is one of the fitting places.
+        Where the wall clock was set back, times are not in order and the answer is one of the
+        fitting places.
         """
         for start in reversed(self._starts()):
             try:
                 with self._segment(start) as segment:
                     if segment.count and segment.record(0).time < when:
                         found = segment.find("time", when)
-                        return segment.record(found).position if found < segment.count else segment.end
+                        return (
+                            segment.record(found).position if found < segment.count else segment.end
+                        )
             except FileNotFoundError:
                 continue
         return self.start()
 
-    def read(self, at: Cursor, limit: int = READ_BYTES, stream: Stream | None = None) -> tuple[list[Output], Cursor]:
-        """Return what follows a cursor, at most `limit` bytes, and where to read on: there too, when that was all.
+    def read(
+        self, at: Cursor, limit: int = READ_BYTES, stream: Stream | None = None
+    ) -> tuple[list[Output], Cursor]:
+        """Return what follows a cursor, at most `limit` bytes, and where to read on: there too,
+        when that was all.
 
         `stream`: only this one; gaps are told in any case.
         """
-        starts = self._starts()  # before one is read: where a later one was listed, this one had its last byte already
+        # before one is read: where a later one was listed, this one had its last byte already
+        starts = self._starts()
         if not starts:
             return [], at
         items: list[Output] = []
@@ -228,10 +263,15 @@ class LogReader:
                 if item.position < end or isinstance(item, Gap):
                     yield _part(item, 0, end - item.position) if isinstance(item, Chunk) else item
 
-    def tail_lines(self, count: int, stream: Stream | None = None, limit: int = TAIL_BYTES) -> list[Output]:
-        """Return the last `count` lines, oldest first, of about `limit` bytes; the newest may be unfinished."""
+    def tail_lines(
+        self, count: int, stream: Stream | None = None, limit: int = TAIL_BYTES
+    ) -> list[Output]:
+        """Return the last `count` lines, oldest first, of about `limit` bytes; the newest may be
+        unfinished.
+        """
         found: list[Output] = []
-        left = -1  # how many newlines there are still to come; -1: not known before the newest byte is seen
+        # how many newlines there are still to come; -1: not known before the newest byte is seen
+        left = -1
         for item in reversed(self._last(0, None, stream, limit)) if count > 0 else ():
             if isinstance(item, Gap):
                 found.append(item)
@@ -244,19 +284,28 @@ class LogReader:
             found.append(_part(item, at + 1))
             if not left:
                 break
-        if left > 0 and self.end() - self.start() > limit:  # the other stream, or long lines, had most of it
+        # the other stream, or long lines, had most of it
+        if left > 0 and self.end() - self.start() > limit:
             return self.tail_lines(count, stream, 4 * limit)
         return [item for item in reversed(found) if isinstance(item, Gap) or item.data]
 
     def tail_bytes(
-        self, start: int, end: int | None = None, stream: Stream | None = None, limit: int = 64 * 1024
+        self,
+        start: int,
+        end: int | None = None,
+        stream: Stream | None = None,
+        limit: int = 64 * 1024,
     ) -> bytes:
-        """Return the last bytes, at most `limit`, between two positions; `end` None is the end of all."""
+        """Return the last bytes, at most `limit`, between two positions; `end` None is the end
+        of all.
+        """
         items = self._last(start, end, stream, limit)
         return b"".join(item.data for item in items if isinstance(item, Chunk))[-limit:]
 
     def _last(self, start: int, end: int | None, stream: Stream | None, limit: int) -> list[Output]:
-        """Return what lies between two positions, of a stream at least the last `limit` bytes and little more."""
+        """Return what lies between two positions, of a stream at least the last `limit` bytes
+        and little more.
+        """
         end = self.end() if end is None else end
         start = max(start, self.start(), end - limit if stream is None else 0)
         kept: deque[tuple[Output, int]] = deque()
@@ -271,8 +320,8 @@ class LogReader:
     async def follow(self, position: int, stream: Stream | None = None) -> AsyncIterator[Output]:
         """Yield what there is from a position on and what comes, endlessly.
 
-        Goes on across rotation and restarts, and waits for an output that does not exist yet. End it by cancelling,
-        or by closing the generator.
+        Goes on across rotation and restarts, and waits for an output that does not exist yet. End
+        it by cancelling, or by closing the generator.
         """
         cursor, pause = Cursor(max(0, position)), _POLL_MIN_SECONDS
         while True:
@@ -288,4 +337,6 @@ class LogReader:
 
 
 def _part(chunk: Chunk, begin: int, end: int | None = None) -> Chunk:
-    return Chunk(chunk.time, chunk.stream, chunk.position + begin, chunk.data[begin:end], chunk.instance)
+    return Chunk(
+        chunk.time, chunk.stream, chunk.position + begin, chunk.data[begin:end], chunk.instance
+    )

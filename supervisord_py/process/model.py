@@ -1,4 +1,7 @@
-"""What a child is to be, and what became of it: frozen values, no I/O. The keeper's JSON is read into them."""
+"""What a child is to be, and what became of it: frozen values, no I/O.
+
+The keeper's JSON is read into them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class Reason(StrEnum):
 
 
 class Identity(Struct, frozen=True):
-    """A process, beyond reuse of its pid: pid, kernel start time (clock ticks since boot), boot id."""
+    """A process, beyond reuse of its pid: pid, kernel start time (clock ticks since boot), boot
+    id.
+    """
 
     pid: int
     start_time: int
@@ -41,7 +46,9 @@ class Identity(Struct, frozen=True):
 
 
 class ResourceLimit(Struct, frozen=True, array_like=True):
-    """One limit of SPAWN (keeper/protocol.py), set in the child before exec or for its group; -1 is infinity."""
+    """One limit of SPAWN (keeper/protocol.py), set in the child before exec or for its group; -1
+    is infinity.
+    """
 
     name: str
     soft: int
@@ -55,7 +62,9 @@ def tree_limits(processes: int | None, cpu_percent: int | None) -> tuple[Resourc
 
 
 class GrantedFd(Struct, frozen=True, array_like=True):
-    """A descriptor that the keeper holds under `stored_name`, given to the child as number `child_fd` (>= 3)."""
+    """A descriptor that the keeper holds under `stored_name`, given to the child as number
+    `child_fd` (>= 3).
+    """
 
     child_fd: int
     stored_name: str
@@ -68,18 +77,23 @@ _SPAWN |= {"stdin_fd": "stdin", "stdout_fd": "stdout", "stderr_fd": "stderr"}
 
 class ChildSpec(Struct, frozen=True, rename=_SPAWN):
     unit: str  # `kind:name`
-    argv: tuple[str, ...]  # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
+    # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
+    argv: tuple[str, ...]
     cwd: str  # absolute path; must exist
-    env: Mapping[str, str]  # the complete environment; the marks of DESIGN D11 are added by the keeper's client
+    # the complete environment; the marks of DESIGN D11 are added by the keeper's client
+    env: Mapping[str, str]
     limits: tuple[ResourceLimit, ...] = ()  # beside that of memory
     grants: tuple[GrantedFd, ...] = ()  # descriptors beyond stdio
     listen_pid: bool = False  # set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it)
-    max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
-    memory_grace_seconds: float = 0.0  # of a tree over it, as of SPAWN; a kernel that enforces it kills at once
-    stop_grace_seconds: float = 5.0  # between TERM and KILL, where the keeper has to stop it by itself
+    # resident limit of the whole tree, enforced by the keeper; None for none
+    max_rss_bytes: int | None = None
+    # of a tree over it, as of SPAWN; a kernel that enforces it kills at once
+    memory_grace_seconds: float = 0.0
+    # between TERM and KILL, where the keeper has to stop it by itself
+    stop_grace_seconds: float = 5.0
     tag: str = ""  # opaque text that the keeper keeps with the child for a later control plane
-    # Of this process, those of output opened O_APPEND; they may be closed after the spawn. None: there is nothing to
-    # read (/dev/null), and output goes into the unit's log.
+    # Of this process, those of output opened O_APPEND; they may be closed after the spawn. None:
+    # there is nothing to read (/dev/null), and output goes into the unit's log.
     stdin_fd: int | None = None
     stdout_fd: int | None = None
     stderr_fd: int | None = None
@@ -115,7 +129,10 @@ class ExitRecord(Struct, frozen=True):
 
 
 class Child(Struct, frozen=True):
-    """A child as the keeper holds it. `exit` is set once the leader was reaped (its tree may still live)."""
+    """A child as the keeper holds it.
+
+    `exit` is set once the leader was reaped (its tree may still live).
+    """
 
     key: str
     unit: str
@@ -133,16 +150,22 @@ class Survivor(Struct, frozen=True):
 
 
 class StopReport(Struct, frozen=True):
-    """The outcome of a stop: empty `survivors` means that the whole tree is gone and its pipes are drained."""
+    """The outcome of a stop: empty `survivors` means that the whole tree is gone and its pipes
+    are drained.
+    """
 
     survivors: tuple[Survivor, ...] = ()
     killed: bool = False
     unassigned: tuple[Survivor, ...] = ()
-    """Orphans that may be its descendants, though nothing tells whose they are; they were not signalled."""
+    """Orphans that may be its descendants, though nothing tells whose they are; they were not
+    signalled.
+    """
 
 
 class TreeStat(Struct, frozen=True):
-    """Resources of a whole tree at one moment: bytes, seconds, count, and what it waits for (Cgroup.pressure)."""
+    """Resources of a whole tree at one moment: bytes, seconds, count, and what it waits for
+    (Cgroup.pressure).
+    """
 
     rss_bytes: int
     cpu_seconds: float
@@ -160,7 +183,9 @@ class Caps(Struct, frozen=True):
     kill_rung: str
     memory_rung: str
     control_restarts: int
-    keeper_revision: int = 1  # what it knows of the protocol: it may be older than the control plane
+    # what it knows of the protocol: it may be older than the control plane
+    keeper_revision: int = 1
     keeper_version: str | None = None
-    rolled_back_from: str | None = None  # the version that did not come up, so that the keeper went back to this one
+    # the version that did not come up, so that the keeper went back to this one
+    rolled_back_from: str | None = None
     controllers: tuple[str, ...] = ()  # of cgroups that are ours: "cpu", "memory", "pids"

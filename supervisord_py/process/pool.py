@@ -1,25 +1,29 @@
 """Which instances of tools there are, who uses them, and who must go. Pure: no clock, no I/O.
 
-Each method tells the pool what happened and returns what is to be done about it, to be performed in order and reported
-back. A *ticket* is a number that stands for one request, a *serial* for one instance; both grow, so that their order is
-the order of arrival. `now` is seconds on one clock that never goes back and counts suspend.
+Each method tells the pool what happened and returns what is to be done about it, to be performed in
+order and reported back. A *ticket* is a number that stands for one request, a *serial* for one
+instance; both grow, so that their order is the order of arrival. `now` is seconds on one clock that
+never goes back and counts suspend.
 
 Laws, each checked by the state machine of the tests:
 
 - One instance of a unit at a time: a new one starts only when the old one is gone.
-- Starting and ready instances count against `keep_max`; stopping ones apart (at most as many again), so that a new
-  start begins while its victim is still on the way out: eviction is off the request path.
-- A busy instance is never evicted. The victim is the least recently used idle, unpinned one, or with `by_cost` the one
-  that took least to start; a starting one that nobody waits for any more is as good as idle. (A start that lost its
-  waiters is otherwise left to finish.)
-- Age counts from the end of the last activity. `keep_alive` replaces the unit's own age for one idle period, and can
-  only lengthen it while the unit is pinned.
-- A request waits in its unit's line, first come, first served; free places go to the line whose head came first. How
-  long it waits is the affair of whoever asked: he reports the `end` of a request that he gives up.
-- A failed start fails everyone who waits for it and nobody else. The next request starts anew, once the backoff is
-  over: it waits for that in its line, and is refused only when its own time is shorter. Others may overtake meanwhile.
-- A failure is never sticky. Each doubles the wait up to a cap; a period without failure, up or merely quiet, that is as
-  long as `reset_seconds` makes the next failure count as the first.
+- Starting and ready instances count against `keep_max`; stopping ones apart (at most as many
+  again), so that a new start begins while its victim is still on the way out: eviction is off the
+  request path.
+- A busy instance is never evicted. The victim is the least recently used idle, unpinned one, or
+  with `by_cost` the one that took least to start; a starting one that nobody waits for any more is
+  as good as idle. (A start that lost its waiters is otherwise left to finish.)
+- Age counts from the end of the last activity. `keep_alive` replaces the unit's own age for one
+  idle period, and can only lengthen it while the unit is pinned.
+- A request waits in its unit's line, first come, first served; free places go to the line whose
+  head came first. How long it waits is the affair of whoever asked: he reports the `end` of a
+  request that he gives up.
+- A failed start fails everyone who waits for it and nobody else. The next request starts anew, once
+  the backoff is over: it waits for that in its line, and is refused only when its own time is
+  shorter. Others may overtake meanwhile.
+- A failure is never sticky. Each doubles the wait up to a cap; a period without failure, up or
+  merely quiet, that is as long as `reset_seconds` makes the next failure count as the first.
 - A stale instance takes no new request; it is replaced once the last one ended.
 """
 
@@ -50,7 +54,10 @@ class Pin(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a request gets no instance. The pool knows nothing of the two deadlines: who gives up says so."""
+    """Why a request gets no instance.
+
+    The pool knows nothing of the two deadlines: who gives up says so.
+    """
 
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
@@ -81,7 +88,9 @@ class Backoff(msgspec.Struct, frozen=True):
         return replace(self, failures=failures, blocked_until=until, calm_since=until)
 
     def came_up(self, now: float) -> Backoff:
-        """Return the state after a success at `now`: nothing is blocked, and the stable period begins."""
+        """Return the state after a success at `now`: nothing is blocked, and the stable period
+        begins.
+        """
         return replace(self, blocked_until=None, calm_since=now) if self.failures else self
 
     def settled(self, now: float) -> Backoff:
@@ -101,7 +110,8 @@ class Bounds(NamedTuple):
     memory_budget_bytes: int | None = None  # sum of the trees' resident memory, or None
     queue_max: int = 512  # requests of one unit that may wait beyond what its instance takes
     by_cost: bool = False  # evict what is cheap to bring back; else what was not used for longest
-    backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)  # short: somebody waits for it
+    # short: somebody waits for it
+    backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
 
 
 class Rules(NamedTuple):
@@ -120,7 +130,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Stop what is there of an instance and report `gone`. `reason` is None when it ended by itself."""
+    """Stop what is there of an instance and report `gone`.
+
+    `reason` is None when it ended by itself.
+    """
 
     unit: str
     serial: int
@@ -170,7 +183,8 @@ class Slot:
         self.start_seconds = 0.0  # that the present instance took; 0 where nobody saw it start
         self.keep_seconds = 0.0
         self.rss_bytes = 0
-        self.backoff = Backoff(backoff)  # of starts that failed; a live instance is held back by nothing
+        # of starts that failed; a live instance is held back by nothing
+        self.backoff = Backoff(backoff)
         self.failed_digest = ""
         self.is_known = True
 
@@ -186,12 +200,20 @@ class Slot:
     @property
     def free(self) -> int:
         """How many requests the instance can take now: none of a stale one."""
-        return self.rules.concurrency - len(self.in_flight) if self.phase is Phase.READY and not self.is_stale else 0
+        return (
+            self.rules.concurrency - len(self.in_flight)
+            if self.phase is Phase.READY and not self.is_stale
+            else 0
+        )
 
     @property
     def excess(self) -> int:
         """How many wait beyond what the present or coming instance takes at once."""
-        room = 0 if self.phase is Phase.COLD and self.backoff.blocked_until is None else self.rules.concurrency
+        room = (
+            0
+            if self.phase is Phase.COLD and self.backoff.blocked_until is None
+            else self.rules.concurrency
+        )
         return len(self.line) - max(0, room - len(self.in_flight))
 
     def declare(self, rules: Rules) -> None:
@@ -208,10 +230,11 @@ class Pool:
         self._slots: dict[str, Slot] = {}
         self._pins: dict[str, Pin] = {}
         self._serial = 0
-        self._is_crowded = False  # there are still too many, or too large ones: those that could go are busy
+        # there are still too many, or too large ones: those that could go are busy
+        self._is_crowded = False
         self._out: list[Action] = []
 
-    # -- to look at --------------------------------------------------------------------------------------------
+    # -- to look at --------------------------------------------------------------------------------
 
     def slot(self, unit: str) -> Slot | None:
         return self._slots.get(unit)
@@ -225,27 +248,39 @@ class Pool:
     def next_deadline(self) -> float | None:
         times = [self.expires_at(slot) for slot in self._slots.values()]
         times += [
-            until for slot in self._slots.values() if slot.line and (until := slot.backoff.blocked_until) is not None
+            until
+            for slot in self._slots.values()
+            if slot.line and (until := slot.backoff.blocked_until) is not None
         ]
         soonest = min(times, default=math.inf)
         return None if math.isinf(soonest) else soonest
 
     def expires_at(self, slot: Slot) -> float:
-        """Return when an idle instance is too old; infinity for one that is not idle or not ready."""
+        """Return when an idle instance is too old; infinity for one that is not idle or not
+        ready.
+        """
         pin = self.pin_of(slot.unit)
         if slot.phase is not Phase.READY or not slot.is_idle or pin is Pin.FOREVER:
             return math.inf
         keep = slot.keep_seconds
         return slot.last_used + (keep if pin is Pin.NONE else max(keep, slot.rules.keep_seconds))
 
-    # -- requests ----------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def ask(
-        self, ticket: int, unit: str, rules: Rules, deadline: float, keep_alive: float | None = None, *, now: float
+        self,
+        ticket: int,
+        unit: str,
+        rules: Rules,
+        deadline: float,
+        keep_alive: float | None = None,
+        *,
+        now: float,
     ) -> list[Action]:
         """Note a request, which will wait until `deadline`.
 
-        `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as usual.
+        `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as
+        usual.
         """
         slot = self._slots.get(unit)
         if slot is None:
@@ -267,7 +302,8 @@ class Pool:
         elif (held := slot.backoff.wait_seconds(now)) > 0 and held >= deadline - now:
             self._refuse(slot, ticket, Refusal.FAILING, held)
         actions = self._settle(now)
-        if ticket in slot.line and slot.excess > self.bounds.queue_max:  # all room is given away by now
+        # all room is given away by now
+        if ticket in slot.line and slot.excess > self.bounds.queue_max:
             self._refuse(slot, ticket, Refusal.QUEUE_FULL)
             actions += self._taken()
         return actions
@@ -281,18 +317,26 @@ class Pool:
             keep, usual = slot.in_flight.pop(ticket), slot.rules.keep_seconds
             slot.last_used = now
             slot.keep_seconds = keep = usual if keep is None else math.inf if keep == -1 else keep
-            is_fresh = slot.phase is Phase.READY and slot.is_known and slot.digest == slot.rules.digest
-            if is_fresh and keep > 0 and not (self._is_crowded or any(each.line for each in self._slots.values())):
+            is_fresh = (
+                slot.phase is Phase.READY and slot.is_known and slot.digest == slot.rules.digest
+            )
+            if (
+                is_fresh
+                and keep > 0
+                and not (self._is_crowded or any(each.line for each in self._slots.values()))
+            ):
                 return []  # it stays warm, and nobody wants its place
         elif ticket in slot.line:
             del slot.line[ticket]
         return self._settle(now)
 
-    def _refuse(self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS) -> None:
+    def _refuse(
+        self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS
+    ) -> None:
         del slot.line[ticket]
         self._out.append(Refuse(ticket, slot.unit, refusal, retry_after))
 
-    # -- instances ---------------------------------------------------------------------------------------------
+    # -- instances ---------------------------------------------------------------------------------
 
     def reserve_serial(self) -> int:
         """Return a fresh serial, for an instance that is adopted."""
@@ -300,12 +344,25 @@ class Pool:
         return self._serial
 
     def adopt(
-        self, unit: str, serial: int, rules: Rules, *, digest: str, last_used: float, ready: bool, now: float
+        self,
+        unit: str,
+        serial: int,
+        rules: Rules,
+        *,
+        digest: str,
+        last_used: float,
+        ready: bool,
+        now: float,
     ) -> list[Action]:
         """Note an instance of an earlier control plane, ready or still starting."""
         slot = self._slots[unit] = Slot(unit, rules, self.bounds.backoff)
         slot.phase = Phase.READY if ready else Phase.STARTING
-        slot.serial, slot.digest, slot.last_used, slot.keep_seconds = serial, digest, last_used, rules.keep_seconds
+        slot.serial, slot.digest, slot.last_used, slot.keep_seconds = (
+            serial,
+            digest,
+            last_used,
+            rules.keep_seconds,
+        )
         return self._settle(now)
 
     def ready(self, unit: str, serial: int, now: float) -> list[Action]:
@@ -338,13 +395,18 @@ class Pool:
         return self._settle(now)
 
     def died(self, unit: str, serial: int, now: float) -> list[Action]:
-        """Note that the leader of a ready instance ended unasked. What is left of its tree is still to be stopped."""
+        """Note that the leader of a ready instance ended unasked.
+
+        What is left of its tree is still to be stopped.
+        """
         if slot := self._present(unit, serial, Phase.READY):
             self._stop(slot, None)
         return self._settle(now)
 
     def condemn(self, unit: str, serial: int, now: float) -> list[Action]:
-        """Note that a ready instance is about to be stopped for a fault of its own: it gets no new request."""
+        """Note that a ready instance is about to be stopped for a fault of its own: it gets no
+        new request.
+        """
         if slot := self._present(unit, serial, Phase.READY):
             slot.digest = ""  # stale from now on, whatever the declaration says
         return self._settle(now)
@@ -363,7 +425,7 @@ class Pool:
         slot = self._slots.get(unit)
         return slot if slot is not None and slot.serial == serial and slot.phase is phase else None
 
-    # -- what is wanted ----------------------------------------------------------------------------------------
+    # -- what is wanted ----------------------------------------------------------------------------
 
     def pin(self, unit: str, pin: Pin, now: float) -> list[Action]:
         self._pins[unit] = pin
@@ -377,7 +439,10 @@ class Pool:
         return self._settle(now)
 
     def forget(self, unit: str, now: float) -> list[Action]:
-        """Note that there is no such unit any more. Declared again, it starts with a clean slate."""
+        """Note that there is no such unit any more.
+
+        Declared again, it starts with a clean slate.
+        """
         if slot := self._slots.get(unit):
             slot.is_known, slot.backoff = False, Backoff(slot.backoff.policy)
             for ticket in tuple(slot.line):
@@ -415,19 +480,23 @@ class Pool:
         slot.phase = Phase.STOPPING
         self._out.append(Stop(slot.unit, slot.serial, reason))
 
-    # -- the decision ------------------------------------------------------------------------------------------
+    # -- the decision ------------------------------------------------------------------------------
 
     def _taken(self) -> list[Action]:
         out, self._out = self._out, []
         return out
 
     def _settle(self, now: float) -> list[Action]:
-        """Grant, retire, start, shrink, forget; in this order, so that a request is never refused room that is free."""
+        """Grant, retire, start, shrink, forget; in this order, so that a request is never
+        refused room that is free.
+        """
         for slot in self._slots.values():
             self._grant(slot)
             self._retire(slot, now)
         cold = [
-            s for s in self._slots.values() if s.line and s.phase is Phase.COLD and s.backoff.wait_seconds(now) == 0
+            s
+            for s in self._slots.values()
+            if s.line and s.phase is Phase.COLD and s.backoff.wait_seconds(now) == 0
         ]
         for slot in sorted(cold, key=lambda each: next(iter(each.line))):
             if not self._start(slot, now):
@@ -435,7 +504,11 @@ class Pool:
         self._shrink()
         for slot in tuple(self._slots.values()):
             slot.backoff = slot.backoff.settled(now)
-            if slot.phase is Phase.COLD and not slot.line and not (slot.backoff.failures and slot.is_known):
+            if (
+                slot.phase is Phase.COLD
+                and not slot.line
+                and not (slot.backoff.failures and slot.is_known)
+            ):
                 del self._slots[slot.unit]
         return self._taken()
 
@@ -465,13 +538,19 @@ class Pool:
                 return False
             for victim in victims:
                 self._stop(victim, Reason.EVICTED_LRU)
-        slot.serial, slot.phase, slot.digest = self.reserve_serial(), Phase.STARTING, slot.rules.digest
+        slot.serial, slot.phase, slot.digest = (
+            self.reserve_serial(),
+            Phase.STARTING,
+            slot.rules.digest,
+        )
         slot.last_used = now
         self._out.append(Start(slot.unit, slot.serial))
         return True
 
     def _refuse_if_hopeless(self) -> None:
-        """Refuse what waits for a place when only idle pinned instances hold them: no end of a request frees one."""
+        """Refuse what waits for a place when only idle pinned instances hold them: no end of a
+        request frees one.
+        """
         if all(slot.is_idle for slot in self._slots.values() if slot.phase in LIVE):
             for slot in self._slots.values():
                 if slot.phase is Phase.COLD:
@@ -480,17 +559,25 @@ class Pool:
 
     def _shrink(self) -> None:
         for victim in self._victims():
-            if self._count(*LIVE) > self.bounds.keep_max or (victim.rss_bytes and self._is_over_budget()):
+            if self._count(*LIVE) > self.bounds.keep_max or (
+                victim.rss_bytes and self._is_over_budget()
+            ):
                 self._stop(victim, Reason.EVICTED_LRU)
         self._is_crowded = self._count(*LIVE) > self.bounds.keep_max or self._is_over_budget()
 
     def _is_over_budget(self) -> bool:
         budget = self.bounds.memory_budget_bytes
-        return budget is not None and sum(s.rss_bytes for s in self._slots.values() if s.phase in LIVE) > budget
+        return (
+            budget is not None
+            and sum(s.rss_bytes for s in self._slots.values() if s.phase in LIVE) > budget
+        )
 
     def _count(self, *phases: Phase) -> int:
         return sum(1 for slot in self._slots.values() if slot.phase in phases)
 
     def _victims(self) -> list[Slot]:
         idle = [s for s in self._slots.values() if s.is_idle and self.pin_of(s.unit) is Pin.NONE]
-        return sorted(idle, key=lambda s: (s.start_seconds if self.bounds.by_cost else 0.0, s.last_used, s.serial))
+        return sorted(
+            idle,
+            key=lambda s: (s.start_seconds if self.bounds.by_cost else 0.0, s.last_used, s.serial),
+        )

@@ -1,8 +1,10 @@
-"""Short programs: an agent's version, pip, uv, a command that prints a key. Children of the keeper like all others.
+"""Short programs: an agent's version, pip, uv, a command that prints a key. Children of the keeper
+like all others.
 
-What they print comes through a pipe of ours: it is never stored, because some of them print keys, and lines are there
-as they are printed. Who stops waiting stops the whole tree first; what an earlier control plane left is stopped at the
-next start, its answers are nobody's. While the keeper does not answer, a stop goes on in the background.
+What they print comes through a pipe of ours: it is never stored, because some of them print keys,
+and lines are there as they are printed. Who stops waiting stops the whole tree first; what an
+earlier control plane left is stopped at the next start, its answers are nobody's. While the keeper
+does not answer, a stop goes on in the background.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class Completed(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"was killed by signal {self.signal}" if self.code is None else f"exits with {self.code}"
+        return (
+            f"was killed by signal {self.signal}"
+            if self.code is None
+            else f"exits with {self.code}"
+        )
 
     @property
     def last_line(self) -> str:
@@ -64,21 +70,27 @@ async def run(
 ) -> Completed:
     """Run a program, as the unit `program:<name>`, to its end.
 
-    `argv[0]` is an absolute path, or looked up on PATH of `env`, which is complete. `on_line` gets each line of both
-    streams as it is printed; the text of the answer is then all in `stdout`.
+    `argv[0]` is an absolute path, or looked up on PATH of `env`, which is complete. `on_line` gets
+    each line of both streams as it is printed; the text of the answer is then all in `stdout`.
 
-    Raises TimeoutError if it did not end in time, and nothing of it is left; StartFailedError if it cannot be started,
-    also for want of descriptors; KeeperTimeoutError if the keeper does not answer: it is unknown whether it runs.
+    Raises TimeoutError if it did not end in time, and nothing of it is left; StartFailedError if it
+    cannot be started, also for want of descriptors; KeeperTimeoutError if the keeper does not
+    answer: it is unknown whether it runs.
     """
     key, unit = client.new_key(), f"{KIND}:{name}"
     kept = [bytearray() for _ in range(1 if on_line is not None else 2)]
     pipes = _open_pipes(len(kept), unit)
-    reading = [asyncio.create_task(_collect(end, into, on_line)) for (end, _), into in zip(pipes, kept, strict=True)]
+    reading = [
+        asyncio.create_task(_collect(end, into, on_line))
+        for (end, _), into in zip(pipes, kept, strict=True)
+    ]
     try:
         async with asyncio.timeout(timeout):
             spec = ChildSpec(unit, tuple(argv), cwd, env, limits)
             try:
-                await client.spawn(key, replace(spec, stdout_fd=pipes[0][1], stderr_fd=pipes[-1][1]))
+                await client.spawn(
+                    key, replace(spec, stdout_fd=pipes[0][1], stderr_fd=pipes[-1][1])
+                )
             finally:
                 for _, end in pipes:
                     os.close(end)  # our copies: the pipes end with the tree
@@ -88,16 +100,20 @@ async def run(
             # A caller that gives up meanwhile leaves the stop to go on.
             finishing = asyncio.shield(_finish(client, key))
             await client.unless_silent(finishing, f"{unit} ended", unit=unit)
-            await asyncio.wait(reading, timeout=_DRAIN_SECONDS)  # something may survive and hold them open
+            # something may survive and hold them open
+            await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
         finally:
             for task in reading:
                 task.cancel()
             await asyncio.wait(reading)
-    return Completed(record.code, record.signal, *(text.decode("utf-8", "replace") for text in kept))
+    return Completed(
+        record.code, record.signal, *(text.decode("utf-8", "replace") for text in kept)
+    )
 
 
 def _open_pipes(count: int, unit: str) -> list[tuple[int, int]]:
-    """Return pipes, each as its reading and its writing end. Raises StartFailedError if there are too few descriptors.
+    """Return pipes, each as its reading and its writing end. Raises StartFailedError if there are
+    too few descriptors.
 
     None stays open then.
     """
@@ -115,7 +131,9 @@ def _open_pipes(count: int, unit: str) -> list[tuple[int, int]]:
 
 async def stop_left_over(client: KeeperClient, names: str = "") -> None:
     """Stop what an earlier control plane left running of the programs whose names begin so."""
-    await asyncio.gather(*(_finish(client, child.key) for child in await client.list(f"{KIND}:{names}")))
+    await asyncio.gather(
+        *(_finish(client, child.key) for child in await client.list(f"{KIND}:{names}"))
+    )
 
 
 async def _finish(client: KeeperClient, key: str) -> None:

@@ -1,7 +1,8 @@
-"""What trees use when pages that several processes share count once: the proportional set size. Blocking, bounded.
+"""What trees use when pages that several processes share count once: the proportional set size.
+Blocking, bounded.
 
-The kernel walks page tables for it (about 10 ms for 500 MB), so only trees are read that share pages with somebody, and
-only up to a bound for all of them together.
+The kernel walks page tables for it (about 10 ms for 500 MB), so only trees are read that share
+pages with somebody, and only up to a bound for all of them together.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ def shares_pages(stat: TreeStat, *, is_forked: bool) -> bool:
 
 
 def shared_once(stats: Mapping[str, TreeStat], forked: Collection[str]) -> dict[str, int]:
-    """Return the proportional set sizes of trees that share pages, in bytes, by key; `forked` come from a zygote.
+    """Return the proportional set sizes of trees that share pages, in bytes, by key; `forked` come
+    from a zygote.
 
-    Left out are those that cannot be read (another system, another user's process, ended), or are beyond the bound.
+    Left out are those that cannot be read (another system, another user's process, ended), or are
+    beyond the bound.
     """
     found: dict[str, int] = {}
     left = BOUND_BYTES

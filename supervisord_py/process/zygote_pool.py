@@ -1,8 +1,10 @@
-"""Zygotes: processes that have imported what many starts need, and fork them (zygote/main.py). Linux only.
+"""Zygotes: processes that have imported what many starts need, and fork them (zygote/main.py).
+Linux only.
 
-Law: nobody waits for a zygote, and no trouble with one reaches a start: it is logged, and the start goes on by a plain
-spawn. What a zygote forks is the keeper's child like any other and outlives it. A zygote is the keeper's child, too,
-under a unit of its own, `zygote:…`; the next control plane ends it and makes its own.
+Law: nobody waits for a zygote, and no trouble with one reaches a start: it is logged, and the start
+goes on by a plain spawn. What a zygote forks is the keeper's child like any other and outlives it.
+A zygote is the keeper's child, too, under a unit of its own, `zygote:…`; the next control plane
+ends it and makes its own.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.supervisor import check_room
 
-UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
+# how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
+UNITS = "zygote:"
 FD = 3  # where its end of the socket is
 PRELOAD = "PX_PRELOAD"  # the variable that names the modules to import
-SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done its first work by then, mostly
+# from a start to the making of its zygote: it has done its first work by then, mostly
+SETTLE_SECONDS = 0.5
 START_SECONDS = 60.0  # for importing everything
 IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
 FORKS_MAX = 1000  # after which it is made anew
@@ -34,7 +38,8 @@ FAILURES_MAX = 2  # forks of one zygote that fail in a row, after which it is gi
 RETRY_SECONDS = 60.0  # after which what went wrong once is tried again
 FINDING_SECONDS = 600.0  # the same for what the packages themselves are the reason of
 FINDINGS_MAX = 1000
-LOOK_SECONDS = 0.02  # between two looks at all that it imported, some milliseconds each: many starts at once share one
+# between two looks at all that it imported, some milliseconds each: many starts at once share one
+LOOK_SECONDS = 0.02
 MAX_RSS_BYTES = 1 << 30
 _log = structlog.get_logger(__name__)
 _TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError, zlib.error)
@@ -42,10 +47,14 @@ _TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError, zli
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What a zygote is started from. Equal ones do for each other. `env` may hold secrets: not in repr."""
+    """What a zygote is started from.
+
+    Equal ones do for each other. `env` may hold secrets: not in repr.
+    """
 
     argv: tuple[str, ...]  # program and arguments, which end in an option for the descriptor
-    env: tuple[tuple[str, str], ...]  # sorted: what acts while Python starts and imports; all else comes with the order
+    # sorted: what acts while Python starts and imports; all else comes with the order
+    env: tuple[tuple[str, str], ...]
     cwd: str = "/"
     limits: tuple[ResourceLimit, ...] = ()
 
@@ -54,7 +63,10 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What kept a zygote from being forked: its imports from number `usable` on. It holds until `until` (loop time)."""
+    """What kept a zygote from being forked: its imports from number `usable` on.
+
+    It holds until `until` (loop time).
+    """
 
     modules: tuple[str, ...]
     usable: int
@@ -75,10 +87,17 @@ class ZygoteView(msgspec.Struct, frozen=True):
 
 
 class Zygote:
-    """One process, which imports `modules`, by name in their order; `env`: beyond that of its recipe."""
+    """One process, which imports `modules`, by name in their order; `env`: beyond that of its
+    recipe.
+    """
 
     def __init__(
-        self, placement: KeeperClient, units: str, recipe: Recipe, modules: tuple[str, ...], env: Mapping[str, str]
+        self,
+        placement: KeeperClient,
+        units: str,
+        recipe: Recipe,
+        modules: tuple[str, ...],
+        env: Mapping[str, str],
     ) -> None:
         self.recipe = recipe
         self.modules = modules
@@ -105,7 +124,10 @@ class Zygote:
         self._env = {**env, **dict(recipe.env), **({PRELOAD: ",".join(modules)} if modules else {})}
 
     async def start(self) -> None:
-        """Start it; returns when it forks, or has refused to. Raises PxError, OSError, ValueError, KeyError."""
+        """Start it; returns when it forks, or has refused to.
+
+        Raises PxError, OSError, ValueError, KeyError.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         their_name = f"{self.stored}.own"
         with ours:
@@ -114,7 +136,9 @@ class Zygote:
                 await self._placement.ask("put_fd", fds=(theirs.fileno(),), name=their_name)
             argv, grants = (*self.recipe.argv, str(FD)), (GrantedFd(FD, their_name),)
             env, limits = self._env, self.recipe.limits
-            spec = ChildSpec(self.unit, argv, self.recipe.cwd, env, limits, grants, max_rss_bytes=MAX_RSS_BYTES)
+            spec = ChildSpec(
+                self.unit, argv, self.recipe.cwd, env, limits, grants, max_rss_bytes=MAX_RSS_BYTES
+            )
             try:
                 self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
             finally:
@@ -122,7 +146,11 @@ class Zygote:
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
             if not text:
                 ended = await self._placement.wait(self.key)
-                how = ended.verdict.reason if ended.verdict else f"exit code {ended.code}, signal {ended.signal}"
+                how = (
+                    ended.verdict.reason
+                    if ended.verdict
+                    else f"exit code {ended.code}, signal {ended.signal}"
+                )
                 self.refused = f"it ended while it imported: {how}"
                 self.was_killed = ended.signal is not None
                 return
@@ -137,13 +165,16 @@ class Zygote:
     def look(self) -> asyncio.Future[int]:
         """Return the stamp of its files as they are now, which takes some milliseconds.
 
-        Starts that come at the same moment share one look. `shield` it: another one may wait for it, too.
+        Starts that come at the same moment share one look. `shield` it: another one may wait for
+        it, too.
         """
         from supervisord_py.zygote.main import stamp  # with what only a zygote needs
 
         loop = asyncio.get_running_loop()
         assert self.made_from is not None
-        is_old = self._look is None or (self._look.done() and loop.time() - self._looked_at > LOOK_SECONDS)
+        is_old = self._look is None or (
+            self._look.done() and loop.time() - self._looked_at > LOOK_SECONDS
+        )
         if self._look is None or is_old:
             self._looked_at = loop.time()
             self._look = loop.run_in_executor(None, stamp, self.made_from)
@@ -178,16 +209,20 @@ class ZygotePool:
         """Return what keeps all or some of the imports of this recipe from being done ahead."""
         return None if recipe is None else self._findings.get(recipe)
 
-    def want(self, recipe: Recipe | None, modules: Iterable[str] = (), env: Mapping[str, str] = {}) -> None:
-        """Something was started, or will be, that could be forked: have a zygote for the next such start.
+    def want(
+        self, recipe: Recipe | None, modules: Iterable[str] = (), env: Mapping[str, str] = {}
+    ) -> None:
+        """Something was started, or will be, that could be forked: have a zygote for the next such
+        start.
 
-        `modules`: what it imports, in this order; `env`: for the start, beyond the recipe's, and for what is prepared
-        before the first order. Without a recipe nothing can be forked.
+        `modules`: what it imports, in this order; `env`: for the start, beyond the recipe's, and
+        for what is prepared before the first order. Without a recipe nothing can be forked.
         """
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if recipe is None or not self._most() or self._placement.caps.kill_rung == "process_group":
             return
-        # An earlier one may live on unseen while the keeper does not answer: the next start asks again.
+        # An earlier one may live on unseen while the keeper does not answer: the next start asks
+        # again.
         if self._placement.is_silent:
             return
         fitting = self._fitting(recipe, tuple(modules))
@@ -205,7 +240,9 @@ class ZygotePool:
         self.trim()
 
     def _fitting(self, recipe: Recipe, modules: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return which modules can be imported ahead, as far as that was tried; None where nothing can be forked."""
+        """Return which modules can be imported ahead, as far as that was tried; None where
+        nothing can be forked.
+        """
         finding = self._findings.get(recipe)
         if finding is None:
             return modules
@@ -215,7 +252,10 @@ class ZygotePool:
         return modules[: finding.usable] if finding.usable else None
 
     def _note(self, zygote: Zygote, why: str, usable: int, seconds: float) -> None:
-        """Remember why a zygote is of no use. `usable`: how many of its modules another one may import."""
+        """Remember why a zygote is of no use.
+
+        `usable`: how many of its modules another one may import.
+        """
         until = asyncio.get_running_loop().time() + seconds
         self._findings.pop(zygote.recipe, None)
         self._findings[zygote.recipe] = Finding(zygote.modules, usable, why, until)
@@ -228,16 +268,21 @@ class ZygotePool:
             self._end(zygote, Reason.STOPPED)
 
     def look(self, recipe: Recipe | None) -> None:
-        """Begin to look whether files of a zygote have changed: `fork` will need it, and something else comes first."""
+        """Begin to look whether files of a zygote have changed: `fork` will need it, and
+        something else comes first.
+        """
         zygote = self.get(recipe)
         if zygote is not None and zygote.made_from is not None:
             zygote.look()
 
-    async def fork(self, recipe: Recipe | None, modules: Collection[str], key: str, spec: ChildSpec) -> Child | None:
+    async def fork(
+        self, recipe: Recipe | None, modules: Collection[str], key: str, spec: ChildSpec
+    ) -> Child | None:
         """Return a child forked by the order of a spawn; None where a plain spawn is needed.
 
-        `modules`: all that it imports, in order; a zygote that has imported others, or in another order, is not used.
-        No failure of a fork is raised: a plain spawn then succeeds, or says why it cannot. Raises KeeperLostError.
+        `modules`: all that it imports, in order; a zygote that has imported others, or in another
+        order, is not used. No failure of a fork is raised: a plain spawn then succeeds, or says why
+        it cannot. Raises KeeperLostError.
         """
         zygote = self.get(recipe)
         if zygote is None or zygote.made_from is None:
@@ -247,13 +292,16 @@ class ZygotePool:
         is_changed = await asyncio.shield(zygote.look()) != zygote.stamp
         if is_changed or zygote.forks >= FORKS_MAX:
             self._end(zygote, Reason.REPLACED)
-        if self._zygotes.get(zygote.recipe) is not zygote:  # it may have been given up meanwhile as well
+        # it may have been given up meanwhile as well
+        if self._zygotes.get(zygote.recipe) is not zygote:
             return None
         self._zygotes[zygote.recipe] = self._zygotes.pop(zygote.recipe)
         zygote.forks += 1
         zygote.used_at = asyncio.get_running_loop().time()
         try:
-            child = await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
+            child = await self._placement.spawn(
+                key, msgspec.structs.replace(spec, zygote=zygote.key)
+            )
         except StartFailedError as error:
             self._fork_failed(zygote, spec.unit, error)
             return None
@@ -294,7 +342,9 @@ class ZygotePool:
             zygote.life.cancel()
         self._run(self._leave_nothing(zygote.key, reason, zygote.life))
 
-    async def _leave_nothing(self, key: str, reason: Reason, life: asyncio.Task[None] | None = None) -> None:
+    async def _leave_nothing(
+        self, key: str, reason: Reason, life: asyncio.Task[None] | None = None
+    ) -> None:
         """End a zygote; what it forked goes on."""
         if life is not None:
             await asyncio.wait([life])  # it may be spawning
@@ -308,7 +358,10 @@ class ZygotePool:
 
     async def _live(self, zygote: Zygote) -> None:
         """Have a zygote until it ends, or forks nothing for long; cancelled when it is given up."""
-        loop, where = asyncio.get_running_loop(), {"interpreter": zygote.recipe.argv[0], "instance": zygote.key}
+        loop, where = (
+            asyncio.get_running_loop(),
+            {"interpreter": zygote.recipe.argv[0], "instance": zygote.key},
+        )
         try:
             await asyncio.sleep(SETTLE_SECONDS)
             async with self._one_at_a_time, asyncio.timeout(START_SECONDS):
@@ -320,7 +373,9 @@ class ZygotePool:
             _log.info("zygote_ready", pid=zygote.pid, **where)
             ended = asyncio.ensure_future(self._placement.wait(zygote.key))
             try:
-                while (left := zygote.used_at + IDLE_SECONDS - loop.time()) > 0 and not ended.done():
+                while (
+                    left := zygote.used_at + IDLE_SECONDS - loop.time()
+                ) > 0 and not ended.done():
                     await asyncio.wait([ended], timeout=left)
                 if ended.done():
                     _log.warning("zygote_died", **where)
@@ -331,15 +386,22 @@ class ZygotePool:
             _log.warning("zygote_not_made", why=why, **where)
             if isinstance(trouble, TimeoutError):
                 why = f"its imports take longer than {START_SECONDS:g} s"
-            if not isinstance(trouble, KeeperTimeoutError):  # which says nothing of this zygote: the next start has one
+            # which says nothing of this zygote: the next start has one
+            if not isinstance(trouble, KeeperTimeoutError):
                 self._note(zygote, why, 0, RETRY_SECONDS)
         zygote.life = None
         self._end(zygote, Reason.STOPPED)
 
     def _refused(self, zygote: Zygote, why: str) -> None:
-        """Go on without a zygote that refuses to fork, or with another one that imports what came before."""
-        _log.warning("zygote_refuses", why=why, interpreter=zygote.recipe.argv[0], instance=zygote.key)
-        self._note(zygote, why, zygote.usable, RETRY_SECONDS if zygote.was_killed else FINDING_SECONDS)
+        """Go on without a zygote that refuses to fork, or with another one that imports what
+        came before.
+        """
+        _log.warning(
+            "zygote_refuses", why=why, interpreter=zygote.recipe.argv[0], instance=zygote.key
+        )
+        self._note(
+            zygote, why, zygote.usable, RETRY_SECONDS if zygote.was_killed else FINDING_SECONDS
+        )
         zygote.life = None
         self._end(zygote, Reason.STOPPED)
         if zygote.usable:

@@ -1,12 +1,14 @@
-"""Which tools are there? Folders under the tool directories, read again when they change; added and removed ones.
+"""Which tools are there? Folders under the tool directories, read again when they change; added and
+removed ones.
 
-A broken tool is an entry with its error and harms no other. Names, never paths, come from outside: a name is looked up
-among the tools that were found, so `../x` can lead nowhere. The first folder that has a name wins; the others are
-errors. A look blocks for tens of microseconds a tool; to add and to remove takes longer: call it in another thread.
+A broken tool is an entry with its error and harms no other. Names, never paths, come from outside:
+a name is looked up among the tools that were found, so `../x` can lead nowhere. The first folder
+that has a name wins; the others are errors. A look blocks for tens of microseconds a tool; to add
+and to remove takes longer: call it in another thread.
 
-What is added appears under its name whole or not at all, never over something that is there, and was checked before.
-Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of a tool
-that is a link goes the link.
+What is added appears under its name whole or not at all, never over something that is there, and
+was checked before. Given another name, the copy declares that one. What is removed goes at once by
+a rename and is deleted then; of a tool that is a link goes the link.
 """
 
 from __future__ import annotations
@@ -24,14 +26,31 @@ from typing import NamedTuple
 from supervisord_py.config.documents import Problem, did_you_mean
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.config.trust import untrusted, untrusted_directory
-from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
-from supervisord_py.tools.manifest import MANIFEST, Stamp, ToolSpec, broken, load_tool, name_trouble, signature
+from supervisord_py.errors import (
+    BadRequestError,
+    ConfigError,
+    ConflictError,
+    PxError,
+    UnknownUnitError,
+)
+from supervisord_py.tools.manifest import (
+    MANIFEST,
+    Stamp,
+    ToolSpec,
+    broken,
+    load_tool,
+    name_trouble,
+    signature,
+)
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
 EXAMPLE = "example:"
-FRESH_SECONDS = 0.2  # how long a look at the directories serves `get` of a known name whose tool is not broken
+# how long a look at the directories serves `get` of a known name whose tool is not broken
+FRESH_SECONDS = 0.2
 PREFIX = ".adding-"
-"""Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
+"""Begins the name of a folder that is being prepared; the catalog passes over every name with a
+dot in front.
+"""
 TEMPLATE = str(EXAMPLES.with_name("templates") / "tool")  # a new tool begins as a copy of it
 _LEFT_BEHIND = shutil.ignore_patterns(".venv.*", "__pycache__", ".git")  # these are not the tool
 
@@ -47,7 +66,9 @@ class Entry(NamedTuple):
 
 
 class Catalog:
-    """The tools of several directories, of which the first has precedence; missing ones are empty."""
+    """The tools of several directories, of which the first has precedence; missing ones are
+    empty.
+    """
 
     def __init__(self, paths: Sequence[Path], settings: ToolsSettings | None = None) -> None:
         self._by_name: dict[str, Entry] = {}
@@ -64,7 +85,8 @@ class Catalog:
     def refresh(self) -> None:
         """Look at every directory and read again what changed.
 
-        A look that cannot see, because descriptors ran out, keeps what the last one saw: a tool is not removed by that.
+        A look that cannot see, because descriptors ran out, keeps what the last one saw: a tool is
+        not removed by that.
         """
         self._refreshed_at = time.monotonic()
         seen: dict[Path, None] = {}
@@ -79,14 +101,19 @@ class Catalog:
                     return
                 is_complete = False
                 continue
-            seen |= dict.fromkeys(path / name for name in names if os.path.lexists(path / name / MANIFEST))
+            seen |= dict.fromkeys(
+                path / name for name in names if os.path.lexists(path / name / MANIFEST)
+            )
         troubles = {path: untrusted_directory(path) for path in self.paths}
         self._readings = {folder: self._reading(folder, troubles[folder.parent]) for folder in seen}
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
         self.is_complete = is_complete
 
     def get(self, name: str) -> ToolSpec:
-        """Return the spec of a tool. Raises UnknownUnitError: there is none; ConfigError: it is broken."""
+        """Return the spec of a tool.
+
+        Raises UnknownUnitError: there is none; ConfigError: it is broken.
+        """
         entry = self.entry(name)
         if entry.spec is None:
             raise entry.error or AssertionError
@@ -94,20 +121,31 @@ class Catalog:
 
     def entry(self, name: str) -> Entry:
         """Return the entry of a name, broken or not. Raises UnknownUnitError: there is none."""
-        found, is_old = self._by_name.get(name), time.monotonic() - self._refreshed_at >= FRESH_SECONDS
-        if found is None or found.spec is None or is_old:  # nobody is refused for what an earlier look saw
+        found, is_old = (
+            self._by_name.get(name),
+            time.monotonic() - self._refreshed_at >= FRESH_SECONDS,
+        )
+        # nobody is refused for what an earlier look saw
+        if found is None or found.spec is None or is_old:
             self.refresh()
             found = self._by_name.get(name)
         if found is not None:
             return found
         if trouble := name_trouble(name):
-            raise UnknownUnitError(f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list")
-        detail = f"there is no tool {name!r} in {', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
+            raise UnknownUnitError(
+                f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list"
+            )
+        detail = (
+            f"there is no tool {name!r} in "
+            f"{', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
+        )
         hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
         raise UnknownUnitError(detail, hint=hint, unit=f"tool:{name}")
 
     def entries(self) -> list[Entry]:
-        """Look again and return every entry, by name; a hidden one, as an error, follows the one that hides it."""
+        """Look again and return every entry, by name; a hidden one, as an error, follows the one
+        that hides it.
+        """
         self.refresh()
         found = []
         for entry in self._readings.values():
@@ -119,14 +157,19 @@ class Catalog:
         return sorted(found, key=lambda entry: entry.name)
 
     def _reading(self, folder: Path, trouble: str | None) -> Entry:
-        """Return what is known of a folder; what changed is read again, and what is broken: that may lie anywhere.
+        """Return what is known of a folder; what changed is read again, and what is broken: that
+        may lie anywhere.
 
         `trouble`: why others could put something into the directory that the folder is in.
         """
         known = self._readings.get(folder)
         if (trouble := trouble or untrusted(folder)) is not None:
             return _unsafe(folder, trouble)
-        if known is not None and known.spec is not None and known.signature == signature(folder, known.spec.sources):
+        if (
+            known is not None
+            and known.spec is not None
+            and known.signature == signature(folder, known.spec.sources)
+        ):
             return known
         before = signature(folder, ())
         try:
@@ -134,11 +177,15 @@ class Catalog:
         except (PxError, OSError) as error:
             problem = Problem(message=str(error), file=str(folder))
             found = error if isinstance(error, ConfigError) else broken([problem], folder.name)
-            return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
+            return Entry(
+                (found.unit or "").removeprefix("tool:") or folder.name, folder, None, found
+            )
         for name in (MANIFEST, *spec.sources):
             if (trouble := untrusted(folder / name)) is not None:
                 return _unsafe(folder, trouble)
-        return Entry(spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :])
+        return Entry(
+            spec.name, folder, spec, None, before + signature(folder, spec.sources)[len(before) :]
+        )
 
 
 def _unsafe(folder: Path, trouble: str) -> Entry:
@@ -153,7 +200,7 @@ def is_example(name: str) -> bool:
     return name_trouble(name) is None and (EXAMPLES / name / MANIFEST).is_file()
 
 
-# -- added, removed ----------------------------------------------------------------------------------------------------
+# -- added, removed --------------------------------------------------------------------------------
 
 
 class ToolsDiskError(PxError, kind="disk", title="The tools directory cannot be written"):
@@ -163,11 +210,13 @@ class ToolsDiskError(PxError, kind="disk", title="The tools directory cannot be 
 def add_tool(
     source: str, tools_dir: Path, *, name: str | None = None, settings: ToolsSettings | None = None
 ) -> ToolSpec:
-    """Copy the tool at a path, or `example:NAME`, into `tools_dir`, under another name if one is given.
+    """Copy the tool at a path, or `example:NAME`, into `tools_dir`, under another name if one is
+    given.
 
-    Raises BadRequestError: the source is no tool's folder, or the name cannot be one; UnknownUnitError: there is no
-    such example; ConfigError: the tool is broken; ConflictError: the folder is there, or has come to exist meanwhile;
-    ToolsDiskError: the directory cannot be written, or what is to be copied not read. Nothing was added then.
+    Raises BadRequestError: the source is no tool's folder, or the name cannot be one;
+    UnknownUnitError: there is no such example; ConfigError: the tool is broken; ConflictError: the
+    folder is there, or has come to exist meanwhile; ToolsDiskError: the directory cannot be
+    written, or what is to be copied not read. Nothing was added then.
     """
     origin = _origin(source)
     spec = load_tool(origin, settings)
@@ -184,11 +233,18 @@ def add_tool(
         if os.path.lexists(folder):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         # Further down, in its `.venv`, all counts.
-        shutil.copytree(origin, draft, symlinks=True, ignore=lambda *it: _LEFT_BEHIND(*it) if it[0] == top else set())
+        shutil.copytree(
+            origin,
+            draft,
+            symlinks=True,
+            ignore=lambda *it: _LEFT_BEHIND(*it) if it[0] == top else set(),
+        )
         if wanted != spec.name:
             manifest = {**spec.manifest, "id" if spec.pixie else "name": wanted}
             (draft / MANIFEST).unlink()  # the copy may be a link to the original, and read-only
-            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            (draft / MANIFEST).write_text(
+                json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
         draft.chmod(0o700)
         draft.rename(folder)
     except OSError as error:
@@ -196,7 +252,9 @@ def add_tool(
             hint = f"pxctl tools remove {wanted}, or choose another name"
             raise ConflictError(f"{folder} is there already", hint=hint, unit=unit) from None
         said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise ToolsDiskError(f"cannot write {folder}: {said}", hint="pxctl doctor", unit=unit) from None
+        raise ToolsDiskError(
+            f"cannot write {folder}: {said}", hint="pxctl doctor", unit=unit
+        ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return load_tool(folder, settings)
@@ -204,23 +262,29 @@ def add_tool(
 
 def _origin(source: str) -> Path:
     if source.startswith(EXAMPLE):
-        name, known = source.removeprefix(EXAMPLE), sorted(path.parent.name for path in EXAMPLES.glob(f"*/{MANIFEST}"))
+        name, known = (
+            source.removeprefix(EXAMPLE),
+            sorted(path.parent.name for path in EXAMPLES.glob(f"*/{MANIFEST}")),
+        )
         if name not in known:
             detail = f"there is no example {name[:80]!r}{did_you_mean(name, known)}"
             raise UnknownUnitError(detail, hint=f"examples: {', '.join(known)}")
         return EXAMPLES / name
     path = Path(source.replace("\0", "")).expanduser().absolute()
     if not (path / MANIFEST).is_file():
-        hint = "pxctl tools add PATH or example:NAME; pxctl tools new NAME writes a tool to start from"
+        hint = (
+            "pxctl tools add PATH or example:NAME; pxctl tools new NAME writes a tool to start from"
+        )
         raise BadRequestError(f"{path} is no folder with a {MANIFEST}", hint=hint)
     return path
 
 
 def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool = False) -> Path:
-    """Delete a tool's folder and return where it was. The caller has made sure that it does not run.
+    """Delete a tool's folder and return where it was. The caller has made sure that it does not
+    run.
 
-    Raises UnknownUnitError: there is no such tool; ConflictError: it lies outside `tools_dir`, and that is all it
-    may lie in; ToolsDiskError: it cannot be deleted.
+    Raises UnknownUnitError: there is no such tool; ConflictError: it lies outside `tools_dir`, and
+    that is all it may lie in; ToolsDiskError: it cannot be deleted.
     """
     folder, unit = catalog.entry(name).folder, f"tool:{name}"
     if not anywhere and folder.parent != tools_dir.absolute():
@@ -234,6 +298,8 @@ def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool 
             folder.rename(doomed)
             shutil.rmtree(doomed)
     except OSError as error:
-        raise ToolsDiskError(f"cannot remove {folder}: {error.strerror or error}", unit=unit) from None
+        raise ToolsDiskError(
+            f"cannot remove {folder}: {error.strerror or error}", unit=unit
+        ) from None
     catalog.refresh()
     return folder

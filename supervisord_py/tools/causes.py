@@ -37,9 +37,11 @@ class CauseKind(Enum):
 
 
 class Cause(NamedTuple):
-    """`headline`: one line, without the place. `subject`: the module, variable or program that is missing.
+    """`headline`: one line, without the place. `subject`: the module, variable or program that is
+    missing.
 
-    `place` is `file:line` of the tool's own code, relative to its folder, "" where that is not known.
+    `place` is `file:line` of the tool's own code, relative to its folder, "" where that is not
+    known.
     """
 
     kind: CauseKind
@@ -54,11 +56,13 @@ class Cause(NamedTuple):
 # -- finding it ---------------------------------------------------------------------------------
 
 MEMORY_SIGNS = re.compile(
-    r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
+    r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new "
+    r"thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
 _IN_USE = re.compile(
-    r"(?i)\b(?:address|port)\b[^\n]{0,60}\b(?:already (?:in use|taken|used|bound|allocated)|in use by"
+    r"(?i)\b(?:address|port)\b[^\n]{0,60}\b(?:already (?:in use|taken|used|bound|allocated)|in use "
+    r"by"
     r"|is (?:in use|taken|occupied|busy|not available))|EADDRINUSE"
 )
 _PYTHON_MODULE = re.compile(
@@ -67,20 +71,27 @@ _PYTHON_MODULE = re.compile(
 _NODE_MODULE = re.compile(r"Cannot find (?:module|package) '(?P<subject>[^'\n]+)'")
 _QUOTE = "[\u2018'\"`]?"
 _CARRIAGE_RETURN = re.compile(
-    rf"env: (?:can.t execute )?{_QUOTE}(?P<subject>[^\s\u2019'\"]+?)(?:\\r|\^M|\r)|(?P<other>\S+)\^M: bad interpreter"
+    r"env: (?:can.t execute "
+    rf")?{_QUOTE}(?P<subject>[^\s\u2019'\"]+?)(?:\\r|\^M|\r)|(?P<other>\S+)\^M: bad interpreter"
 )
-_ENV_PROGRAM = rf"env: (?:can.t execute )?{_QUOTE}(?P<by_env>[^\s\u2019'\"`:]+)[\u2019'\"`]?: No such file or directory"
+_ENV_PROGRAM = (
+    rf"env: (?:can.t execute )?{_QUOTE}(?P<by_env>[^\s\u2019'\"`:]+)[\u2019'\"`]?: No such file or "
+    r"directory"
+)
 _SHELL_PROGRAM = (
     # A path that is not there may be a file that is read, too: the step says so little of it.
     r"^[^:\n]+: (?:line )?\d+: (?:exec: )?(?:(?P<by_shell>[^:\s]+): (?:command )?not found"
-    r"|(?P<by_path>[^:\s]*/[^:\s]+): (?:No such file or directory|cannot execute: required file not found))$"
+    r"|(?P<by_path>[^:\s]*/[^:\s]+): (?:No such file or directory|cannot execute: required file "
+    r"not found))$"
 )
 _MISSING_PROGRAM = re.compile(rf"{_ENV_PROGRAM}|{_SHELL_PROGRAM}|\bspawn (?P<by_node>\S+) ENOENT")
 _SHELL_VARIABLE = re.compile(
-    r"^[^:\n]+: (?:line )?\d+: (?P<subject>[A-Za-z_]\w*): (?:unbound variable|parameter (?:null or )?not set)"
+    r"^[^:\n]+: (?:line )?\d+: (?P<subject>[A-Za-z_]\w*): (?:unbound variable|parameter (?:null or "
+    r")?not set)"
 )
 _NAMED_VARIABLE = re.compile(
-    r"(?i:environment variables?|env(?:ironment)? vars?)[:\s]+[`'\"]?(?P<after>[A-Z][A-Z0-9_]{2,})\b"
+    r"(?i:environment variables?|env(?:ironment)? "
+    r"vars?)[:\s]+[`'\"]?(?P<after>[A-Z][A-Z0-9_]{2,})\b"
     r"|\b(?P<before>[A-Z][A-Z0-9_]{2,})[`'\"]? (?i:environment variable|env var)"
     r"|\b(?P<declared>[A-Z][A-Z0-9_]{2,}) not found\. Declare it as envvar"
 )
@@ -88,7 +99,9 @@ _UNSET_VARIABLE = re.compile(
     r"\b(?P<subject>[A-Z][A-Z0-9]*_[A-Z0-9_]+)\b[`'\"]? (?:is |was |must be )?"
     r"(?:not set|unset|set|missing|required|undefined|not defined|not found)\b"
 )
-"""Programs that look for their variables themselves say it so; a name without `_` may be any word."""
+"""Programs that look for their variables themselves say it so; a name without `_` may be any
+word.
+"""
 _LINES: tuple[tuple[CauseKind, re.Pattern[str]], ...] = (
     (CauseKind.CARRIAGE_RETURN, _CARRIAGE_RETURN),
     (CauseKind.PYTHON_MODULE, _PYTHON_MODULE),
@@ -145,7 +158,8 @@ def _cause_of(raised: Raised, folder: str) -> Cause:
         place = f"{frame.file.removeprefix(f'{folder}/')}:{frame.line}"
     if raised.type in _SYNTAX_ERRORS:
         if not place and raised.frames:
-            place = f"{raised.frames[-1].file}:{raised.frames[-1].line}"  # a wrong file of another folder
+            # a wrong file of another folder
+            place = f"{raised.frames[-1].file}:{raised.frames[-1].line}"
         return Cause(CauseKind.SYNTAX_ERROR, str(raised), place=place)
     variable = _missing_variable(raised)
     if variable:
@@ -160,10 +174,13 @@ def _cause_of(raised: Raised, folder: str) -> Cause:
 
 
 def _missing_variable(raised: Raised) -> str:
-    """Return the environment variable that was asked for and is not set; "" where it was something else."""
+    """Return the environment variable that was asked for and is not set; "" where it was
+    something else.
+    """
     # os.environ is a mapping of the standard library, whose module is frozen since Python 3.11.
     is_environ = any(
-        frame.function == "__getitem__" and (frame.file == "<frozen os>" or frame.file.endswith("/os.py"))
+        frame.function == "__getitem__"
+        and (frame.file == "<frozen os>" or frame.file.endswith("/os.py"))
         for frame in raised.frames
     )
     if raised.type == "KeyError" and is_environ:
@@ -177,7 +194,9 @@ def _missing_variable(raised: Raised) -> str:
 
 
 def _missing_program(raised: Raised) -> str:
-    """Return the program that Python could not start as a subprocess; "" where it was something else."""
+    """Return the program that Python could not start as a subprocess; "" where it was something
+    else.
+    """
     is_start = any(frame.file.endswith(_SUBPROCESS) for frame in raised.frames)
     if raised.type != "FileNotFoundError" or not is_start:
         return ""
@@ -218,12 +237,16 @@ def _install_python_module(cause: Cause, spec: ToolSpec) -> str:
         return f"{missing}: install its package for {foreign}, which `command` runs."
     source = dependency_file(spec)
     if source is None:
-        return f"{missing}: write a requirements.txt with its package in {spec.folder}, then run {sync}."
+        return (
+            f"{missing}: write a requirements.txt with its package in {spec.folder}, then run "
+            f"{sync}."
+        )
     return f"{missing}: add its package to {source}, then run {sync}."
 
 
 def _foreign_interpreter(spec: ToolSpec) -> str:
-    """Return the Python outside the tool's folder that its command runs; "" where it is the tool's own.
+    """Return the Python outside the tool's folder that its command runs; "" where it is the tool's
+    own.
 
     A script of another environment names its interpreter in its first line.
     """
@@ -247,7 +270,9 @@ def _install_node_module(cause: Cause, spec: ToolSpec) -> str:
     name = cause.subject
     if name.startswith((".", "/", "file:")):
         return f"The file {name} is not there: correct the path in the tool's code or in `command`."
-    installer = next((word for file, word in _INSTALLERS.items() if (spec.folder / file).exists()), "npm")
+    installer = next(
+        (word for file, word in _INSTALLERS.items() if (spec.folder / file).exists()), "npm"
+    )
     parts = name.split("/")
     package = "/".join(parts[:2]) if name.startswith("@") else parts[0]
     if package in _listed_packages(spec.folder):
@@ -277,16 +302,21 @@ def _listed_packages(folder: Path) -> set[str]:
 def _free_port(cause: Cause, spec: ToolSpec) -> str:
     if spec.listen == "handover":
         return (
-            f'Its port is taken: set "listen": "port" in {spec.settings_file} if the program binds or tests the port'
+            f'Its port is taken: set "listen": "port" in {spec.settings_file} if the program binds '
+            "or tests the port"
             " itself, and let it bind 127.0.0.1 on the port of --port."
         )
     given = "the port that {port} stands for" if spec.command else "the port of --port"
-    return f"Its port is taken: let it bind 127.0.0.1 on {given}; `ss -ltnp` shows what holds another one."
+    return (
+        f"Its port is taken: let it bind 127.0.0.1 on {given}; `ss -ltnp` shows what holds another "
+        "one."
+    )
 
 
 def _set_variable(cause: Cause, spec: ToolSpec) -> str:
     return (
-        f"Set {cause.subject} in {spec.folder / DOTENV} (mode 600) or in `env` of {spec.settings_file};"
+        f"Set {cause.subject} in {spec.folder / DOTENV} (mode 600) or in `env` of "
+        f"{spec.settings_file};"
         " to pass the daemon's own, add its name to tools.env_allow in pxd.toml."
     )
 
@@ -302,7 +332,9 @@ def _find_program(cause: Cause, spec: ToolSpec) -> str:
 
 
 def missing_program_step(program: str, spec: ToolSpec) -> str | None:
-    """Return the next step where a program should come with the tool's environment; None where it should not."""
+    """Return the next step where a program should come with the tool's environment; None where
+    it should not.
+    """
     if needs_sync(spec):
         return f"Its environment is not built: run `pxctl tools sync {spec.name}`."
     if f"/{VENV}/" in program or program.startswith((f"{VENV}/", f"./{VENV}/")):
@@ -312,11 +344,16 @@ def missing_program_step(program: str, spec: ToolSpec) -> str | None:
 
 def _remove_carriage_returns(cause: Cause, spec: ToolSpec) -> str:
     script = spec.command[0] if spec.command and "/" in spec.command[0] else "FILE"
-    return f"The script has line endings of Windows: run `sed -i 's/\\r$//' {script}` in {spec.folder}."
+    return (
+        f"The script has line endings of Windows: run `sed -i 's/\\r$//' {script}` in "
+        f"{spec.folder}."
+    )
 
 
 def _raise_memory(cause: Cause, spec: ToolSpec) -> str:
-    return f"memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."
+    return (
+        f"memory (suspected): it says that it ran out; raise max_memory_mb ({spec.max_memory_mb})."
+    )
 
 
 _STEPS: dict[CauseKind, Callable[[Cause, ToolSpec], str | None]] = {

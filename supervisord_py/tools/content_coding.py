@@ -48,7 +48,9 @@ class Decoder:
             try:
                 piece = self._stream.decompress(rest, PIECE_BYTES)
             except zlib.error as error:
-                raise ContentCodingError(f"is not {self._coding}, as its Content-Encoding says: {error}") from error
+                raise ContentCodingError(
+                    f"is not {self._coding}, as its Content-Encoding says: {error}"
+                ) from error
             if piece:
                 yield piece
             rest = self._stream.unconsumed_tail or self._stream.unused_data
@@ -76,7 +78,9 @@ class Decoders:
             if coding in {"", "identity"}:
                 continue
             if coding not in _FORMATS:
-                raise ContentCodingError(f"has the Content-Encoding {coding!r}, which pxd cannot decode")
+                raise ContentCodingError(
+                    f"has the Content-Encoding {coding!r}, which pxd cannot decode"
+                )
             self._decoders.append(Decoder(coding))
 
     def decode(self, chunk: bytes) -> Iterator[bytes]:

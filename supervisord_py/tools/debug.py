@@ -1,8 +1,10 @@
-"""`pxctl tools debug TOOL`: walks the failure table (CONTRACT §8); of what is found, the evidence and the next step.
+"""`pxctl tools debug TOOL`: walks the failure table (CONTRACT §8); of what is found, the evidence
+and the next step.
 
-Law: a case is found only on evidence of the tool as it is declared now: rows of instances with another digest are the
-past of another tool, and a fault that a later good life has disproved is no fault. Reading the past starts nothing. One
-fresh start with a sample run is made, and only when the tool is not running already; like every run it waits its turn.
+Law: a case is found only on evidence of the tool as it is declared now: rows of instances with
+another digest are the past of another tool, and a fault that a later good life has disproved is no
+fault. Reading the past starts nothing. One fresh start with a sample run is made, and only when the
+tool is not running already; like every run it waits its turn.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ STEPS = {
     "exception": "See `pxctl logs {spec.unit} --stderr`.",
     "bad_answer": "Return one JSON object from POST /run, and log exceptions to stderr.",
     "exits_zero": "See `pxctl logs {spec.unit}`.",
-    "evicted_during_run": "Keep it from being stopped while it works: `pxctl pin {spec.name}`; see `pxctl events`.",
+    "evicted_during_run": "Keep it from being stopped while it works: `pxctl pin {spec.name}`; see "
+    "`pxctl events`.",
     "memory_limit": "Raise max_memory_mb ({spec.max_memory_mb}) in tool.json, or use less.",
     "missing_interpreter_or_module": "pxctl tools sync {spec.name}",
     "runtime_limit": "Raise max_runtime_seconds in tool.json, or ask for less at a time.",
@@ -51,7 +54,8 @@ _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # werkzeug writes it into a pipe, too
 _ACCESS_LINE = re.compile(
-    r'"[A-Z]+ \S+(?: HTTP/[\d.]+| [\d.]+)?" \d{3}\b'  # a quoted request with the status of its answer
+    # a quoted request with the status of its answer
+    r'"[A-Z]+ \S+(?: HTTP/[\d.]+| [\d.]+)?" \d{3}\b'
     r"|\[\d\d/\w{3}/\d{4} [\d:]+\] code \d{3}, message "  # http.server, for an answer by send_error
 )
 _OWN_CODE = frozenset({CauseKind.EXCEPTION, CauseKind.SYNTAX_ERROR, CauseKind.MISSING_VARIABLE})
@@ -60,7 +64,9 @@ _OWN_CODE = frozenset({CauseKind.EXCEPTION, CauseKind.SYNTAX_ERROR, CauseKind.MI
 _REFUSAL_STEP = "Serve POST /run without credentials; for an input that does not fit answer 422."
 
 Found = dict[str, tuple[str, str | None]]
-"""Evidence, which is quoted, of each case that is found, and a better next step where there is one."""
+"""Evidence, which is quoted, of each case that is found, and a better next step where there is
+one.
+"""
 
 
 def _in_cause(spec: ToolSpec, cause: Cause, what: str) -> Found:
@@ -73,20 +79,29 @@ def _in_cause(spec: ToolSpec, cause: Cause, what: str) -> Found:
 
 
 def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
-    reason, code, said = problem.get("reason"), problem.get("code"), str(problem.get("stderr_tail") or "")
-    is_answer = problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
+    reason, code, said = (
+        problem.get("reason"),
+        problem.get("code"),
+        str(problem.get("stderr_tail") or ""),
+    )
+    is_answer = (
+        problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
+    )
     cause = find_cause(said, str(spec.folder))
     is_mute = is_answer and cause is None and not has_words(said)
     fits = {
         "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
         "invalid_input": problem["status"] == 422,
-        "bad_answer": is_mute or (problem["kind"] == "tool_failed" and is_refusal(problem["status"])),
+        "bad_answer": is_mute
+        or (problem["kind"] == "tool_failed" and is_refusal(problem["status"])),
         "exits_zero": reason == "early_exit" and code == 0,
         "memory_limit": problem.get("limit") == "memory",
         "runtime_limit": problem.get("limit") == "runtime",
         "missing_interpreter_or_module": problem.get("stage") in {"interpreter", "exec"},
     }
-    found: Found = {case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found}
+    found: Found = {
+        case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found
+    }
     if "bad_answer" in found and is_refusal(problem["status"]):
         found["bad_answer"] = (problem["detail"], _REFUSAL_STEP)
     if cause is not None and (is_answer or fits["never_ready"]):
@@ -95,10 +110,17 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
 
 
 def _in_failed_run(spec: ToolSpec, run: Event, stderr: str) -> Found:
-    """Look at a run that was answered by an error; `stderr` is what the tool wrote while it had it."""
+    """Look at a run that was answered by an error; `stderr` is what the tool wrote while it had
+    it.
+    """
     what = f"Run {run.facts['run']} ended with {run.facts['status']}"
     if is_refusal(run.facts["status"]):
-        return {"bad_answer": (f"{what}: {run.facts.get('detail', 'the tool refused it')}", _REFUSAL_STEP)}
+        return {
+            "bad_answer": (
+                f"{what}: {run.facts.get('detail', 'the tool refused it')}",
+                _REFUSAL_STEP,
+            )
+        }
     cause = find_cause(stderr, str(spec.folder))
     if cause is not None:
         return _in_cause(spec, cause, f"{what}: ")
@@ -119,14 +141,23 @@ def has_words(stderr: str) -> bool:
 
 
 def _in_records(
-    spec: ToolSpec, drift: Sequence[str], ended: Sequence[InstanceRow], runs: Sequence[Event], stderr: str
+    spec: ToolSpec,
+    drift: Sequence[str],
+    ended: Sequence[InstanceRow],
+    runs: Sequence[Event],
+    stderr: str,
 ) -> Found:
-    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr."""
+    """Look for cases in the past of this declaration: its lives and runs, the newest first, and
+    its stderr.
+    """
     found = Found()
     if drift:
         found["schema_drift"] = ("; ".join(drift[:5]), None)
     if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
-        said = f"{len(refused)} of the last {len(runs)} runs were refused with 422 (run {refused[0]['run']})"
+        said = (
+            f"{len(refused)} of the last {len(runs)} runs were refused with 422 (run "
+            f"{refused[0]['run']})"
+        )
         pointers = refused[0].get("pointers")
         said += f": {', '.join(map(str, pointers))}" if pointers else ""
         found["invalid_input"] = (said, None)
@@ -134,7 +165,10 @@ def _in_records(
     for run in runs:  # the pool never does that by itself; a stop, a removal does
         life = lives.get(run.instance or "")
         if life and run.facts["error_kind"] in {"cancelled", "interrupted"}:
-            said = f"Run {run.facts['run']} was cut short when its instance {life.key} ended: {life.reason}."
+            said = (
+                f"Run {run.facts['run']} was cut short when its instance {life.key} ended: "
+                f"{life.reason}."
+            )
             found.setdefault("evicted_during_run", (said, None))
     if sign := MEMORY_SIGNS.search(stderr):
         found["memory_limit"] = (f"suspected: stderr says {sign[0]}", None)
@@ -148,13 +182,17 @@ def _in_records(
         said = f"{last.key} was stopped: a run took longer than {spec.max_runtime_seconds:g} s"
         found["runtime_limit"] = (said, None)
     if last.signal == signal.SIGKILL and last.reason in {*_ON_PURPOSE, "runtime_limit"}:
-        said = f"{last.key} ({last.reason}) was killed {spec.stop_timeout_seconds:g} s after SIGTERM"
+        said = (
+            f"{last.key} ({last.reason}) was killed {spec.stop_timeout_seconds:g} s after SIGTERM"
+        )
         found["ignores_sigterm"] = (said, None)
     return found
 
 
 async def _in_silence(instance: ToolInstance) -> Found:
-    """Ask a ready tool whether it answers, unless that is asked already because a call was given up."""
+    """Ask a ready tool whether it answers, unless that is asked already because a call was given
+    up.
+    """
     assert instance.upstream is not None
     silent_since = instance.silent_since(asyncio.get_running_loop().time())
     if silent_since is not None:
@@ -165,13 +203,21 @@ async def _in_silence(instance: ToolInstance) -> Found:
     step = None
     if instance.runs:
         # A server that works on one request at a time answers the next one when it is through.
-        evidence += f", while it works on {len(instance.runs)} run{'s' if len(instance.runs) > 1 else ''}"
-        step = f"If it works on several requests at a time: pxctl restart {instance.name}. Else wait for its run."
+        evidence += (
+            f", while it works on {len(instance.runs)} run{'s' if len(instance.runs) > 1 else ''}"
+        )
+        step = (
+            f"If it works on several requests at a time: pxctl restart {instance.name}. Else wait "
+            "for its run."
+        )
     return {"unresponsive": (evidence, step)}
 
 
 async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
-    """Walk the table for one tool and return the document px.debug/1. Raises UnknownUnitError, ConfigError."""
+    """Walk the table for one tool and return the document px.debug/1.
+
+    Raises UnknownUnitError, ConfigError.
+    """
     spec = tools.catalog.get(name)
     is_cold = tools.instance_of(name) is None
     latest = await tools.events.latest(unit=spec.unit, limit=EVENTS)
@@ -188,10 +234,14 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     problems = [each for each in (tools.states.of(name).failure, error and error.problem()) if each]
     stderr = "\n".join([stderr, *(str(each.get("stderr_tail", "")) for each in problems)])
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
-    found = _in_records(spec, drift, [row for row in lives if row.spec_digest == spec.digest], runs, stderr)
+    found = _in_records(
+        spec, drift, [row for row in lives if row.spec_digest == spec.digest], runs, stderr
+    )
     failed = _last_failed_run(spec, runs, lives)
     if failed is not None:
-        given_at = failed.time - failed.facts["duration_seconds"] + failed.facts.get("waited_seconds", 0.0)
+        given_at = (
+            failed.time - failed.facts["duration_seconds"] + failed.facts.get("waited_seconds", 0.0)
+        )
         said = await tools.supervisor.tail_between(spec.unit, given_at, failed.time + _LATE_SECONDS)
         found |= _in_failed_run(spec, failed, said)
     found |= silence
@@ -201,10 +251,15 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     for case, usual in STEPS.items():
         evidence, step = found.get(case, (None, None))
         if evidence is not None:
-            step = usual.format(spec=spec) if not step or "tools debug" in step else step  # it is being debugged
+            # it is being debugged
+            step = usual.format(spec=spec) if not step or "tools debug" in step else step
             evidence += "" if evidence.endswith((".", "?")) else "."
-        cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
-    verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
+        cases.append(
+            {"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step}
+        )
+    verdict = (
+        f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
+    )
     if named := [each["case"] for each in cases if each["found"]]:
         verdict = f"found: {', '.join(named)}"
     elif error is not None:
@@ -214,12 +269,19 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     return {"schema": "px.debug/1", "unit": spec.unit, "cases": cases, "verdict": verdict}
 
 
-def _last_failed_run(spec: ToolSpec, runs: Sequence[Event], lives: Sequence[InstanceRow]) -> Event | None:
-    """Return the newest run that an instance of this declaration answered with an error (not 422), or broke off.
+def _last_failed_run(
+    spec: ToolSpec, runs: Sequence[Event], lives: Sequence[InstanceRow]
+) -> Event | None:
+    """Return the newest run that an instance of this declaration answered with an error (not 422),
+    or broke off.
 
     `runs`: the newest first. What the end of an instance says is no answer.
     """
-    other = {row.key for row in lives if row.spec_digest != spec.digest or row.reason in {"signal", "exit"}}
+    other = {
+        row.key
+        for row in lives
+        if row.spec_digest != spec.digest or row.reason in {"signal", "exit"}
+    }
     for run in runs:
         status = run.facts.get("status") or 0
         is_error = status >= 500 or is_refusal(status)

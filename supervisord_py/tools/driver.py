@@ -2,7 +2,8 @@
 
 The three ways to listen (CONTRACT §5):
 
-- *handover*: descriptor 3 is the tool's listening socket, and the shim puts it in the place of the tool's own bind;
+- *handover*: descriptor 3 is the tool's listening socket, and the shim puts it in the place of the
+  tool's own bind;
 - *fd*: descriptor 3 is the same socket, announced as LISTEN_FDS=1 (sd_listen_fds(3));
 - *port*: the tool binds by itself; its listener is checked once.
 
@@ -53,7 +54,14 @@ from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.instance import End, Instance, Note, outcome, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import Child, ChildSpec, GrantedFd, Reason, ResourceLimit, tree_limits
+from supervisord_py.process.model import (
+    Child,
+    ChildSpec,
+    GrantedFd,
+    Reason,
+    ResourceLimit,
+    tree_limits,
+)
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 from supervisord_py.tools import failures
@@ -70,13 +78,15 @@ class ToolsConfig(msgspec.Struct, frozen=True):
     data_dir: Path  # where artefacts of Pixie runs are kept (`data_dir/<tool>/<run id>/`)
     run_dir: Path  # private directory for sockets of readiness notification
     settings: ToolsSettings = ToolsSettings()
-    zygotes: int = 10  # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
+    # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
+    zygotes: int = 10
 
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
 LISTEN_BACKLOG = 128
-QUESTION_SECONDS = 0.25  # for an answer, after which another question is put beside; twice as long with each
+# for an answer, after which another question is put beside; twice as long with each
+QUESTION_SECONDS = 0.25
 QUESTION_SECONDS_MAX = 4.0
 QUESTION_DEADLINE_SECONDS = 30.0  # after which a question is given up, and makes room for another
 QUESTIONS_MAX = 8  # that are without an answer at a time
@@ -90,7 +100,9 @@ _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # rec
 _CPU_SLACK_SECONDS = 2
 _LIMITS_OF_ONE = ("nofile", "cpu", "as", "core")  # what is set for the process, not for its tree
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
-"""Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
+"""Ends of instances that nobody used: what waits in the backlog came since, and is for the next
+one.
+"""
 
 
 class Observer(Protocol):
@@ -117,21 +129,27 @@ def observe(listening: socket.socket) -> Observer:
 
 
 def is_shut_down(observer: Observer) -> bool:
-    """Say whether the socket that is observed does not listen any more, as far as that can be told here."""
+    """Say whether the socket that is observed does not listen any more, as far as that can be
+    told here.
+    """
     if not hasattr(select, "epoll") or not isinstance(observer, select.epoll):
         return False
     return any(event & select.EPOLLHUP for _, event in observer.poll(0))
 
 
 class Listeners:
-    """The listening sockets, by tool. The keeper has them, under `prefix` + tool; here are only their observers."""
+    """The listening sockets, by tool.
+
+    The keeper has them, under `prefix` + tool; here are only their observers.
+    """
 
     def __init__(self, placement: KeeperClient, prefix: str) -> None:
         self.prefix = prefix
         self.ports: dict[str, int] = {}
         self._placement = placement
         self._observers: dict[str, Observer] = {}
-        self.on_stored: Callable[[str], object] = lambda _: None  # called with a tool whose socket the keeper now has
+        # called with a tool whose socket the keeper now has
+        self.on_stored: Callable[[str], object] = lambda _: None
         self._one_at_a_time = asyncio.Lock()
 
     def has(self, tool: str) -> bool:
@@ -147,7 +165,8 @@ class Listeners:
         One that was lost, or was shut down while nobody used it (`ss -K`), is made again on the
         same port, if that is free.
 
-        Raises OSError: there is no socket; KeeperLostError: the keeper is gone; KeeperTimeoutError: it is silent.
+        Raises OSError: there is no socket; KeeperLostError: the keeper is gone; KeeperTimeoutError:
+        it is silent.
         """
         async with self._one_at_a_time:  # who asks while the keeper answers gets the same
             await self.recall(tool)
@@ -172,7 +191,9 @@ class Listeners:
                     self._note(tool, listening)
 
     async def _borrow(self, tool: str) -> socket.socket | None:
-        """Return a duplicate of the tool's socket, to be closed at once; None: the keeper has none."""
+        """Return a duplicate of the tool's socket, to be closed at once; None: the keeper has
+        none.
+        """
         fd = await self._placement.take_fd(self.prefix + tool)
         if fd is None:
             return None
@@ -197,10 +218,11 @@ class Listeners:
             asyncio.get_running_loop().remove_reader(self._observers[tool].fileno())
 
     async def listen_again(self, tool: str, *, refuse_waiting: bool) -> None:
-        """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it.
+        """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of
+        it.
 
-        `refuse_waiting`: what waits in the backlog is refused first: the kernel resets it at a shutdown(2). (Not on
-        macOS: there it waits for the next start.)
+        `refuse_waiting`: what waits in the backlog is refused first: the kernel resets it at a
+        shutdown(2). (Not on macOS: there it waits for the next start.)
 
         Raises OSError, KeeperLostError, as `get`.
         """
@@ -223,7 +245,9 @@ class Listeners:
         await self._make(tool)
 
     async def drop(self, tool: str) -> None:
-        """Give the socket up, if there is one: the tool has disappeared, or binds its port itself."""
+        """Give the socket up, if there is one: the tool has disappeared, or binds its port
+        itself.
+        """
         self._forget(tool)
         self.ports.pop(tool, None)
         await self._placement.drop_fd(self.prefix + tool)
@@ -244,8 +268,9 @@ def _listening_socket(port: int = 0) -> socket.socket:
 
     It has that port if it is free, or else a free one.
 
-    The kernel takes a port that it chose itself back at a shutdown, one that was asked for by number it does not
-    (SOCK_BINDPORT_LOCK). So the number that it chose for a first socket is asked for by a second one.
+    The kernel takes a port that it chose itself back at a shutdown, one that was asked for by
+    number it does not (SOCK_BINDPORT_LOCK). So the number that it chose for a first socket is asked
+    for by a second one.
     """
     with socket.socket() as chosen:
         chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -257,30 +282,38 @@ def _listening_socket(port: int = 0) -> socket.socket:
             return _listening_socket()
         port = chosen.getsockname()[1] if sys.platform == "linux" else 0
         listening = socket.create_server(("127.0.0.1", port), backlog=LISTEN_BACKLOG)
-    # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
+    # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms
+    # otherwise.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def free_port() -> int:
-    """Return a port on 127.0.0.1 that is free at this moment. Raises OSError: there is no socket."""
+    """Return a port on 127.0.0.1 that is free at this moment.
+
+    Raises OSError: there is no socket.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 class NotifySocket:
-    """The receiving end of one instance's NOTIFY_SOCKET, 0600 in a 0700 directory: whoever can reach it is believed.
+    """The receiving end of one instance's NOTIFY_SOCKET, 0600 in a 0700 directory: whoever can
+    reach it is believed.
 
-    It is read for as long as the instance lives: a full queue would block its senders. The next control plane binds the
-    path anew; what was said meanwhile is lost, and `/healthz` tells. Raises OSError where it cannot be bound.
+    It is read for as long as the instance lives: a full queue would block its senders. The next
+    control plane binds the path anew; what was said meanwhile is lost, and `/healthz` tells. Raises
+    OSError where it cannot be bound.
     """
 
     def __init__(self, run_dir: Path, key: str) -> None:
         self.path = notify_path(run_dir, key)
         self.is_ready = asyncio.Event()  # somebody in the tree sent READY=1
         self.is_bound = asyncio.Event()  # the program has bound its port, through the shim
-        self.may_be_asked = asyncio.Event()  # one of the two: who connects to the port is not in its way any more
-        self.on_imports: Callable[[Message], None] = lambda _message: None  # told what the tool has imported
+        # one of the two: who connects to the port is not in its way any more
+        self.may_be_asked = asyncio.Event()
+        # told what the tool has imported
+        self.on_imports: Callable[[Message], None] = lambda _message: None
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -332,12 +365,17 @@ def notify_path(run_dir: Path, key: str) -> Path:
 
 
 def listening_of(leader: int) -> list[tuple[str, int]]:
-    """Return where a tree of processes listens, address and port; leader first. Costs milliseconds."""
+    """Return where a tree of processes listens, address and port; leader first.
+
+    Costs milliseconds.
+    """
     return look_at_tree(leader)[0]
 
 
 def look_at_tree(leader: int) -> tuple[list[tuple[str, int]], int]:
-    """Return where a tree of processes listens, as `listening_of` does, and of how many processes it consists."""
+    """Return where a tree of processes listens, as `listening_of` does, and of how many
+    processes it consists.
+    """
     import psutil  # a megabyte that an idle daemon does not need
 
     found: dict[tuple[str, int], None] = {}
@@ -371,13 +409,17 @@ class Run(Work, Protocol):
 
 
 class GivenUp:
-    """Calls that their callers gave up: the tool may work on them until it is seen to be healthy."""
+    """Calls that their callers gave up: the tool may work on them until it is seen to be
+    healthy.
+    """
 
     over_at: float | None = None
 
 
 class ToolInstance(Instance):
-    """One instance of a tool; without a spec it is what is left of a tool that is gone, and is only stopped."""
+    """One instance of a tool; without a spec it is what is left of a tool that is gone, and is
+    only stopped.
+    """
 
     spec: ToolSpec  # that it was started from, or the present one when it was adopted
     cold_start_ms = 0  # from the decision to ready
@@ -385,14 +427,17 @@ class ToolInstance(Instance):
     notify: NotifySocket | None = None
     upstream: Upstream | None = None
     recipe: Recipe | None = None  # of what it was, or could have been, forked from
-    fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
+    # has a zygote fork it, if there is one
+    fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None
     questions: set[asyncio.Task[int]]  # about its health, without an answer so far
     healthz = 0  # the last answer to that question, 0 for none
-    doubted_at: float | None = None  # Unix seconds: a call timed out then, and it has not answered since
+    # Unix seconds: a call timed out then, and it has not answered since
+    doubted_at: float | None = None
     health_check: asyncio.Task[None] | None = None  # the last one after a call that was given up
     given_up: GivenUp | None = None  # while that check goes on
     heard_at = 0.0  # time of the loop at which it last answered a run
-    is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
+    # we ask it for its schema: that connection may still wait in the backlog when it ends
+    is_asked = False
 
     def __init__(self, key: str, unit: str, spec: ToolSpec | None, serial: int = 0) -> None:
         super().__init__(key, unit)
@@ -406,7 +451,9 @@ class ToolInstance(Instance):
             self.stop_seconds = spec.stop_timeout_seconds
 
     def note(self) -> str:
-        """Return the note for the keeper; one that is not in the pool is never adopted, only stopped."""
+        """Return the note for the keeper; one that is not in the pool is never adopted, only
+        stopped.
+        """
         is_kept = self.serial or self.wanted is not None
         return super().note() if is_kept else ""
 
@@ -419,7 +466,8 @@ class ToolInstance(Instance):
         return own
 
     def silent_since(self, now: float) -> float | None:
-        """Return the Unix seconds since which it has answered nothing; None where it has, or nothing is known.
+        """Return the Unix seconds since which it has answered nothing; None where it has, or
+        nothing is known.
 
         `now` is the time of the loop.
         """
@@ -444,7 +492,9 @@ class ToolInstance(Instance):
 
 
 class ToolDriver:
-    """Drives instances of tools: `on_gone` is told of each that has ended, `on_imports` what a tool has imported."""
+    """Drives instances of tools: `on_gone` is told of each that has ended, `on_imports` what a
+    tool has imported.
+    """
 
     kind = "tool"
 
@@ -470,12 +520,13 @@ class ToolDriver:
         self._learnt = learnt
         self._zygotes = zygotes
 
-    # -- up ----------------------------------------------------------------------------------------------------
+    # -- up ----------------------------------------------------------------------------------------
 
     async def prepare(self, instance: ToolInstance) -> ChildSpec:
         """Return what is to be spawned; opens the listening and the notification socket.
 
-        Raises StartFailedError: the interpreter or a required secret is missing; OSError: there is no socket.
+        Raises StartFailedError: the interpreter or a required secret is missing; OSError: there is
+        no socket.
         """
         spec = instance.spec
         listeners = self._listeners_of(instance)
@@ -496,11 +547,16 @@ class ToolDriver:
         return child
 
     def _plan(self, instance: ToolInstance) -> tuple[ChildSpec, tuple[str, ...]]:
-        """Return what is to be spawned, and what may be imported ahead of it. Blocking. Raises StartFailedError."""
+        """Return what is to be spawned, and what may be imported ahead of it.
+
+        Blocking. Raises StartFailedError.
+        """
         return self._child_spec(instance), self._imports_ahead(instance.spec)
 
     def _imports_ahead(self, spec: ToolSpec) -> tuple[str, ...]:
-        """Return what may be imported ahead of the tool: what it names, else what it asked for, by the same code."""
+        """Return what may be imported ahead of the tool: what it names, else what it asked for,
+        by the same code.
+        """
         if spec.preload is False:
             return ()
         if isinstance(spec.preload, tuple) and spec.preload:
@@ -512,7 +568,10 @@ class ToolDriver:
         return self.listeners if instance.trial_env is None else self.trials
 
     async def expect(self, spec: ToolSpec) -> None:
-        """Have a zygote for the next start of a tool, from what was learnt before. Raises StartFailedError."""
+        """Have a zygote for the next start of a tool, from what was learnt before.
+
+        Raises StartFailedError.
+        """
         child, imports = await asyncio.to_thread(self._plan, await self._probe(spec))
         if imports:
             self._zygotes.want(recipe_of(spec, child), imports)
@@ -538,13 +597,21 @@ class ToolDriver:
         else:
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", port, "--")
             python = str(find_interpreter(spec, settings.python))
-            argv = (python, *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
+            argv = (
+                python,
+                *(shim if spec.listen == "handover" else ()),
+                spec.entrypoint,
+                "--port",
+                port,
+            )
         extra = {**(instance.trial_env or {})}
         if instance.notify is not None:
             extra["NOTIFY_SOCKET"] = str(instance.notify.path)
         if spec.listen == "fd":
             extra |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
-        env = build_environment(spec, self._environ, settings.env_allow, self.config.data_dir, extra)
+        env = build_environment(
+            spec, self._environ, settings.env_allow, self.config.data_dir, extra
+        )
         listener = self._listeners_of(instance).prefix + spec.name
         return ChildSpec(
             unit=spec.unit,
@@ -564,31 +631,42 @@ class ToolDriver:
         instance.upstream = Upstream(port)
         left = spec.start_timeout_seconds - (time.time() - instance.started_at)
         exited = asyncio.ensure_future(supervisor.wait(instance))
-        healthy = asyncio.ensure_future(_until_healthy(instance, instance.notify, instance.upstream))
+        healthy = asyncio.ensure_future(
+            _until_healthy(instance, instance.notify, instance.upstream)
+        )
         unfit = asyncio.ensure_future(_until_unfit(instance, instance.notify))
         first: list[asyncio.Future[Any]] = [exited, healthy, unfit]
         try:
-            done, _ = await asyncio.wait(first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for each in first:
                 each.cancel()
             await asyncio.gather(*first, return_exceptions=True)
         if exited in done:
             record, words = exited.result(), await supervisor.last_words(instance)
-            raise failures.early_exit(spec, End(outcome(record, instance.wanted, ready=False), record, words))
+            raise failures.early_exit(
+                spec, End(outcome(record, instance.wanted, ready=False), record, words)
+            )
         if done == {unfit}:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
             describe = failures.ipv6_alone if spec.listen == "port" else failures.not_bound
             raise describe(spec, port, unfit.result(), await supervisor.tail(instance))
         if not done:
             instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
-            listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
+            listening, tail = (
+                await asyncio.to_thread(listening_of, instance.pid or 0),
+                await supervisor.tail(instance),
+            )
             raise failures.not_ready(spec, port, listening, instance.healthz, tail)
         if healthy in done:
             healthy.result()
-        instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
+        instance.cold_start_ms = max(
+            1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000)
+        )
 
-    # -- adoption ----------------------------------------------------------------------------------------------
+    # -- adoption ----------------------------------------------------------------------------------
 
     def revive(self, child: Child, note: Note | None) -> ToolInstance:
         spec = None
@@ -606,14 +684,17 @@ class ToolDriver:
     async def adopt(self, instance: ToolInstance, note: Note) -> bool:
         if not instance.is_declared:
             return False
-        if note.own.get("listen") != "port" and await self.listeners.get(instance.name) != instance.port:
+        if (
+            note.own.get("listen") != "port"
+            and await self.listeners.get(instance.name) != instance.port
+        ):
             return False
         instance.notify = NotifySocket(self.config.run_dir, instance.key)
         if instance.ready_at is not None:
             instance.upstream = Upstream(instance.port)
         return True
 
-    # -- down --------------------------------------------------------------------------------------------------
+    # -- down --------------------------------------------------------------------------------------
 
     def fail_waiters(self, instance: ToolInstance) -> None:
         for run in tuple(instance.runs):
@@ -625,7 +706,8 @@ class ToolDriver:
     async def release(self, instance: ToolInstance) -> None:
         self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
-        # What waits there would start it again at once, unless it came after an end that nobody was concerned by.
+        # What waits there would start it again at once, unless it came after an end that nobody was
+        # concerned by.
         is_asked = instance.is_asked or any(not question.done() for question in instance.questions)
         is_let_go = instance.wanted in _LET_GO_IDLE and not is_asked
         await self._listeners_of(instance).listen_again(instance.name, refuse_waiting=not is_let_go)
@@ -639,7 +721,10 @@ class ToolDriver:
 
 
 async def _until_healthy(instance: ToolInstance, notify: NotifySocket, upstream: Upstream) -> None:
-    """Wait until a tool that starts is healthy. Raises StartFailedError: the port is somebody else's."""
+    """Wait until a tool that starts is healthy.
+
+    Raises StartFailedError: the port is somebody else's.
+    """
     if instance.spec.listen == "handover":
         # The report may be lost, or never come: then the question is asked all the same.
         with suppress(TimeoutError):
@@ -648,8 +733,13 @@ async def _until_healthy(instance: ToolInstance, notify: NotifySocket, upstream:
     await ask_until_healthy(instance, notify, upstream)
 
 
-async def ask_until_healthy(instance: ToolInstance, notify: NotifySocket, upstream: Upstream) -> None:
-    """Ask for `/healthz` until the answer counts. Raises StartFailedError: the port is somebody else's."""
+async def ask_until_healthy(
+    instance: ToolInstance, notify: NotifySocket, upstream: Upstream
+) -> None:
+    """Ask for `/healthz` until the answer counts.
+
+    Raises StartFailedError: the port is somebody else's.
+    """
     # What was answered before says nothing of now.
     instance.questions = {question for question in instance.questions if not question.done()}
     delay = 0.002
@@ -685,22 +775,29 @@ async def ask_until_healthy(instance: ToolInstance, notify: NotifySocket, upstre
 
 
 async def _is_healthy(instance: ToolInstance, answer: int) -> bool:
-    """Say whether an answer to `/healthz` counts, 0 for none. Raises StartFailedError: the port is somebody else's."""
+    """Say whether an answer to `/healthz` counts, 0 for none.
+
+    Raises StartFailedError: the port is somebody else's.
+    """
     spec = instance.spec
     if not answer:
         return False
-    is_own = spec.listen != "port" or await asyncio.to_thread(is_listener_of, instance.pid or 0, instance.port)
+    is_own = spec.listen != "port" or await asyncio.to_thread(
+        is_listener_of, instance.pid or 0, instance.port
+    )
     if not is_own:
         raise failures.port_taken(spec, instance.port)
     instance.healthz = answer
-    if 300 <= answer < 400:  # one that was not followed: it leads out of the tool, or to another redirect
+    # one that was not followed: it leads out of the tool, or to another redirect
+    if 300 <= answer < 400:
         return False
     # 501 is what http.server with `do_POST` only says: it has no such path either.
     return answer < 500 or answer == 501
 
 
 async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tuple[str, int]]:
-    """Return once it shows that a program can never be reached at 127.0.0.1; returns where it listens.
+    """Return once it shows that a program can never be reached at 127.0.0.1; returns where it
+    listens.
 
     With a handed-over socket that is so while it has not bound its port, but listens elsewhere (it
     took its port for another's, or binds IPv6), or, after a third of its time, has started other
@@ -718,7 +815,8 @@ async def _until_unfit(instance: ToolInstance, notify: NotifySocket) -> list[tup
         if spec.listen == "port":
             is_unfit = await asyncio.to_thread(_is_for_ipv6_alone, listening, instance.port)
         else:
-            # With a socket of ours at the IPv4 address, one for IPv6 at the same port cannot take both.
+            # With a socket of ours at the IPv4 address, one for IPv6 at the same port cannot take
+            # both.
             is_unfit = any(port != instance.port or ":" in address for address, port in listening)
             if processes > 1 and time.time() >= third:
                 return listening
@@ -746,7 +844,12 @@ def may_be_the_handover(instance: ToolInstance) -> bool:
     Not after a limit, a stop that was asked for, or an answer to `/healthz`, which proves that the
     socket was taken.
     """
-    if instance.spec.listen != "handover" or instance.child is None or instance.error is None or instance.healthz:
+    if (
+        instance.spec.listen != "handover"
+        or instance.child is None
+        or instance.error is None
+        or instance.healthz
+    ):
         return False
     if instance.wanted not in {None, Reason.READINESS_TIMEOUT}:
         return False
@@ -761,8 +864,9 @@ def with_plain_port(spec: ToolSpec) -> ToolSpec:
 def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
     """Return what a zygote for an instance is started from; None where nothing may be forked.
 
-    It is the start itself, but for the marks of one instance: any package may look at all of that while it is imported.
-    The limit of processes counts those of a tree, which the zygote's own is not.
+    It is the start itself, but for the marks of one instance: any package may look at all of that
+    while it is imported. The limit of processes counts those of a tree, which the zygote's own is
+    not.
     """
     if child.argv[1:2] != (str(SHIM),) or spec.preload is False or "PYTHONHASHSEED" in child.env:
         return None
@@ -775,8 +879,13 @@ def _resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
     limits = spec.limits
     asked = (
         ("nofile", limits.open_files, 0),
-        ("cpu", limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
+        # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
+        ("cpu", limits.cpu_seconds, _CPU_SLACK_SECONDS),
         ("as", spec.max_address_space_bytes, 0),
     )
-    own = [ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None]
+    own = [
+        ResourceLimit(name, value, value + slack)
+        for name, value, slack in asked
+        if value is not None
+    ]
     return (*tree_limits(limits.processes, limits.cpu_percent), *own)

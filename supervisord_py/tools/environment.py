@@ -1,13 +1,16 @@
-"""With what is a tool started, what may its process see, and how `pxctl tools sync` builds its `.venv`.
+"""With what is a tool started, what may its process see, and how `pxctl tools sync` builds its
+`.venv`.
 
-The interpreter is the tool's own `python`, that of its `.venv`, the settings', the daemon's; in this order. Of the
-environment later layers win: an allow-list of the daemon's, the virtual environment, `.env`, the tool's `env`, what the
-start itself needs (see process/child_environment.py).
+The interpreter is the tool's own `python`, that of its `.venv`, the settings', the daemon's; in
+this order. Of the environment later layers win: an allow-list of the daemon's, the virtual
+environment, `.env`, the tool's `env`, what the start itself needs (see
+process/child_environment.py).
 
-A `.venv` is built from `requirements.txt`, else `pyproject.toml` (its dependencies, not the project; `uv.lock` beside
-it counts where there is uv), with uv where there is one, else venv and pip. It is built in `.venv.new` and takes the
-place of the old one by a rename when it is complete, so a build that fails, is cancelled or killed leaves the old one.
-The builders are `program:sync-NAME`.
+A `.venv` is built from `requirements.txt`, else `pyproject.toml` (its dependencies, not the
+project; `uv.lock` beside it counts where there is uv), with uv where there is one, else venv and
+pip. It is built in `.venv.new` and takes the place of the old one by a rename when it is complete,
+so a build that fails, is cancelled or killed leaves the old one. The builders are
+`program:sync-NAME`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -30,8 +41,20 @@ from dotenv.variables import parse_variables
 
 from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, ConflictError, PxError, StartFailedError, TimedOutError
-from supervisord_py.process.child_environment import DEFAULT_PATH, MARKS, Environment, passed, read_dotenv
+from supervisord_py.errors import (
+    ConfigError,
+    ConflictError,
+    PxError,
+    StartFailedError,
+    TimedOutError,
+)
+from supervisord_py.process.child_environment import (
+    DEFAULT_PATH,
+    MARKS,
+    Environment,
+    passed,
+    read_dotenv,
+)
 from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import DOTENV, VENV, ToolSpec
 
@@ -40,7 +63,9 @@ NEW, OLD = f"{VENV}.new", f"{VENV}.old"
 TAIL_LINES = 30
 BUILD_SECONDS = 1800.0  # bound of one build
 _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
-"""A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
+"""A person's own settings of the installers (indexes, caches, certificates) pass to the build,
+not to the tool.
+"""
 _NEEDS_FILE = ".px-requirements.txt"
 _CHECK_PYTHON = """import platform, sys
 from pip._vendor.packaging.specifiers import SpecifierSet
@@ -53,16 +78,22 @@ _under_way: set[Path] = set()
 _log = structlog.get_logger(__name__)
 
 
-# -- a start -----------------------------------------------------------------------------------------------------------
+# -- a start ---------------------------------------------------------------------------------------
 
 
 def build_environment(
-    spec: ToolSpec, source: Mapping[str, str], allow: Sequence[str], artefacts: Path, extra: Mapping[str, str]
+    spec: ToolSpec,
+    source: Mapping[str, str],
+    allow: Sequence[str],
+    artefacts: Path,
+    extra: Mapping[str, str],
 ) -> Environment:
-    """Build the environment of an instance from the daemon's (`source`), of which `allow` names what may pass.
+    """Build the environment of an instance from the daemon's (`source`), of which `allow` names
+    what may pass.
 
-    `artefacts`: where a Pixie tool's runs may leave files; `extra`: what the start needs, which wins over everything.
-    Raises StartFailedError: a secret that the tool declares as required is nowhere set.
+    `artefacts`: where a Pixie tool's runs may leave files; `extra`: what the start needs, which
+    wins over everything. Raises StartFailedError: a secret that the tool declares as required is
+    nowhere set.
     """
     values = passed(source, allow)
     values.setdefault("PATH", DEFAULT_PATH)
@@ -75,23 +106,31 @@ def build_environment(
     dotenv, doubts = read_dotenv(spec.folder / DOTENV)
     for doubt in doubts:
         _log.warning("dotenv_odd", unit=spec.unit, detail=doubt)
-    for name, text in dotenv.items():  # ${NAME} stands for what the tool would see by then, ${NAME:-x} has a default
+    # ${NAME} stands for what the tool would see by then, ${NAME:-x} has a default
+    for name, text in dotenv.items():
         values[name] = "".join(part.resolve(values) for part in parse_variables(text))
     values |= {name: text for name, text in spec.env.items() if name not in MARKS}
     secrets = spec.pixie.secrets if spec.pixie is not None else ()
-    if missing := [secret.key for secret in secrets if secret.required and not values.get(secret.key)]:
+    if missing := [
+        secret.key for secret in secrets if secret.required and not values.get(secret.key)
+    ]:
         detail = f"{spec.unit} needs secrets that its .env does not set: {', '.join(missing)}"
-        raise _unstartable(spec, "environment", detail, f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)")
+        raise _unstartable(
+            spec, "environment", detail, f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)"
+        )
     return Environment(values | dict(extra))
 
 
 def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
-    """Return the interpreter of a Python tool, never resolved: a virtual environment is known by its path.
+    """Return the interpreter of a Python tool, never resolved: a virtual environment is known by
+    its path.
 
-    Raises StartFailedError: it is missing or cannot be executed (reason spawn_failed, stage interpreter).
+    Raises StartFailedError: it is missing or cannot be executed (reason spawn_failed, stage
+    interpreter).
     """
 
-    def written(python: str) -> Path:  # by a person: `~`, relative to the tool's folder, or a name on PATH
+    # by a person: `~`, relative to the tool's folder, or a name on PATH
+    def written(python: str) -> Path:
         if "/" in python:
             return Path(os.path.normpath(spec.folder / Path(python).expanduser()))
         return Path(shutil.which(python) or python)
@@ -99,13 +138,18 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None) -> Path:
     venv = spec.folder / VENV
     if spec.python:
         found, origin = written(spec.python), "`python` of the tool"
-        hint = f"set `python` in {spec.settings_file} to an interpreter that is there, or leave it out"
+        hint = (
+            f"set `python` in {spec.settings_file} to an interpreter that is there, or leave it out"
+        )
     elif os.path.lexists(venv):
         found, origin = venv / "bin" / "python", "its .venv"
         hint = rebuild_step(spec)
     elif settings_python is not None:
         found, origin = written(settings_python), "`tools.python` of the settings"
-        hint = "set tools.python in pxd.toml to an interpreter that is there, then: pxctl daemon reload"
+        hint = (
+            "set tools.python in pxd.toml to an interpreter that is there, then: pxctl daemon "
+            "reload"
+        )
     else:
         found, origin = Path(sys.executable), "the daemon's"
         hint = "install supervisord-py again, then: pxctl daemon restart --all"
@@ -128,15 +172,25 @@ def rebuild_step(spec: ToolSpec) -> str:
 
 
 def read_ahead(python: Path, imports: Iterable[str]) -> None:
-    """Have the system read the installed files of these modules: after a boot none of them is in memory. Blocking."""
+    """Have the system read the installed files of these modules: after a boot none of them is in
+    memory. Blocking.
+    """
     entries = cache(lambda folder: os.listdir(folder) if os.path.isdir(folder) else [])
     for site, name in product(python.parent.parent.glob("lib/python*/*-packages"), imports):
         *folders, last = name.split(".")
         parent, begin = os.path.join(site, *folders), f"{last}."
-        found = [f"{parent}/{each}" for each in entries(parent) if each.startswith(begin) and each.endswith(".so")]
-        for folder, start in ((f"{parent}/__pycache__", begin), (f"{parent}/{last}/__pycache__", "__init__.")):
+        found = [
+            f"{parent}/{each}"
+            for each in entries(parent)
+            if each.startswith(begin) and each.endswith(".so")
+        ]
+        for folder, start in (
+            (f"{parent}/__pycache__", begin),
+            (f"{parent}/{last}/__pycache__", "__init__."),
+        ):
             found += [f"{folder}/{each}" for each in entries(folder) if each.startswith(start)]
-        found += [f"{site}/{last}.libs/{each}" for each in entries(f"{site}/{last}.libs")]  # of wheels: numpy's BLAS
+        # of wheels: numpy's BLAS
+        found += [f"{site}/{last}.libs/{each}" for each in entries(f"{site}/{last}.libs")]
         for path in found:
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
@@ -146,10 +200,12 @@ def _unstartable(spec: ToolSpec, stage: str, detail: str, hint: str) -> StartFai
     return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage=stage)
 
 
-# -- a virtual environment ---------------------------------------------------------------------------------------------
+# -- a virtual environment -------------------------------------------------------------------------
 
 
-class SyncFailedError(PxError, kind="sync_failed", title="The virtual environment could not be built"):
+class SyncFailedError(
+    PxError, kind="sync_failed", title="The virtual environment could not be built"
+):
     """A `.venv` could not be built. `stderr_tail` holds the last lines of the builder."""
 
 
@@ -161,22 +217,33 @@ class Project(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def read_project(spec: ToolSpec) -> Project:
-    """Return `[project]` of the tool's pyproject.toml, empty where there is none. Raises ConfigError: it is broken."""
+    """Return `[project]` of the tool's pyproject.toml, empty where there is none.
+
+    Raises ConfigError: it is broken.
+    """
     if not (spec.folder / PYPROJECT).is_file():
         return Project()
     try:
         document = read_document(spec.folder / PYPROJECT)
-        read, problems = convert(document, Project, ("project",), value=document.value.get("project", {}))
+        read, problems = convert(
+            document, Project, ("project",), value=document.value.get("project", {})
+        )
     except DocumentError as error:
         read, problems = None, [error.problem]
     if read is None or problems:
-        raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
+        raise config_error(
+            problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}"
+        )
     return read
 
 
 def dependency_file(spec: ToolSpec) -> str | None:
-    """Return the file in the tool's folder that says what its `.venv` is built from; None where there is none."""
-    return next((each for each in (REQUIREMENTS, LOCK, PYPROJECT) if (spec.folder / each).is_file()), None)
+    """Return the file in the tool's folder that says what its `.venv` is built from; None where
+    there is none.
+    """
+    return next(
+        (each for each in (REQUIREMENTS, LOCK, PYPROJECT) if (spec.folder / each).is_file()), None
+    )
 
 
 def builds(spec: ToolSpec) -> bool:
@@ -185,7 +252,9 @@ def builds(spec: ToolSpec) -> bool:
 
 
 def needs_sync(spec: ToolSpec) -> bool:
-    """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
+    """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its
+    own.
+    """
     source = None if spec.python or os.path.lexists(spec.folder / VENV) else dependency_file(spec)
     with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
         return source is not None and (source != PYPROJECT or bool(read_project(spec).dependencies))
@@ -193,8 +262,14 @@ def needs_sync(spec: ToolSpec) -> bool:
 
 
 def lacks_bytecode(venv: Path) -> bool:
-    """Say whether a module or package at the top of site-packages is not compiled: every cold start would do that."""
-    files = (each for name in ("*", "*/__init__") for each in venv.glob(f"lib/python*/site-packages/{name}.py"))
+    """Say whether a module or package at the top of site-packages is not compiled: every cold
+    start would do that.
+    """
+    files = (
+        each
+        for name in ("*", "*/__init__")
+        for each in venv.glob(f"lib/python*/site-packages/{name}.py")
+    )
     return any(not any(each.parent.glob(f"__pycache__/{each.stem}.*.pyc")) for each in files)
 
 
@@ -204,22 +279,26 @@ Run = Callable[..., Coroutine[Any, Any, Completed]]  # `process.program.run` wit
 class Builder:
     """Builds the environments of tools; without a path of `uv` with venv and pip.
 
-    `source`: the daemon's environment, of which what the settings allow and the installers' own settings pass.
+    `source`: the daemon's environment, of which what the settings allow and the installers' own
+    settings pass.
     """
 
-    def __init__(self, run: Run, source: Mapping[str, str], settings: ToolsSettings, uv: str | None = None) -> None:
+    def __init__(
+        self, run: Run, source: Mapping[str, str], settings: ToolsSettings, uv: str | None = None
+    ) -> None:
         self._run = run
         self._source = source
         self._settings = settings
         self._uv = uv
 
     async def sync(self, spec: ToolSpec) -> AsyncGenerator[str, None]:
-        """Build the `.venv` of a tool and yield progress, a line at a time; closed early, nothing of it goes on.
+        """Build the `.venv` of a tool and yield progress, a line at a time; closed early, nothing
+        of it goes on.
 
-        Raises SyncFailedError, TimedOutError, StartFailedError: a step failed, or was not started; the environment that
-        was there before is there still. SyncFailedError also where the `.venv` has no interpreter, and nothing says
-        what to build it from. ConfigError: the file with the dependencies is broken. ConflictError: the tool is being
-        synced already.
+        Raises SyncFailedError, TimedOutError, StartFailedError: a step failed, or was not started;
+        the environment that was there before is there still. SyncFailedError also where the `.venv`
+        has no interpreter, and nothing says what to build it from. ConfigError: the file with the
+        dependencies is broken. ConflictError: the tool is being synced already.
         """
         source = dependency_file(spec)
         if source is None or not builds(spec):
@@ -237,21 +316,34 @@ class Builder:
             await asyncio.gather(task, return_exceptions=True)
 
     def _check_left_alone(self, spec: ToolSpec) -> str:
-        """Return why a tool's environment is not built. Raises SyncFailedError: it needs one all the same."""
+        """Return why a tool's environment is not built.
+
+        Raises SyncFailedError: it needs one all the same.
+        """
         if spec.python:
             return f"nothing to build: {spec.unit} has its own interpreter, {spec.python}"
         venv = spec.folder / VENV
         if os.path.lexists(venv) and not (venv / "bin" / "python").exists():
-            detail = f"{venv} has no interpreter, and there is no {REQUIREMENTS} or {PYPROJECT} to build it from"
+            detail = (
+                f"{venv} has no interpreter, and there is no {REQUIREMENTS} or {PYPROJECT} to "
+                "build it from"
+            )
             raise SyncFailedError(detail, hint=rebuild_step(spec), unit=spec.unit)
         return f"nothing to build: {spec.unit} has no {REQUIREMENTS} or {PYPROJECT}"
 
     async def compile_bytecode(self, spec: ToolSpec) -> None:
-        """Compile what the `.venv` of a tool holds; what does not compile stays as it is. Raises StartFailedError."""
-        venv = spec.folder / VENV
-        await self._step(spec, venv, (f"{venv}/bin/python", "-m", "compileall", "-q", f"{venv}/lib"))
+        """Compile what the `.venv` of a tool holds; what does not compile stays as it is.
 
-    async def _build(self, spec: ToolSpec, source: str, project: Project, say: Callable[[str], None]) -> None:
+        Raises StartFailedError.
+        """
+        venv = spec.folder / VENV
+        await self._step(
+            spec, venv, (f"{venv}/bin/python", "-m", "compileall", "-q", f"{venv}/lib")
+        )
+
+    async def _build(
+        self, spec: ToolSpec, source: str, project: Project, say: Callable[[str], None]
+    ) -> None:
         if spec.folder in _under_way:
             raise ConflictError(f"{spec.unit} is being synced already", unit=spec.unit)
         _under_way.add(spec.folder)
@@ -266,11 +358,17 @@ class Builder:
                     if ended.code != 0 and _CHECK_PYTHON in argv:
                         raise SyncFailedError(
                             f"cannot build {final}: {ended.last_line}",
-                            hint="install uv, which brings a Python that fits, or set tools.python in pxd.toml to one",
+                            hint="install uv, which brings a Python that fits, or set tools.python "
+                            "in pxd.toml to one",
                             unit=spec.unit,
                         )
                     if ended.code != 0:
-                        shown = " ".join([Path(argv[0]).name, *(word for word in argv[1:4] if word != _CHECK_PYTHON)])
+                        shown = " ".join(
+                            [
+                                Path(argv[0]).name,
+                                *(word for word in argv[1:4] if word != _CHECK_PYTHON),
+                            ]
+                        )
                         said = ended.last_line or "it printed nothing"
                         raise SyncFailedError(
                             f"cannot build {final} from {source}: {shown} … {ended.words}: {said}",
@@ -288,8 +386,19 @@ class Builder:
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
     def _steps(self, venv: Path, source: str, project: Project) -> Iterator[tuple[str, ...]]:
-        python, base, wanted = f"{venv}/bin/python", self._settings.python or sys.executable, project.requires_python
-        install: tuple[str, ...] = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
+        python, base, wanted = (
+            f"{venv}/bin/python",
+            self._settings.python or sys.executable,
+            project.requires_python,
+        )
+        install: tuple[str, ...] = (
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--disable-pip-version-check",
+        )
         if self._uv is not None:
             yield self._uv, "venv", "--allow-existing", "--python", wanted or base, str(venv)
             install = (self._uv, "pip", "install", "--compile-bytecode", "--python", python)
@@ -298,23 +407,42 @@ class Builder:
             if wanted:
                 yield python, "-c", _CHECK_PYTHON, wanted
         if source == LOCK and self._uv is not None:
-            frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
+            frozen = (
+                "--frozen",
+                "--no-dev",
+                "--no-install-project",
+                "--compile-bytecode",
+                "--python",
+                python,
+            )
             yield self._uv, "sync", *frozen
         elif source == REQUIREMENTS:
             yield *install, "-r", REQUIREMENTS
         elif project.dependencies:  # installers refuse an empty list
             listed = venv / _NEEDS_FILE
-            listed.write_text("".join(f"{each}\n" for each in project.dependencies), encoding="utf-8")
+            listed.write_text(
+                "".join(f"{each}\n" for each in project.dependencies), encoding="utf-8"
+            )
             yield *install, "-r", str(listed)
 
     async def _step(
-        self, spec: ToolSpec, venv: Path, argv: Sequence[str], on_line: Callable[[str], None] | None = None
+        self,
+        spec: ToolSpec,
+        venv: Path,
+        argv: Sequence[str],
+        on_line: Callable[[str], None] | None = None,
     ) -> Completed:
         values = passed(self._source, (*self._settings.env_allow, *_INSTALLER_SETTINGS))
         values.setdefault("PATH", DEFAULT_PATH)
-        values |= {"PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": str(venv)}
+        values |= {
+            "PYTHONUNBUFFERED": "1",
+            "VIRTUAL_ENV": str(venv),
+            "UV_PROJECT_ENVIRONMENT": str(venv),
+        }
         name, env = f"sync-{spec.name}", Environment(values)
-        return await self._run(argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env)
+        return await self._run(
+            argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env
+        )
 
 
 def _clear(folder: Path) -> None:
@@ -329,7 +457,8 @@ def _take_place(venv: Path, final: Path) -> None:
     for script in venv.glob("bin/*"):
         if script.is_file() and not script.is_symlink():
             content = script.read_bytes()
-            if os.fsencode(venv) in content:  # else it may be a hard link into the installer's cache
+            # else it may be a hard link into the installer's cache
+            if os.fsencode(venv) in content:
                 script.write_bytes(content.replace(os.fsencode(venv), os.fsencode(final)))
     if os.path.lexists(final):
         final.rename(final.parent / OLD)

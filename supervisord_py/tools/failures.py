@@ -1,7 +1,7 @@
 """Failures in words: what happened to an instance, the evidence, and the one next step. No I/O.
 
-Law: a limit is named only where its enforcer said so (a verdict, SIGXCPU under our own RLIMIT_CPU, a timer of ours).
-What is merely likely from stderr is called suspected.
+Law: a limit is named only where its enforcer said so (a verdict, SIGXCPU under our own RLIMIT_CPU,
+a timer of ours). What is merely likely from stderr is called suspected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from supervisord_py.tools.causes import CauseKind, find_cause, hint_of, missing_
 from supervisord_py.tools.manifest import MEBIBYTE, ToolSpec
 
 _LIMIT_WORDS = {
-    Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu", Reason.RUNTIME_LIMIT: "runtime",
+    Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu",
+    Reason.RUNTIME_LIMIT: "runtime",
 }  # fmt: skip
 
 
@@ -32,7 +33,9 @@ _SHOWN = 300  # characters of a cause, or of an answer
 
 
 def plain_port_hint(spec: ToolSpec) -> str:
-    return f'Set "listen": "port" in {spec.settings_file}: the program then binds a free port itself.'
+    return (
+        f'Set "listen": "port" in {spec.settings_file}: the program then binds a free port itself.'
+    )
 
 
 def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
@@ -45,8 +48,10 @@ def how_it_ended(ended: End) -> str:
     """Say it as a verb phrase: 'exited with code 3', 'was killed by SIGSEGV'."""
     if ended.signal is None:
         return f"exited with code {ended.code}" if ended.code is not None else "ended"
-    unknown = ended.signal == signal.SIGKILL and ended.reason is Reason.SIGNAL
-    return f"was killed by {signal_name(ended.signal)}{' (not by pxd; possibly out of memory)' if unknown else ''}"
+    verb = f"was killed by {signal_name(ended.signal)}"
+    if ended.signal == signal.SIGKILL and ended.reason is Reason.SIGNAL:
+        return f"{verb} (not by pxd; possibly out of memory)"
+    return verb
 
 
 def _look(spec: ToolSpec) -> str:
@@ -54,7 +59,10 @@ def _look(spec: ToolSpec) -> str:
 
 
 def is_the_tools(error: BaseException) -> bool:
-    """Say whether a run failed through its tool. A start that failed is no run: it has an event of its own."""
+    """Say whether a run failed through its tool.
+
+    A start that failed is no run: it has an event of its own.
+    """
     is_answer = isinstance(error, errors.ToolFailedError) and error.status >= 500
     return is_answer or isinstance(error, errors.ResourceLimitError | errors.TimedOutError)
 
@@ -64,14 +72,19 @@ def is_refusal_by_tool(error: BaseException) -> bool:
 
     That may be right (it knows no such record) or a fault of the tool (it has no POST /run).
     """
-    return isinstance(error, errors.ToolFailedError) and 400 <= error.status < 500 and error.status != 422
+    return (
+        isinstance(error, errors.ToolFailedError)
+        and 400 <= error.status < 500
+        and error.status != 422
+    )
 
 
 def early_exit(spec: ToolSpec, ended: End) -> PxError:
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
     detail, hint = (
-        f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_words(spec, ended.stderr_tail)}",
+        f"{spec.unit} {how_it_ended(ended)} before it was "
+        f"ready{_last_words(spec, ended.stderr_tail)}",
         _look(spec),
     )
     cause = find_cause(ended.stderr_tail, str(spec.folder))
@@ -85,25 +98,32 @@ def early_exit(spec: ToolSpec, ended: End) -> PxError:
     return errors.StartFailedError(detail, hint=hint, unit=spec.unit, **facts)
 
 
-_DETACHING = frozenset({"--daemon", "--daemonize", "--detach", "--background", "--fork", "-D", "-d", "&"})
+_DETACHING = frozenset(
+    {"--daemon", "--daemonize", "--detach", "--background", "--fork", "-D", "-d", "&"}
+)
 """Arguments with which servers go into the background."""
 
 
 def _stay_step(spec: ToolSpec) -> str:
     """Return the next step for a program that ended with 0 before it served."""
     if not spec.command:
-        return f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
-    detaching = [word for argument in spec.command for word in argument.split() if word in _DETACHING]
+        guard = '`if __name__ == "__main__":`'
+        return f"Start the server at the end of {spec.entrypoint}, under {guard}, and stay in it."
+    detaching = [
+        word for argument in spec.command for word in argument.split() if word in _DETACHING
+    ]
     if detaching:
         return f"Leave {detaching[0]} out of `command`: the server must stay in the foreground."
     return (
-        "Let `command` stay in the foreground until it is stopped: without an option that makes it a daemon,"
+        "Let `command` stay in the foreground until it is stopped: without an option that makes it "
+        "a daemon,"
         " and with one that keeps it from ending at the end of standard input, which is empty."
     )
 
 
 def exec_step(spec: ToolSpec, facts: Mapping[str, Any]) -> str | None:
-    """Return the next step for a program of a tool that was not executed, where its folder tells a better one.
+    """Return the next step for a program of a tool that was not executed, where its folder tells a
+    better one.
 
     `facts` are those of the refusal: `program` as it was looked up.
     """
@@ -135,7 +155,8 @@ def not_ready(
     elif listening:
         why = f"it holds port {port} but nobody answers there"
     return errors.ReadinessTimeoutError(
-        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}{_last_words(spec, stderr_tail)}",
+        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: "
+        f"{why}{_last_words(spec, stderr_tail)}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
@@ -167,7 +188,9 @@ def _bind_step(spec: ToolSpec) -> str:
 def not_bound(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
 ) -> errors.StartFailedError:
-    """Describe a start with the handed-over socket that the program does not take; `listening`: where its tree does."""
+    """Describe a start with the handed-over socket that the program does not take; `listening`:
+    where its tree does.
+    """
     elsewhere = ", ".join(show_place(place) for place in listening if not _is_reached(place, port))
     why = f"it listens on {elsewhere}" if elsewhere else "it has started other processes"
     detail = f"{spec.unit} did not bind the socket of port {port} that was handed over: {why}"
@@ -183,7 +206,9 @@ def not_bound(
 def ipv6_alone(
     spec: ToolSpec, port: int, listening: Sequence[tuple[str, int]], stderr_tail: str
 ) -> errors.StartFailedError:
-    """Describe a start whose program listens at its port, but not for IPv4; `listening`: where its tree does."""
+    """Describe a start whose program listens at its port, but not for IPv4; `listening`: where
+    its tree does.
+    """
     places = ", ".join(show_place(place) for place in listening if place[1] == port)
     detail = f"{spec.unit} is not ready: it listens on {places}, and not on 127.0.0.1:{port}"
     return errors.StartFailedError(
@@ -206,21 +231,29 @@ def late(
 ) -> errors.TimedOutError:
     """Describe a run that was given up at its caller's deadline; `beside`: as in `limit_exceeded`.
 
-    `silent_since`: the Unix seconds since which the tool has answered nothing at all, None where it has.
+    `silent_since`: the Unix seconds since which the tool has answered nothing at all, None where it
+    has.
     """
     detail = f"{spec.unit} did not answer within the {timeout_seconds:g} s that the request allowed"
     if silent_since is not None:
         detail = f"{detail}: it is unresponsive, and {how_silent(silent_since)}."
-        return errors.TimedOutError(detail, hint=f"Run `pxctl restart {spec.name}`.", unit=spec.unit)
+        return errors.TimedOutError(
+            detail, hint=f"Run `pxctl restart {spec.name}`.", unit=spec.unit
+        )
     detail += "."
-    return errors.TimedOutError(detail, hint="Ask with a longer --timeout." + _if_serial(beside), unit=spec.unit)
+    return errors.TimedOutError(
+        detail, hint="Ask with a longer --timeout." + _if_serial(beside), unit=spec.unit
+    )
 
 
 def _if_serial(beside: int) -> str:
     if not beside:
         return ""
     runs = "another run" if beside == 1 else f"{beside} other runs"
-    return f' It was sent beside {runs}: if the server works on one request at a time, set "concurrency": 1.'
+    return (
+        f" It was sent beside {runs}: if the server works on one request at a time, set"
+        ' "concurrency": 1.'
+    )
 
 
 def limit_exceeded(spec: ToolSpec, ended: End, *, beside: int = 0) -> errors.ResourceLimitError:
@@ -233,10 +266,17 @@ def limit_exceeded(spec: ToolSpec, ended: End, *, beside: int = 0) -> errors.Res
     hint = "Raise max_runtime_seconds, or ask for less work at a time."
     if word == "memory":
         known = (
-            (verdict.rss_bytes, verdict.limit_bytes or spec.max_rss_bytes) if verdict else (None, spec.max_rss_bytes)
+            (verdict.rss_bytes, verdict.limit_bytes or spec.max_rss_bytes)
+            if verdict
+            else (None, spec.max_rss_bytes)
         )
-        used, limit = (f"{each / MEBIBYTE:.0f} MiB" if each else "an unknown amount" for each in known)
-        detail, hint = f"{used} resident, {limit} allowed", "Raise max_memory_mb, or let the tool use less."
+        used, limit = (
+            f"{each / MEBIBYTE:.0f} MiB" if each else "an unknown amount" for each in known
+        )
+        detail, hint = (
+            f"{used} resident, {limit} allowed",
+            "Raise max_memory_mb, or let the tool use less.",
+        )
     elif word == "cpu":
         detail = f"{spec.limits.cpu_seconds} s of CPU time were used up"
         hint = "Raise limits.cpu_seconds; it counts over the whole life of a process."
@@ -249,13 +289,17 @@ def limit_exceeded(spec: ToolSpec, ended: End, *, beside: int = 0) -> errors.Res
 def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
     unit, said, hint = spec.unit, f"{spec.unit} was stopped during the run", "Ask again."
     if reason is Reason.SHUTDOWN:
-        return errors.ShuttingDownError(f"{said}: the daemon stops.", hint="Ask again once it runs.", unit=unit)
+        return errors.ShuttingDownError(
+            f"{said}: the daemon stops.", hint="Ask again once it runs.", unit=unit
+        )
     if reason is Reason.WATCHDOG:
         said = f"{said}: it had stopped answering."
         return errors.InterruptedRunError(said, hint=hint, unit=unit, reason=reason.value)
     if reason is Reason.RUNTIME_LIMIT:
         said = f"{said}, because another run on it broke a limit; this run is collateral."
-        return errors.InterruptedRunError(said, hint=hint, unit=unit, collateral=True, reason=reason.value)
+        return errors.InterruptedRunError(
+            said, hint=hint, unit=unit, collateral=True, reason=reason.value
+        )
     return errors.CancelledRunError(f"{said}.", hint=hint, unit=unit, reason=reason.value)
 
 
@@ -279,9 +323,14 @@ def unresponsive(spec: ToolSpec, since: float) -> errors.TimedOutError:
 def survived(unit: str, report: StopReport) -> errors.SurvivorsError:
     """Describe a stop that left something; `survivors` lists pid, name, start time."""
     names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-    hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
+    hint = (
+        "It is stopped again every few seconds; a process in uninterruptible sleep ends with its "
+        "I/O."
+    )
     left = [msgspec.to_builtins(each) for each in report.survivors]
-    return errors.SurvivorsError(f"Survived the stop: {names}.", hint=hint, unit=unit, survivors=left)
+    return errors.SurvivorsError(
+        f"Survived the stop: {names}.", hint=hint, unit=unit, survivors=left
+    )
 
 
 def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) -> PxError:
@@ -298,32 +347,46 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
 
 
 def bad_answer(
-    spec: ToolSpec, what: str, stderr_tail: str, *, words: str = "", is_ours: bool = True, **more: Any
+    spec: ToolSpec,
+    what: str,
+    stderr_tail: str,
+    *,
+    words: str = "",
+    is_ours: bool = True,
+    **more: Any,
 ) -> errors.ToolFailedError:
-    """Describe an answer that is none: `what` the tool did, and why, as far as stderr tells the cause.
+    """Describe an answer that is none: `what` the tool did, and why, as far as stderr tells the
+    cause.
 
-    `words`: what it said itself, where stderr tells nothing. `is_ours`: the tool blames itself (a 5xx, a connection
-    that it broke off); where it refuses the input, what it wrote to stderr is no cause.
+    `words`: what it said itself, where stderr tells nothing. `is_ours`: the tool blames itself (a
+    5xx, a connection that it broke off); where it refuses the input, what it wrote to stderr is no
+    cause.
     """
     cause = find_cause(stderr_tail, str(spec.folder)) if is_ours else None
     if cause is not None:
         words = str(cause)
     detail = f"{spec.unit} {what}: {words[:_SHOWN]}" if words else f"{spec.unit} {what}."
     hint = hint_of(cause, spec) if cause is not None else None
-    return errors.ToolFailedError(detail, hint=hint or _look(spec), unit=spec.unit, stderr_tail=stderr_tail, **more)
+    return errors.ToolFailedError(
+        detail, hint=hint or _look(spec), unit=spec.unit, stderr_tail=stderr_tail, **more
+    )
 
 
 def redirect(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
     """Describe a run that was answered by a redirect that is not followed."""
     error = bad_answer(spec, what, stderr_tail, is_ours=False)
-    error.hint = "Let it answer that request itself; some frameworks redirect /run to /run/, or back."
+    error.hint = (
+        "Let it answer that request itself; some frameworks redirect /run to /run/, or back."
+    )
     return error
 
 
 def encoding(spec: ToolSpec, what: str, stderr_tail: str) -> errors.ToolFailedError:
     """Describe an answer with a Content-Encoding that cannot be decoded."""
     error = bad_answer(spec, f"gave an answer that {what}", stderr_tail, is_ours=False)
-    error.hint = "Let it send its answers without an encoding, which pxd does not ask for, or with gzip."
+    error.hint = (
+        "Let it send its answers without an encoding, which pxd does not ask for, or with gzip."
+    )
     return error
 
 
@@ -331,30 +394,56 @@ _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_ta
 _MORE = "Ask again later, or raise tools.{} or the tool's concurrency."
 _AGAIN = "Ask again."
 _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
-    Refusal.QUEUE_FULL: (errors.OverloadedError, "{unit} is busy, and its line is full.", _MORE.format("queue_max")),
+    Refusal.QUEUE_FULL: (
+        errors.OverloadedError,
+        "{unit} is busy, and its line is full.",
+        _MORE.format("queue_max"),
+    ),
     Refusal.DEADLINE: (
-        errors.OverloadedError, "No place for {unit} came free in time.", _MORE.format("warm_keep_max"),
+        errors.OverloadedError,
+        "No place for {unit} came free in time.",
+        _MORE.format("warm_keep_max"),
     ),
     Refusal.DEADLINE_STARTING: (
-        errors.TimedOutError, "{unit} was still starting when the request's time was over; the start goes on.", _AGAIN,
+        errors.TimedOutError,
+        "{unit} was still starting when the request's time was over; the start goes on.",
+        _AGAIN,
     ),
     Refusal.ALL_PINNED: (
-        errors.OverloadedError, "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
+        errors.OverloadedError,
+        "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
         "Unpin one (`pxctl unpin TOOL`), or raise tools.warm_keep_max.",
     ),
     Refusal.FAILING: (
         errors.StartFailedError,
-        "{unit} failed to start; the next try is due in {after} s, later than the request can wait.",
+        "{unit} failed to start; the next try is due in {after} s, later than the request "
+        "can wait.",
         "See `pxctl why {unit}`.",
     ),
-    Refusal.STOPPED: (errors.CancelledRunError, "{unit} was stopped while the request waited.", _AGAIN),
-    Refusal.REMOVED: (errors.UnknownUnitError, "{unit} was removed while the request waited.", None),
-    Refusal.CLOSING: (errors.ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
-}  # fmt: skip
+    Refusal.STOPPED: (
+        errors.CancelledRunError,
+        "{unit} was stopped while the request waited.",
+        _AGAIN,
+    ),
+    Refusal.REMOVED: (
+        errors.UnknownUnitError,
+        "{unit} was removed while the request waited.",
+        None,
+    ),
+    Refusal.CLOSING: (
+        errors.ShuttingDownError,
+        "The daemon is stopping.",
+        "Ask again once it runs.",
+    ),
+}
 
 
-def refusal_error(refuse: Refuse, settings: ToolsSettings, last_failure: Mapping[str, Any] | None) -> PxError:
-    """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
+def refusal_error(
+    refuse: Refuse, settings: ToolsSettings, last_failure: Mapping[str, Any] | None
+) -> PxError:
+    """Return the error of a request that gets no instance; `retry_after_seconds` is a whole
+    number.
+    """
     unit, after = f"tool:{refuse.unit}", max(1, math.ceil(refuse.retry_after))
     kind, said, hint = _REFUSED[refuse.refusal]
     said, hint = said.format(unit=unit, pool=settings, after=after), hint and hint.format(unit=unit)

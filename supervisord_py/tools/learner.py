@@ -1,15 +1,17 @@
-"""Learns what a tool imports, so that its next start can be forked from a process that has imported it already.
+"""Learns what a tool imports, so that its next start can be forked from a process that has imported
+it already.
 
-Runs in the tool's own process, with the standard library alone (Python 3.8 or later), and leaves nothing that the tool
-could see: no hook in `sys`, no module in `sys.modules`, no line in a traceback.
+Runs in the tool's own process, with the standard library alone (Python 3.8 or later), and leaves
+nothing that the tool could see: no hook in `sys`, no module in `sys.modules`, no line in a
+traceback.
 
 What is learnt is a sequence: the installed modules in the order in which the tool's own code asks
 for them. The process that imports them ahead (a zygote) begins as the tool does, in the tool's
 folder, with its arguments and environment, and imports them in the same order. So it is at each
-import as the tool was, provided that the tool's own code has changed nothing in between. This is why
-the state of the process is compared from the end of one import to the beginning of the next. At the
-first difference the sequence ends: what comes later was imported after a change that the zygote does
-not make.
+import as the tool was, provided that the tool's own code has changed nothing in between. This is
+why the state of the process is compared from the end of one import to the beginning of the next. At
+the first difference the sequence ends: what comes later was imported after a change that the zygote
+does not make.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def _find_and_load(name, import_):
 SERVES = "px.serves"
 """Stands among the steps where the tool begins to serve: what comes later is for its requests."""
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
-"""The file that Python removes from tracebacks, and that warnings skip when they look for a caller."""
+"""The file that Python removes from tracebacks, and that warnings skip when they look for a
+caller.
+"""
 _WRAPPER_CODE = compile(_WRAPPER, _IMPORT_SYSTEM, "exec")
 _MESSAGE_BYTES = 100_000
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
@@ -45,7 +49,9 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def place_of(module: Any) -> str:
-    """Return the file or folder that a module was loaded from; "" for one that no import has made."""
+    """Return the file or folder that a module was loaded from; "" for one that no import has
+    made.
+    """
     spec = getattr(module, "__spec__", None)
     origin = getattr(spec, "origin", None)
     if not origin:
@@ -63,7 +69,10 @@ def is_installed(module: Any) -> bool:
 
 
 class _Import:
-    """One import that is under way. `is_inside`: an installed module asked for it, not the tool's own code."""
+    """One import that is under way.
+
+    `is_inside`: an installed module asked for it, not the tool's own code.
+    """
 
     def __init__(self, name: str, modules: int, *, is_inside: bool) -> None:
         self.name = name
@@ -74,12 +83,13 @@ class _Import:
 
 
 class Learner:
-    """Follows the imports of a tool. `main`: its program; `state`: the module zygote/process_state.py.
+    """Follows the imports of a tool. `main`: its program; `state`: the module
+    zygote/process_state.py.
 
-    `ahead`: the steps that were imported ahead, if any; `shown`: the first of them, whose modules are
-    in `sys.modules`. `hidden`: the modules of the others, as zygote/import_ahead.py left them: by
-    step, in order. Those of a step are put into `sys.modules` when one of them is asked for, after
-    those of the steps before. `places`: the first step that has a hidden module, by its name.
+    `ahead`: the steps that were imported ahead, if any; `shown`: the first of them, whose modules
+    are in `sys.modules`. `hidden`: the modules of the others, as zygote/import_ahead.py left them:
+    by step, in order. Those of a step are put into `sys.modules` when one of them is asked for,
+    after those of the steps before. `places`: the first step that has a hidden module, by its name.
     """
 
     def __init__(
@@ -106,19 +116,28 @@ class Learner:
         self._counted = (-1, -1)  # imports and modules at the last message
 
     def begin(self) -> None:
-        """Follow each import from now on; returns without doing so where Python has no such place."""
+        """Follow each import from now on; returns without doing so where Python has no such
+        place.
+        """
         bootstrap: Any = sys.modules.get("_frozen_importlib")
         real: Callable[..., Any] | None = getattr(bootstrap, "_find_and_load", None)
         if real is None:
             self._show(len(self._hidden))
             return
-        names: dict[str, Any] = {"real": real, "enter": self._enter, "leave": self._leave, "__builtins__": {}}
+        names: dict[str, Any] = {
+            "real": real,
+            "enter": self._enter,
+            "leave": self._leave,
+            "__builtins__": {},
+        }
         exec(_WRAPPER_CODE, names)  # noqa: S102  for the name of its file
         self._look()
         bootstrap._find_and_load = names["_find_and_load"]
 
     def message(self) -> bytes:
-        """Return what was learnt, a line for each kind, if there is more than in the message before; else b""."""
+        """Return what was learnt, a line for each kind, if there is more than in the message
+        before; else b"".
+        """
         if SERVES not in self.steps and not self.change:
             self.steps.append(SERVES)
         counted = (len(self.steps) + len(self.later), len(sys.modules))
@@ -139,24 +158,31 @@ class Learner:
         return (text + names)[:_MESSAGE_BYTES] if len(text) < _MESSAGE_BYTES else b""
 
     def _is_as_before(self) -> bool:
-        """Tell whether all that was asked for so far was imported ahead, in this order: then there is no news."""
+        """Tell whether all that was asked for so far was imported ahead, in this order: then
+        there is no news.
+        """
         if self.change or not self._ahead:
             return False
-        steps = [name for name in self.steps if name != "random"]  # which is imported first, whenever it is asked for
+        # which is imported first, whenever it is asked for
+        steps = [name for name in self.steps if name != "random"]
         ahead = [name for name in self._ahead if name != "random"]
         return steps == ahead[: len(steps)]
 
     def _loaded(self) -> list[str]:
-        """Return the names of all modules that were loaded from a file of Python or of an installed package."""
+        """Return the names of all modules that were loaded from a file of Python or of an
+        installed package.
+        """
         return [name for name, module in list(sys.modules.items()) if _is_file_of_installed(module)]
 
-    # -- around each import -------------------------------------------------------------------------------------------
+    # -- around each import ------------------------------------------------------------------------
 
     def _enter(self, name: str) -> _Import | None:
         # Nothing that goes wrong here may reach the tool: then it is followed no further.
         try:
             stack = self._stacks.setdefault(_thread.get_ident(), [])
-            entry = _Import(name, len(sys.modules), is_inside=bool(stack) and self._is_inside(stack[-1]))
+            entry = _Import(
+                name, len(sys.modules), is_inside=bool(stack) and self._is_inside(stack[-1])
+            )
             if not entry.is_inside:
                 self._compare(name)
             self._show(self._places.get(name, -1) + 1)
@@ -220,7 +246,8 @@ class Learner:
         """Remember the state of the process, to be compared when the tool's own code has run."""
         if not self.change:
             self._before = self._state.program_state()
-            # A fork shares its memory with the zygote until it touches it; a plain start has looked.
+            # A fork shares its memory with the zygote until it touches it; a plain start has
+            # looked.
             self._modules = [] if self._ahead else list(sys.modules.items())
 
     def _compare(self, name: str) -> None:
@@ -236,7 +263,9 @@ class Learner:
             self._end_at(name, "the tool changes " + " and ".join(words) + " before it")
 
     def _is_replaced(self) -> bool:
-        """Tell whether the tool's own code has put something else in a module's place, or taken a module out."""
+        """Tell whether the tool's own code has put something else in a module's place, or taken
+        a module out.
+        """
         modules = sys.modules
         if self._ahead:
             return False

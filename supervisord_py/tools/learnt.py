@@ -1,4 +1,6 @@
-"""What is known of the imports of a tool, from its own starts (tools/learner.py): what may be imported ahead of it."""
+"""What is known of the imports of a tool, from its own starts (tools/learner.py): what may be
+imported ahead of it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ import msgspec
 SERVES = "px.serves"
 """Stands among the steps where the tool begins to serve, as in tools/learner.py."""
 _SHARED = "random"
-"""Imported first where it is imported at all: whether a later import draws from its generator can be seen then."""
+"""Imported first where it is imported at all: whether a later import draws from its generator
+can be seen then.
+"""
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """The installed modules that a tool asks for, in order, up to the first change that its own code makes.
+    """The installed modules that a tool asks for, in order, up to the first change that its own
+    code makes.
 
-    `own`: the files of the tool's own code that ran meanwhile, each with its signature: with other code, nothing of
-    this holds. `change`: what the code changed, and before which import; "" where nothing is known of one.
+    `own`: the files of the tool's own code that ran meanwhile, each with its signature: with other
+    code, nothing of this holds. `change`: what the code changed, and before which import; "" where
+    nothing is known of one.
     """
 
     steps: tuple[str, ...] = ()
@@ -30,7 +36,9 @@ class Learnt(msgspec.Struct, frozen=True):
 
 
 def signature(path: str) -> str:
-    """Return what differs once a file is another, or has other content: as `_signature` of tools/learner.py."""
+    """Return what differs once a file is another, or has other content: as `_signature` of
+    tools/learner.py.
+    """
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -39,7 +47,10 @@ def signature(path: str) -> str:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What the shim of one instance has told so far. `later`: what was asked for after the change."""
+    """What the shim of one instance has told so far.
+
+    `later`: what was asked for after the change.
+    """
 
     modules: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
@@ -58,8 +69,8 @@ def merge(known: Learnt | None, message: Message) -> Learnt:
         change = change or known.change
         has_random = has_random or _SHARED in known.steps
         before = tuple(name for name in known.steps if name != _SHARED)
-        # Another order of what requests import says nothing against the one that was seen first. What is asked for
-        # after a change is out, also where it came before it in another start.
+        # Another order of what requests import says nothing against the one that was seen first.
+        # What is asked for after a change is out, also where it came before it in another start.
         extends = steps[: len(before)] == before and not known.change
         steps = steps if extends else _until_first(before, message.later)
     if not set(steps) - {SERVES}:

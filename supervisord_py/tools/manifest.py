@@ -1,7 +1,9 @@
-"""From a tool's folder to its spec, or to one error that lists everything wrong with its files (CONTRACT §5).
+"""From a tool's folder to its spec, or to one error that lists everything wrong with its files
+(CONTRACT §5).
 
-The two dialects of `tool.json` are told apart by their keys and end in the same `ToolSpec`. A key that neither has is
-an error with its nearest match; a key of the other dialect says so. Nothing of the tool is run.
+The two dialects of `tool.json` are told apart by their keys and end in the same `ToolSpec`. A key
+that neither has is an error with its nearest match; a key of the other dialect says so. Nothing of
+the tool is run.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ Stamp: TypeAlias = tuple[int, int, int] | None
 class ToolLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Hard limits; None leaves the daemon's own.
 
-    `cpu_seconds` counts over the life of one process, `processes` the tool's where its cgroup counts them, else all of
-    the user's. `cpu_percent`, of one processor, needs a cgroup.
+    `cpu_seconds` counts over the life of one process, `processes` the tool's where its cgroup
+    counts them, else all of the user's. `cpu_percent`, of one processor, needs a cgroup.
     """
 
     open_files: Annotated[int, Meta(ge=16, le=1024 * 1024)] | None = None
@@ -66,11 +68,13 @@ class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     command: Annotated[tuple[Word, ...], Meta(min_length=1)] = ()  # () for Python tools
     python: Word = ""  # "" for what `environment.find_interpreter` finds
     listen: Literal["handover", "port", "fd"]
-    memory_limit: Literal["resident", "address_space"] = "resident"  # which of the two `max_memory_mb` bounds
+    # which of the two `max_memory_mb` bounds
+    memory_limit: Literal["resident", "address_space"] = "resident"
     start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0  # from the spawn to ready
     stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # from TERM to KILL
     concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 16  # requests at a time for one instance
-    preload: tuple[_Module, ...] | bool = ()  # modules for a zygote, () for those that it learns, False for none
+    # modules for a zygote, () for those that it learns, False for none
+    preload: tuple[_Module, ...] | bool = ()
     env: dict[str, Text] = {}
     pinned: bool = False
     limits: ToolLimits = ToolLimits()
@@ -80,9 +84,8 @@ class PlainManifest(OwnKeys, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: Word  # Pixie's `id`
     version: str = ""
     description: str = ""
-    input: dict[
-        str, Any
-    ] = {}  # schema of a run's input; derived from `inputs` for Pixie tools. `{}` accepts everything
+    # Schema of a run's input; derived from `inputs` for Pixie tools. `{}` accepts everything.
+    input: dict[str, Any] = {}
     output: dict[str, Any] = {}
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
@@ -97,7 +100,9 @@ PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in 
 
 
 class ToolSpec(PlainManifest, frozen=True, kw_only=True):
-    """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else."""
+    """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing
+    else.
+    """
 
     unit: str  # `tool:<name>`
     title: str
@@ -126,27 +131,36 @@ class ToolSpec(PlainManifest, frozen=True, kw_only=True):
 
     @property
     def max_rss_bytes(self) -> int | None:
-        """Resident limit of the tree in bytes; None when there is none or the limit is one of address space."""
+        """Resident limit of the tree in bytes; None when there is none or the limit is one of
+        address space.
+        """
         return self.max_memory_mb * MEBIBYTE or None if self.memory_limit == "resident" else None
 
     @property
     def max_address_space_bytes(self) -> int | None:
-        """RLIMIT_AS in bytes: the smaller of `limits.address_space_mb` and, in that mode, `max_memory_mb`."""
-        asked = (self.limits.address_space_mb, self.max_memory_mb if self.memory_limit == "address_space" else None)
+        """RLIMIT_AS in bytes: the smaller of `limits.address_space_mb` and, in that mode,
+        `max_memory_mb`.
+        """
+        asked = (
+            self.limits.address_space_mb,
+            self.max_memory_mb if self.memory_limit == "address_space" else None,
+        )
         return min((each * MEBIBYTE for each in asked if each), default=None)
 
 
 def check_input(spec: ToolSpec, value: Any) -> None:
     """Check the input of one run, as parsed from JSON, before anything is spawned.
 
-    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit; TooLargeError.
+    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not
+    fit; TooLargeError.
     """
     if spec.compares_items and measure(value, UNIQUE_VALUES)[0] > UNIQUE_VALUES:
         detail = f"The input for {spec.unit} has too many values for a schema with uniqueItems."
         hint = f"send at most {UNIQUE_VALUES:,}, or leave uniqueItems out of the schema"
         raise TooLargeError(detail, hint=hint, unit=spec.unit, limit_values=UNIQUE_VALUES)
     if spec.pixie is not None:
-        value = pixie.without_nulls(pixie.fill_defaults(spec.pixie, value))  # null stands for absent
+        # null stands for absent
+        value = pixie.without_nulls(pixie.fill_defaults(spec.pixie, value))
     elif spec.validator.is_valid(value):
         return
     if found := violations(spec.validator, value):
@@ -162,18 +176,24 @@ def check_input(spec: ToolSpec, value: Any) -> None:
 def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     """Read the declaration of the tool in `folder`; the settings count where it says nothing.
 
-    Raises ConfigError: with `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
+    Raises ConfigError: with `file`, `line`, `column`, `pointer` of the first problem and `errors`
+    with all of them.
     """
     folder, settings = folder.absolute(), settings or ToolsSettings()
     name, has_sidecar = folder.name, os.path.lexists(folder / SIDECAR)
     try:
         manifest = _read(folder / MANIFEST)
-        # The dialects are told apart by the keys that matter most: they are called alike, but for a letter.
+        # The dialects are told apart by the keys that matter most: they are called alike, but for a
+        # letter.
         keys = manifest.value.keys()
         is_pixie = len(keys & {"id", "inputs", "outputs"}) > len(keys & {"input", "output"})
         if is_pixie and not name_trouble(str(manifest.value.get("id"))):
             name = manifest.value["id"]
-        sidecar = _read(folder / SIDECAR) if has_sidecar else documents.parse_json("{}", str(folder / SIDECAR))
+        sidecar = (
+            _read(folder / SIDECAR)
+            if has_sidecar
+            else documents.parse_json("{}", str(folder / SIDECAR))
+        )
     except DocumentError as error:
         raise broken([error.problem], name) from None
     own = sidecar if is_pixie else manifest
@@ -183,11 +203,19 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         fields, problems = _read_pixie(manifest, usual, sidecar, asked)
     else:
         fields, problems = _read_plain(manifest, usual | asked)
-        problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if has_sidecar else []
+        problems += (
+            [sidecar.problem((), "stands beside a plain tool.json: put its keys there")]
+            if has_sidecar
+            else []
+        )
     problems = problems or list(_rules(fields, folder, manifest, own))
     if problems:
         raise broken(problems, name)
-    relative = (each for each in fields["command"] if not each.startswith("/") and ".." not in each.split("/"))
+    relative = (
+        each
+        for each in fields["command"]
+        if not each.startswith("/") and ".." not in each.split("/")
+    )
     sources = tuple(each for each in relative if (folder / each).is_file())
     sources = sources if fields["command"] else (fields["entrypoint"],)
     loaded = [(name, _stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
@@ -207,13 +235,19 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
 
 
 def broken(problems: list[Problem], name: str) -> ConfigError:
-    return documents.config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
+    return documents.config_error(
+        problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}"
+    )
 
 
 def _read(path: Path) -> Document:
     document = documents.read_document(path)
     if not isinstance(document.value, dict):
-        raise DocumentError(document.problem((), f"must be a JSON object, not {documents.type_name(document.value)}"))
+        raise DocumentError(
+            document.problem(
+                (), f"must be a JSON object, not {documents.type_name(document.value)}"
+            )
+        )
     return document
 
 
@@ -221,10 +255,15 @@ def name_trouble(name: str) -> str | None:
     """Say why a name cannot be a tool's; None when it can."""
     if len(name) <= MAX_NAME and NAME.fullmatch(name):
         return None
-    return f"must be at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter or digit"
+    return (
+        f"must be at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter "
+        "or digit"
+    )
 
 
-def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def _read_plain(
+    document: Document, value: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Problem]]:
     read, problems = convert(document, PlainManifest, value=value)
     for key in ("input", "output"):
         for path, message in schema_problems(value.get(key, {})):
@@ -241,32 +280,51 @@ def _read_pixie(
     own, wrong = convert(sidecar, OwnKeys, value=asked)
     if read is None or own is None or problems or wrong:
         return {}, problems + wrong
-    fields = structs.asdict(own) | {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
+    fields = structs.asdict(own) | {
+        key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")
+    }
     fields |= {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
     fields |= {"pixie": read, "warnings": tuple(pixie.incoherences(read))}
     fields |= {} if read.concurrent else {"concurrency": 1}
-    return fields | {"input": pixie.input_schema(read), "output": pixie.answer_schema(read.outputs)}, []
+    return fields | {
+        "input": pixie.input_schema(read),
+        "output": pixie.answer_schema(read.outputs),
+    }, []
 
 
-def _rules(fields: Mapping[str, Any], folder: Path, document: Document, own: Document) -> Iterator[Problem]:
-    """Yield what is wrong with a declaration beyond its types; only a plain name must be the folder's."""
+def _rules(
+    fields: Mapping[str, Any], folder: Path, document: Document, own: Document
+) -> Iterator[Problem]:
+    """Yield what is wrong with a declaration beyond its types; only a plain name must be the
+    folder's.
+    """
     name, entrypoint, is_plain = fields["name"], fields["entrypoint"], fields["pixie"] is None
     if trouble := name_trouble(name):
         yield document.problem(("name" if is_plain else "id",), f"{name!r} {trouble}")
     elif is_plain and name != folder.name:
-        yield document.problem(("name",), f"must equal the folder's name: {name!r} in the folder {folder.name!r}")
+        yield document.problem(
+            ("name",), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
+        )
     target = (folder / entrypoint).resolve()
     if not target.is_relative_to(folder.resolve()):
-        yield document.problem(("entrypoint",), f"must be a file inside the tool's folder, not {str(target)!r}")
+        yield document.problem(
+            ("entrypoint",), f"must be a file inside the tool's folder, not {str(target)!r}"
+        )
     elif not fields["command"] and not target.is_file():
-        yield document.problem(("entrypoint",), f"{entrypoint!r} is not there; write it, or name another or a command")
+        yield document.problem(
+            ("entrypoint",), f"{entrypoint!r} is not there; write it, or name another or a command"
+        )
     if fields["command"] and fields["listen"] == "handover":
-        yield own.problem(("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'")
+        yield own.problem(
+            ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
+        )
     if fields["preload"] is True:
         yield own.problem(("preload",), "must be an array of module names or false")
     for name in fields["env"]:
         if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield own.problem(("env", name), f"{name!r} is no name of an environment variable of a tool")
+            yield own.problem(
+                ("env", name), f"{name!r} is no name of an environment variable of a tool"
+            )
 
 
 def _stamp(path: str) -> Stamp:
@@ -278,5 +336,9 @@ def _stamp(path: str) -> Stamp:
 
 
 def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
-    """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
-    return tuple(_stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources))
+    """Stamp everything whose change means that the tool must be read again; `sources` are
+    relative to the folder.
+    """
+    return tuple(
+        _stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources)
+    )

@@ -1,12 +1,15 @@
 """One run of a tool, from the client's request to the last byte of the tool's answer.
 
 Laws:
-- An input that does not fit never starts anything. The clock of `max_runtime_seconds` runs while a ready instance has
-  the request, and not before. Whoever gives up frees what it held, and the tool is asked to cancel.
-- Whoever ends a run says why before the connection breaks. A run that breaks by itself waits a moment for the exit
-  record of its instance, because a dying process closes its sockets before its parent hears of it.
-- Nothing that broke off is ever ended cleanly: as long as nothing has gone to the client, a broken answer becomes an
-  error document; afterwards the error is raised out of `chunks`, and the server must abort its own connection.
+- An input that does not fit never starts anything. The clock of `max_runtime_seconds` runs while a
+  ready instance has the request, and not before. Whoever gives up frees what it held, and the tool
+  is asked to cancel.
+- Whoever ends a run says why before the connection breaks. A run that breaks by itself waits a
+  moment for the exit record of its instance, because a dying process closes its sockets before its
+  parent hears of it.
+- Nothing that broke off is ever ended cleanly: as long as nothing has gone to the client, a broken
+  answer becomes an error document; afterwards the error is raised out of `chunks`, and the server
+  must abort its own connection.
 - Backpressure goes through: the tool is read only as fast as the client reads.
 """
 
@@ -52,24 +55,29 @@ ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is k
 LINE_BYTES = 16 * 1024 * 1024  # of a stream that is told in another form than the tool's
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
-"""The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
+"""The same once the leader is seen dead: its record is sure to come, the keeper only has not got
+to it yet.
+"""
 CANCEL_SECONDS = 1.0
 TRACEBACK_SECONDS = 0.05  # servers such as uvicorn write down an exception once its answer is out
 FAILED_SECONDS = 1.0  # failed runs of a tool are an event at most that often: each may start a pipe
 POINTERS_SHOWN = 5  # of an input that does not fit, in the event
 _TOOL_WORDS_BYTES = 64 * 1024
 _FORWARDED = (
-    "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
+    "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate",
+    "X-Request-Id",
 )  # fmt: skip
 """An allow-list: credentials for the daemon are none of the tool's business."""
 _EVENTS, _LINES = "text/event-stream", "application/x-ndjson"
 _STREAMED = (_EVENTS, _LINES, "application/ndjson", "application/jsonl")
 _JSON = ("application/json", "+json")
 _NO_CONTENT = frozenset({204, 205})
-"""Answers that have no content by definition (RFC 9110 sections 15.3.5, 15.3.6), whatever their type."""
+"""Answers that have no content by definition (RFC 9110 sections 15.3.5, 15.3.6), whatever their
+type.
+"""
 _OWN_HEADERS = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "content-length", "date", "server",
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "content-length", "date", "server",
 })  # fmt: skip
 """What belongs to one connection, or is said by the server that says it."""
 
@@ -85,7 +93,8 @@ async def forward(
     streaming: bool,
     on_sent: Callable[[], None] | None = None,
 ) -> web.StreamResponse:
-    """Run a tool for an HTTP request and answer it; `sent` is its body, the bounds are those of `ToolRun.going`.
+    """Run a tool for an HTTP request and answer it; `sent` is its body, the bounds are those of
+    `ToolRun.going`.
 
     `on_sent` is called right before the first byte of the run goes to the tool.
 
@@ -99,7 +108,8 @@ async def forward(
         body = body.removeprefix(codecs.BOM_UTF8)  # not every tool's server takes one
     given = {key: request.headers[key] for key in _FORWARDED if key in request.headers}
     run = ToolRun(tools, spec, body, value, given, streaming=streaming, on_sent=on_sent)
-    del sent, body, value  # `run` lets go of them when it ends, and this frame may live longer in a traceback
+    # `run` lets go of them when it ends, and this frame may live longer in a traceback
+    del sent, body, value
     async with run.going(timeout_seconds, keep_alive):
         headers = {**run.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
@@ -117,7 +127,8 @@ async def forward(
 class ToolRun:
     """One run. `break_off` from outside raises its error inside, at the next await.
 
-    `asked` and `value` are the input as JSON, and parsed; `given` are headers that go on to the tool.
+    `asked` and `value` are the input as JSON, and parsed; `given` are headers that go on to the
+    tool.
     """
 
     def __init__(
@@ -150,7 +161,8 @@ class ToolRun:
         self._given_at: float | None = None  # when an instance got the run, by the loop's clock
         self._sent_at = 0.0  # the same in Unix seconds
         self._answer: Answer | None = None
-        self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
+        # within it the instance is used; its deadline breaks that off
+        self._scope = asyncio.timeout(None)
         self._over = asyncio.Event()
         self.over_at: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -159,7 +171,9 @@ class ToolRun:
         self._error: PxError | None = None
 
     @contextlib.asynccontextmanager
-    async def going(self, timeout_seconds: float | None = None, keep_alive: float | None = None) -> AsyncIterator[None]:
+    async def going(
+        self, timeout_seconds: float | None = None, keep_alive: float | None = None
+    ) -> AsyncIterator[None]:
         """Run the tool. `timeout_seconds` counts from the construction of this object.
 
         The context stays open until the answer is read. `keep_alive`: seconds to keep the instance
@@ -183,7 +197,8 @@ class ToolRun:
                 yield
         except BaseException as failure:
             error = failure
-            # `break_off` ends the scope, which shows as a TimeoutError here: raise what it was given.
+            # `break_off` ends the scope, which shows as a TimeoutError here: raise what it was
+            # given.
             if isinstance(failure, TimeoutError) and self._error is not None:
                 error = self._error
             self._cancel_in_tool(error)
@@ -209,7 +224,8 @@ class ToolRun:
         elif instance.runs:
             self._earlier_runs = tuple(instance.runs)
         else:
-            # The instance was idle: what it wrote before, such as at its start, is not about this run.
+            # The instance was idle: what it wrote before, such as at its start, is not about this
+            # run.
             instance.words_since = self._sent_at
         instance.runs.add(self)
 
@@ -220,11 +236,15 @@ class ToolRun:
             timer = self._loop.call_later(runtime_seconds, self._check_runtime)
             self._timers.append(timer)
         if timeout_seconds is not None:
-            timer = self._loop.call_at(self._created_at + timeout_seconds, self._give_up, timeout_seconds)
+            timer = self._loop.call_at(
+                self._created_at + timeout_seconds, self._give_up, timeout_seconds
+            )
             self._timers.append(timer)
 
     def _cancel_in_tool(self, error: BaseException) -> None:
-        """Ask the tool to cancel the run if the caller gave it up and the tool may still work on it."""
+        """Ask the tool to cancel the run if the caller gave it up and the tool may still work on
+        it.
+        """
         is_given_up = isinstance(error, (asyncio.CancelledError, ConnectionError, TimedOutError))
         if not is_given_up:
             return
@@ -332,15 +352,21 @@ class ToolRun:
         instance = self.instance
         assert instance is not None
         silent_since = instance.silent_since(self._loop.time())
-        late = failures.late(self.spec, timeout_seconds, beside=self._beside(), silent_since=silent_since)
+        late = failures.late(
+            self.spec, timeout_seconds, beside=self._beside(), silent_since=silent_since
+        )
         self.break_off(late)
 
     def _beside(self) -> int:
-        """Return how many other runs the tool had when this one was sent, without those that were given up."""
+        """Return how many other runs the tool had when this one was sent, without those that
+        were given up.
+        """
         return sum(isinstance(work, ToolRun) for work in self._earlier_runs)
 
     def _check_runtime(self) -> None:
-        """Break the run off if its time is over, or check again when that will be so at the earliest."""
+        """Break the run off if its time is over, or check again when that will be so at the
+        earliest.
+        """
         assert self.instance is not None
         now = self._loop.time()
         due = now
@@ -355,7 +381,9 @@ class ToolRun:
             self._tools.supervisor.task(self.exceed_runtime())
 
     async def exceed_runtime(self) -> None:
-        """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
+        """Take the instance out of use, let the tool give the run up, and stop it if it does
+        not.
+        """
         instance = self.instance
         assert instance is not None
         assert instance.upstream is not None
@@ -367,21 +395,26 @@ class ToolRun:
         self._error = failures.limit_exceeded(instance.spec, end, beside=self._beside())
         self._tools.exceeded_runtime(instance, self.id)
         if await instance.upstream.cancel(self.id):
-            with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
+            # it was asked, and did not end: its tree is stopped
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self._over.wait()
         self._tools.died(instance)  # which breaks off all runs that it still has
 
-    # -- the conversation with the tool ------------------------------------------------------------------------
+    # -- the conversation with the tool ------------------------------------------------------------
 
     async def _ask(self) -> None:
         """Ask the tool; returns when the answer is there, or has begun."""
         instance, root = self.instance, self._tools.config.data_dir
         assert instance is not None
         headers = {**self._given, "X-Px-Run-Id": self.id}
-        calls = run_calls(self.spec, self._asked, self._value, self.id, root, headers, streaming=self._streaming)
+        calls = run_calls(
+            self.spec, self._asked, self._value, self.id, root, headers, streaming=self._streaming
+        )
         if self.spec.pixie is not None:
-            await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
+            await asyncio.to_thread(
+                make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs
+            )
         try:
             for one in calls:
                 if self._answer is not None:
@@ -396,7 +429,10 @@ class ToolRun:
             raise self._error or await self._broken(error) from error
 
     async def _follow(self, call: Call, answer: Answer) -> Answer:
-        """Return the answer behind a redirect. Raises ToolFailedError if that or `answer` is an error."""
+        """Return the answer behind a redirect.
+
+        Raises ToolFailedError if that or `answer` is an error.
+        """
         instance = self.instance
         assert instance is not None
         assert instance.upstream is not None
@@ -420,7 +456,8 @@ class ToolRun:
         self.headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
         self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
         if self.status in _NO_CONTENT:
-            # Nothing is read: without a length, a 205 would seem to end with its connection, which the server keeps.
+            # Nothing is read: without a length, a 205 would seem to end with its connection, which
+            # the server keeps.
             self.body = b""
             return
         if kind in _STREAMED:
@@ -429,7 +466,9 @@ class ToolRun:
             wanted = next((each for each in named if each in {_EVENTS, _LINES}), kind)
             if (wanted == _EVENTS) != (kind == _EVENTS):
                 self.headers["Content-Type"] = wanted
-                self.chunks = _as_events(self.chunks) if wanted == _EVENTS else _as_lines(self.chunks)
+                self.chunks = (
+                    _as_events(self.chunks) if wanted == _EVENTS else _as_lines(self.chunks)
+                )
             return
         body, complete = await response.read_up_to(ANSWER_BUFFER_BYTES)
         if not complete:
@@ -441,10 +480,13 @@ class ToolRun:
             try:
                 msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError):
-                # What Python's own reader takes is passed on: a result is not thrown away for a NaN.
+                # What Python's own reader takes is passed on: a result is not thrown away for a
+                # NaN.
                 constant = constant_in(body)
                 if constant is not None:
-                    self.headers["X-Px-Notice"] = f"the answer contains {constant}, which JSON does not have"
+                    self.headers["X-Px-Notice"] = (
+                        f"the answer contains {constant}, which JSON does not have"
+                    )
         self.body = body
 
     async def _chunks(self, body: AsyncIterator[bytes], head: bytes) -> AsyncIterator[bytes]:
@@ -488,10 +530,15 @@ class ToolRun:
         return error
 
     async def _broken(self, error: Exception) -> PxError:
-        """Find out why the conversation broke: did the instance end, or only this answer, or was it us?"""
+        """Find out why the conversation broke: did the instance end, or only this answer, or was
+        it us?
+        """
         if isinstance(error, OSError) and error.errno in SHORT:
             said = f"pxd has no file descriptor left to reach {self.spec.unit} with."
-            hint = "Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl doctor`."
+            hint = (
+                "Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl "
+                "doctor`."
+            )
             return OverloadedError(said, hint=hint, unit=self.spec.unit, retry_after_seconds=1)
         if isinstance(error, RedirectError):
             return failures.redirect(self.spec, str(error), await self._stderr())
@@ -538,7 +585,14 @@ def charged_from(ends: Sequence[float | None], now: float) -> float:
 
 
 def run_calls(
-    spec: ToolSpec, body: bytes, value: Any, run_id: str, root: Path, headers: Mapping[str, str], *, streaming: bool
+    spec: ToolSpec,
+    body: bytes,
+    value: Any,
+    run_id: str,
+    root: Path,
+    headers: Mapping[str, str],
+    *,
+    streaming: bool,
 ) -> list[Call]:
     """Return the requests of a run; a Pixie tool's is streamed by a second one."""
     with_type = {**headers, "Content-Type": "application/json"}
@@ -548,7 +602,10 @@ def run_calls(
     run = Call("POST", "/run", sent, {**with_type, **own})
     if not streaming:
         return [run]
-    return [run, Call("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id})]
+    return [
+        run,
+        Call("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id}),
+    ]
 
 
 async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -571,7 +628,9 @@ async def _as_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _as_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Make a line of the payload of each server-sent event; a line break within it is a space to JSON."""
+    """Make a line of the payload of each server-sent event; a line break within it is a space to
+    JSON.
+    """
     payload: list[bytes] = []
     async for line in _lines_of(chunks):
         if line.startswith(b"data:"):
@@ -588,14 +647,19 @@ def media_type(content_type: str) -> str:
 
 
 def constant_in(body: bytes) -> str | None:
-    """Return NaN, Infinity or -Infinity where it stands for a number; None if the text is JSON. Raises ValueError."""
+    """Return NaN, Infinity or -Infinity where it stands for a number; None if the text is JSON.
+
+    Raises ValueError.
+    """
     constants: list[str] = []
     json.loads(body, parse_constant=constants.append)
     return constants[0] if constants else None
 
 
 def make_room(folder: Path, run_id: str, retain: int) -> None:
-    """Make the directory of a run below its tool's folder, and remove the oldest beyond `retain`."""
+    """Make the directory of a run below its tool's folder, and remove the oldest beyond
+    `retain`.
+    """
     directory = folder / run_id
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ages: dict[Path, float] = {}

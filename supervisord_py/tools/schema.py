@@ -1,7 +1,8 @@
-"""JSON Schema 2020-12: is a schema sound, and does a value fit? Nothing is ever fetched, whatever a `$ref` says.
+"""JSON Schema 2020-12: is a schema sound, and does a value fit? Nothing is ever fetched, whatever a
+`$ref` says.
 
-A schema is checked once, when its file is read. What passed is asked at every run: first only whether the value fits,
-which takes a microsecond; why it does not is asked afterwards.
+A schema is checked once, when its file is read. What passed is asked at every run: first only
+whether the value fits, which takes a microsecond; why it does not is asked afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
 MAX_MESSAGE = 400
 EXPLAINED_VALUES = 2_000
-"""In a value with more values than this, only whether it fits is asked: the library makes all errors at once, each with
-the text of what is wrong, which takes minutes and gigabytes for a million of them."""
-EXPLAINED_TEXT = 128 * 1024  # characters of all strings and names in a value whose errors are asked for
+"""In a value with more values than this, only whether it fits is asked: the library makes all
+errors at once, each with the text of what is wrong, which takes minutes and gigabytes for a million
+of them.
+"""
+# characters of all strings and names in a value whose errors are asked for
+EXPLAINED_TEXT = 128 * 1024
 UNIQUE_VALUES = 200_000  # of an input whose schema compares items with each other (`uniqueItems`)
-_BACKTRACKS = 100_000  # steps of one match of a pattern with look-around or back-references: about 2 ms
+# steps of one match of a pattern with look-around or back-references: about 2 ms
+_BACKTRACKS = 100_000
 
 
 class Violation(NamedTuple):
@@ -42,11 +47,14 @@ def _nothing_fetched(address: str) -> Any:
 
 
 def compile_schema(schema: Any) -> Draft202012Validator:
-    """Return a validator that resolves references within the schema only; `format` is an annotation.
+    """Return a validator that resolves references within the schema only; `format` is an
+    annotation.
 
-    Raises ValueError: the schema is not sound, a reference leads nowhere, or a pattern cannot be read.
+    Raises ValueError: the schema is not sound, a reference leads nowhere, or a pattern cannot be
+    read.
     """
-    from jsonschema_rs import Draft202012Validator, FancyRegexOptions  # 3 MiB that a daemon without tools does not need
+    # 3 MiB that a daemon without tools does not need
+    from jsonschema_rs import Draft202012Validator, FancyRegexOptions
 
     patterns = FancyRegexOptions(backtrack_limit=_BACKTRACKS)
     return Draft202012Validator(schema, retriever=_nothing_fetched, pattern_options=patterns)
@@ -58,12 +66,20 @@ def _meta() -> Draft202012Validator:
 
 
 def schema_problems(schema: Any) -> list[Violation]:
-    """Say what is wrong with a schema; paths go into it. Empty: it can be asked, or is no object at all."""
+    """Say what is wrong with a schema; paths go into it.
+
+    Empty: it can be asked, or is no object at all.
+    """
     if not isinstance(schema, dict):
         return []
     dialect = str(schema.get("$schema", DIALECT))
     if dialect.rstrip("#") != DIALECT:
-        return [Violation(("$schema",), f"{clip(repr(dialect))} is another dialect; schemas of tools are {DIALECT}")]
+        return [
+            Violation(
+                ("$schema",),
+                f"{clip(repr(dialect))} is another dialect; schemas of tools are {DIALECT}",
+            )
+        ]
     found = violations(_meta(), schema)
     try:
         if not found:
@@ -75,10 +91,11 @@ def schema_problems(schema: Any) -> list[Violation]:
 
 
 def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
-    """Return every place where `value` does not fit, at most MAX_VIOLATIONS, in the order of their pointers.
+    """Return every place where `value` does not fit, at most MAX_VIOLATIONS, in the order of their
+    pointers.
 
-    What is missing, or not known, is named by the pointer that it would have, or has. Of a large value only one is
-    returned, which says no place (EXPLAINED_VALUES).
+    What is missing, or not known, is named by the pointer that it would have, or has. Of a large
+    value only one is returned, which says no place (EXPLAINED_VALUES).
     """
     from jsonschema_rs import ValidationErrorKind
 
@@ -90,7 +107,9 @@ def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
                 return []
             if short is None or validator.is_valid(short):
                 most = f"{EXPLAINED_VALUES:,} values or {EXPLAINED_TEXT // 1024} KiB of text"
-                return [Violation((), f"does not fit the schema; where, is only said of up to {most}")]
+                return [
+                    Violation((), f"does not fit the schema; where, is only said of up to {most}")
+                ]
             value = short
         for error in islice(validator.iter_errors(value), MAX_VIOLATIONS):
             path, kind = tuple(error.instance_path), error.kind
@@ -100,7 +119,8 @@ def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
             elif isinstance(kind, ValidationErrorKind.AdditionalProperties):
                 each = [Violation((*path, name), "is not known here") for name in kind.unexpected]
             found.update({one.pointer: one for one in each})
-    except (ValueError, RecursionError) as error:  # half a surrogate pair, nesting beyond what the library takes
+    # half a surrogate pair, nesting beyond what the library takes
+    except (ValueError, RecursionError) as error:
         return [Violation((), clip(f"cannot be checked: {error}"))]
     return [found[place] for place in sorted(found)][:MAX_VIOLATIONS]
 
@@ -112,7 +132,9 @@ def _is_explainable(value: Any) -> bool:
 
 
 def measure(value: Any, most: int) -> tuple[int, int]:
-    """Return how many values there are in a JSON value, and how many characters; stop counting at `most` values."""
+    """Return how many values there are in a JSON value, and how many characters; stop counting
+    at `most` values.
+    """
     count = text = 0
     waiting: list[Any] = [value]
     while waiting and count <= most:
@@ -135,7 +157,8 @@ def measure(value: Any, most: int) -> tuple[int, int]:
 def shortened(value: Any) -> Any | None:
     """Return a copy of a value with its long strings cut, so that its errors may be asked for.
 
-    A file that is sent as text must not hide what is wrong beside it. None: the copy is too large, too.
+    A file that is sent as text must not hide what is wrong beside it. None: the copy is too large,
+    too.
     """
     count, _ = measure(value, EXPLAINED_VALUES)
     if count > EXPLAINED_VALUES:
@@ -154,7 +177,9 @@ def shortened(value: Any) -> Any | None:
 
 
 def compares_items(schema: Any) -> bool:
-    """Say whether a schema asks anywhere that items are unique, for which all of them are compared."""
+    """Say whether a schema asks anywhere that items are unique, for which all of them are
+    compared.
+    """
     if isinstance(schema, dict):
         return bool(schema.get("uniqueItems")) or any(map(compares_items, schema.values()))
     return isinstance(schema, list) and any(map(compares_items, schema))
@@ -170,8 +195,8 @@ def differences(
 ) -> list[str]:
     """Return where two JSON values differ: at most 50 sentences `/pointer: expected …, got …`.
 
-    Numbers are equal that differ by at most `absolute`, or by the part `relative` of the expected one; with `extra`,
-    members that are not expected are no difference.
+    Numbers are equal that differ by at most `absolute`, or by the part `relative` of the expected
+    one; with `extra`, members that are not expected are no difference.
     """
     found, wanted, given = list[str](), dict(_leaves(expected)), dict(_leaves(actual))
     for place in dict.fromkeys([*wanted, *given]):
@@ -185,7 +210,9 @@ def differences(
 
 
 def _leaves(value: Any, path: Pointer = ()) -> Iterator[tuple[str, Any]]:
-    """Yield what a JSON value is made of, by its place; an array itself stands for how many items it has."""
+    """Yield what a JSON value is made of, by its place; an array itself stands for how many
+    items it has.
+    """
     is_object, is_array = isinstance(value, dict), isinstance(value, list)
     if not (is_object and value):
         yield pointer(path) or "/", f"{len(value)} items" if is_array else value

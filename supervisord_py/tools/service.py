@@ -1,7 +1,8 @@
-"""The warm tools: requests go to the pool, what it decides is performed, and what was seen is remembered.
+"""The warm tools: requests go to the pool, what it decides is performed, and what was seen is
+remembered.
 
-Decisions are made in `process.pool` and nowhere here; how an instance lives is the supervisor's. A waiter always hears
-something: an instance, a refusal, or why the start failed.
+Decisions are made in `process.pool` and nowhere here; how an instance lives is the supervisor's. A
+waiter always hears something: an instance, a refusal, or why the start failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ import msgspec
 import structlog
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, KeeperLostError, KeeperTimeoutError, PxError, UnknownUnitError
+from supervisord_py.errors import (
+    ConfigError,
+    KeeperLostError,
+    KeeperTimeoutError,
+    PxError,
+    UnknownUnitError,
+)
 from supervisord_py.keeper import procfs
 from supervisord_py.ledger.instances import PINS, PinRow, forget_unit
 from supervisord_py.ledger.store import Ledger
@@ -28,7 +35,18 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason, StopReport
-from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Start, Stop
+from supervisord_py.process.pool import (
+    Action,
+    Bounds,
+    Fail,
+    Grant,
+    Pin,
+    Pool,
+    Refusal,
+    Refuse,
+    Start,
+    Stop,
+)
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
@@ -51,9 +69,12 @@ from supervisord_py.tools.upstream import schema_drift
 PERIOD_SECONDS = 5.0
 QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
 END_SECONDS = 1.0
-DOUBT_SECONDS = 1.0  # without an answer, after which a tool is called unresponsive whose caller merely hung up
+# without an answer, after which a tool is called unresponsive whose caller merely hung up
+DOUBT_SECONDS = 1.0
 LONGEST_TIMER_SECONDS = 60.0
-"""The loop's clock stands still during suspend, the pool's does not: where nobody tells, look again after that."""
+"""The loop's clock stands still during suspend, the pool's does not: where nobody tells, look
+again after that.
+"""
 _log = structlog.get_logger(__name__)
 
 
@@ -68,11 +89,16 @@ class Granted(msgspec.Struct, frozen=True):
 
 def bounds_of(settings: ToolsSettings) -> Bounds:
     budget = settings.memory_budget_mb and settings.memory_budget_mb * MEBIBYTE
-    return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max, settings.evict == "cost")
+    return Bounds(
+        max(1, settings.warm_keep_max), budget, settings.queue_max, settings.evict == "cost"
+    )
 
 
 class Tools:
-    """Starts, keeps and stops tools. `open` it where the loop runs; end it with `close` or `detach`."""
+    """Starts, keeps and stops tools.
+
+    `open` it where the loop runs; end it with `close` or `detach`.
+    """
 
     def __init__(
         self,
@@ -92,27 +118,36 @@ class Tools:
         self.failed_at: dict[str, float] = {}  # by unit: when a failed run was last an event
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
         known = (self.supervisor, catalog, config, environ, self.zygotes)
-        self.driver = ToolDriver(*known, self._gone, self._imported, lambda tool: self.states.of(tool).learnt)
+        self.driver = ToolDriver(
+            *known, self._gone, self._imported, lambda tool: self.states.of(tool).learnt
+        )
         self._placement = placement
         self._ledger = ledger
         keeper = procfs.look(placement.caps.keeper_pid)
         # Names one life of the keeper's process, also over an upgrade in place.
-        self.keeper_life = f"{placement.caps.keeper_pid} {keeper.start_time if keeper is not None else 0}"
+        self.keeper_life = (
+            f"{placement.caps.keeper_pid} {keeper.start_time if keeper is not None else 0}"
+        )
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, ToolSpec] = {}  # as each was asked for last
-        self._retried: dict[str, ToolInstance] = {}  # by tool: a start that failed, whose waiters get another one
+        # by tool: a start that failed, whose waiters get another one
+        self._retried: dict[str, ToolInstance] = {}
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- beginning and end -----------------------------------------------------------------------------------
+    # -- beginning and end -------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
         await self.states.read()
         for row in await PINS.find(self._ledger):
             if row.unit.startswith("tool:"):
-                self._tell(self.pool.pin, row.unit.removeprefix("tool:"), Pin.FOREVER if row.forever else Pin.LRU)
+                self._tell(
+                    self.pool.pin,
+                    row.unit.removeprefix("tool:"),
+                    Pin.FOREVER if row.forever else Pin.LRU,
+                )
         for instance in await self.supervisor.adopt(self.driver):
             self._adopted(instance)
         self.driver.listeners.on_stored = self._note_listener
@@ -122,7 +157,9 @@ class Tools:
         self.supervisor.task(self._keep_up())
 
     async def _recall(self, tool: str) -> None:
-        """Listen for a cold tool again, where this keeper may have its socket: nothing is asked of the others."""
+        """Listen for a cold tool again, where this keeper may have its socket: nothing is asked
+        of the others.
+        """
         state = self.states.of(tool)
         if self.instance_of(tool) is not None or state.listener not in {None, self.keeper_life}:
             return
@@ -138,7 +175,8 @@ class Tools:
     async def forget_removed(self) -> None:
         """Drop pins and states of tools whose folders are gone.
 
-        Does nothing while a directory cannot be read, or a tool's file is broken: its name may stand in there.
+        Does nothing while a directory cannot be read, or a tool's file is broken: its name may
+        stand in there.
         """
         entries = self.catalog.entries()
         if not self.catalog.is_complete or any(entry.spec is None for entry in entries):
@@ -151,7 +189,9 @@ class Tools:
                 await self.forget(name)
 
     async def forget(self, name: str) -> None:
-        """Drop what is remembered of a tool that was removed, its pin included: another one of its name begins anew."""
+        """Drop what is remembered of a tool that was removed, its pin included: another one of
+        its name begins anew.
+        """
         self.states.forget(name)
         self._specs.pop(name, None)
         self.failed_at.pop(f"tool:{name}", None)
@@ -164,14 +204,16 @@ class Tools:
         return name in self.states.by_tool or self.pool.pin_of(name) is not Pin.NONE
 
     async def expect(self) -> None:
-        """Prepare for the first starts after a boot or a resume; what an earlier control plane prepared is ended.
+        """Prepare for the first starts after a boot or a resume; what an earlier control plane
+        prepared is ended.
 
         What is pinned gets its zygote; what other tools import is read into memory.
         """
         await self.zygotes.end_left_over()
         for tool in self.snapshot():
             if imports := self.states.of(tool.name).imports:
-                with suppress(PxError, AttributeError):  # its files may be broken by now; macOS reads nothing ahead
+                # its files may be broken by now; macOS reads nothing ahead
+                with suppress(PxError, AttributeError):
                     spec = self.as_started(self.catalog.get(tool.name))
                     if tool.pinned:
                         await self.driver.expect(spec)
@@ -197,17 +239,24 @@ class Tools:
         self._instances[instance.serial] = instance
         self.states.remember(name, state=instance.phase.value)
         age = max(0.0, time.time() - (self.states.of(name).last_used or instance.started_at))
-        instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance))
+        instance.life = self.supervisor.task(
+            self._watch(instance) if ready else self._live(instance)
+        )
         now = clock.now()
         if ready and instance.doubted_at is not None:
             self._check_health(instance)
         known = (name, instance.serial, instance.spec.rules)
-        self._perform(self.pool.adopt(*known, digest=instance.digest, last_used=now - age, ready=ready, now=now))
+        self._perform(
+            self.pool.adopt(
+                *known, digest=instance.digest, last_used=now - age, ready=ready, now=now
+            )
+        )
 
     async def close(self) -> None:
         """Stop every tool, all at once; runs in flight hear of the shutdown.
 
-        Returns when nothing is left, or when what is left has survived a stop: the keeper goes on with that.
+        Returns when nothing is left, or when what is left has survived a stop: the keeper goes on
+        with that.
         """
         self._tell(self.pool.close)
         for instance in tuple(self._instances.values()):
@@ -215,7 +264,10 @@ class Tools:
         await self._let_go()
 
     async def detach(self) -> None:
-        """End without stopping anything: another control plane will adopt the tools. Runs in flight are cut off."""
+        """End without stopping anything: another control plane will adopt the tools.
+
+        Runs in flight are cut off.
+        """
         for instance in tuple(self._instances.values()):
             for run in tuple(instance.runs):
                 run.break_off(failures.cut_off(instance.spec))
@@ -231,7 +283,7 @@ class Tools:
             self.driver.let_go(instance)
         self.driver.listeners.close()
 
-    # -- what the pool decides ---------------------------------------------------------------------------------
+    # -- what the pool decides ---------------------------------------------------------------------
 
     def _tell(self, happened: Callable[..., list[Action]], *what: Any) -> None:
         self._perform(happened(*what, clock.now()))
@@ -249,20 +301,29 @@ class Tools:
                     self.supervisor.task(self.supervisor.stop(self.driver, instance, reason))
                 case Grant(ticket, _, serial, cold):
                     instance = self._instances[serial]
-                    self._answer(ticket, Granted(ticket, instance, instance.cold_start_ms if cold else None))
+                    self._answer(
+                        ticket, Granted(ticket, instance, instance.cold_start_ms if cold else None)
+                    )
                 case Refuse(ticket):
                     self._answer(ticket, self._refusal(action))
                 case Fail(ticket, _, serial):
-                    error = self._instances[serial].error or KeeperLostError("The start was given up.")
+                    error = self._instances[serial].error or KeeperLostError(
+                        "The start was given up."
+                    )
                     self._answer(ticket, error.fresh())
         self._arm()
 
     def _answer(self, ticket: int, answer: Granted | PxError) -> None:
-        if (waiter := self._waiters.get(ticket)) is not None and not waiter.done():  # else it gave up in this moment
-            waiter.set_exception(answer) if isinstance(answer, PxError) else waiter.set_result(answer)
+        # else it gave up in this moment
+        if (waiter := self._waiters.get(ticket)) is not None and not waiter.done():
+            waiter.set_exception(answer) if isinstance(answer, PxError) else waiter.set_result(
+                answer
+            )
 
     def _refusal(self, refuse: Refuse) -> PxError:
-        return failures.refusal_error(refuse, self.config.settings, self.states.of(refuse.unit).failure)
+        return failures.refusal_error(
+            refuse, self.config.settings, self.states.of(refuse.unit).failure
+        )
 
     def _arm(self) -> None:
         """See to it that the pool is told of its next deadline."""
@@ -277,7 +338,7 @@ class Tools:
         """Tell the pool the time: a deadline is over, or the machine has woken up."""
         self._tell(self.pool.tick)
 
-    # -- lives of instances ------------------------------------------------------------------------------------
+    # -- lives of instances ------------------------------------------------------------------------
 
     def _start(self, start: Start) -> int:
         self.driver.listeners.unwatch(start.unit)
@@ -301,7 +362,9 @@ class Tools:
                 self._start_plainly(instance, error)
                 return
             self._note_plain_port(instance, AFTER_FAILURE)
-            self.states.remember(name, state="failed", reason=reason_of(error).value, failure=error.problem())
+            self.states.remember(
+                name, state="failed", reason=reason_of(error).value, failure=error.problem()
+            )
             self._tell(self.pool.start_failed, name, instance.serial)
             return
         self._note_plain_port(instance, AFTER_READY)
@@ -313,7 +376,9 @@ class Tools:
         await self._watch(instance)
 
     def as_started(self, spec: ToolSpec) -> ToolSpec:
-        """Return what is started for a declaration: with a plain port where the handed-over socket did not do."""
+        """Return what is started for a declaration: with a plain port where the handed-over
+        socket did not do.
+        """
         is_plain = self.states.of(spec.name).plain_port_of(spec.digest) is not PlainPort.NO
         return with_plain_port(spec) if is_plain and spec.listen == "handover" else spec
 
@@ -332,13 +397,21 @@ class Tools:
             plain_why=error.detail,
         )
         self.supervisor.say(
-            "plain_port", instance, reason_of(error), detail=error.detail, hint=failures.plain_port_hint(instance.spec)
+            "plain_port",
+            instance,
+            reason_of(error),
+            detail=error.detail,
+            hint=failures.plain_port_hint(instance.spec),
         )
         self._retried[name] = instance
         self._tell(self.pool.start_again, name, instance.serial)
 
-    def _note_plain_port(self, instance: ToolInstance, after: Mapping[PlainPort, PlainPort]) -> None:
-        """Take the step that the end of a start means, if that start had a plain port in the place of the socket."""
+    def _note_plain_port(
+        self, instance: ToolInstance, after: Mapping[PlainPort, PlainPort]
+    ) -> None:
+        """Take the step that the end of a start means, if that start had a plain port in the
+        place of the socket.
+        """
         plain_port = self.states.of(instance.name).plain_port_of(instance.digest)
         if instance.spec.listen == "port" and plain_port in after:
             self.states.remember(instance.name, plain_port=after[plain_port])
@@ -375,7 +448,9 @@ class Tools:
     def _check_health(self, instance: ToolInstance) -> None:
         if instance.given_up is None:
             instance.given_up = GivenUp()
-            instance.health_check = self.supervisor.task(self._until_healthy(instance, instance.given_up))
+            instance.health_check = self.supervisor.task(
+                self._until_healthy(instance, instance.given_up)
+            )
 
     async def _until_healthy(self, instance: ToolInstance, given_up: GivenUp) -> None:
         """Ask a ready tool for its health until it answers or ends.
@@ -387,12 +462,16 @@ class Tools:
         assert instance.upstream is not None
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        healthy = asyncio.ensure_future(ask_until_healthy(instance, instance.notify, instance.upstream))
+        healthy = asyncio.ensure_future(
+            ask_until_healthy(instance, instance.notify, instance.upstream)
+        )
         over = asyncio.ensure_future(instance.over.wait())
         try:
             if instance.doubted_at is not None:
                 await self.supervisor.annotate(instance)
-            await asyncio.wait([healthy, over], timeout=DOUBT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [healthy, over], timeout=DOUBT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if not healthy.done() and not over.done():
                 instance.doubted_at = instance.doubted_at or time.time()
                 self.supervisor.say("unresponsive", instance, Reason.WATCHDOG)
@@ -405,7 +484,9 @@ class Tools:
                     self.died(instance)
                     return
                 timeout = None if math.isinf(left) else left
-                await asyncio.wait([healthy, over], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    [healthy, over], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             given_up.over_at = loop.time()
             instance.given_up = None
@@ -424,7 +505,8 @@ class Tools:
         name = instance.name
         if instance.trial_env is not None:
             return
-        # One that ends beside another, which was adopted or started since, says nothing of the tool.
+        # One that ends beside another, which was adopted or started since, says nothing of the
+        # tool.
         if self.instance_of(name) in {None, instance} and instance.end is not None:
             died = instance.died and instance.ready_at is not None
             restarts = self.states.of(name).restarts + died
@@ -439,7 +521,9 @@ class Tools:
                 del self._retried[name]
 
     def _watch_port(self, name: str) -> None:
-        """Start a cold tool for whoever connects to its port without asking us (as socket activation does)."""
+        """Start a cold tool for whoever connects to its port without asking us (as socket
+        activation does).
+        """
 
         def connected() -> None:
             self.driver.listeners.unwatch(name)
@@ -462,7 +546,8 @@ class Tools:
         assert instance.upstream is not None
         instance.is_asked = True
         found = await schema_drift(instance.upstream, dict(instance.spec.manifest))
-        if found:  # it may have broken off because the tool ended, of which the keeper tells a moment later
+        # it may have broken off because the tool ended, of which the keeper tells a moment later
+        if found:
             with suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await instance.over.wait()
@@ -471,16 +556,20 @@ class Tools:
         instance.is_asked = False
         self.states.remember(instance.name, drift=found, drift_digest=instance.digest)
         if found:
-            self.events.publish("schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found))
+            self.events.publish(
+                "schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found)
+            )
             _log.warning("schema_drift", unit=instance.unit, places=found)
 
-    # -- requests --------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
-    async def acquire(self, spec: ToolSpec, timeout_seconds: float | None, keep_alive: float | None) -> Granted:
+    async def acquire(
+        self, spec: ToolSpec, timeout_seconds: float | None, keep_alive: float | None
+    ) -> Granted:
         """Wait for an instance of a tool, as the catalog has it now; give it back with `release`.
 
-        At most for `timeout_seconds`; None: as long as a place in line and a start may take. `keep_alive`: as of a run.
-        Raises PxError: refused, or the start failed.
+        At most for `timeout_seconds`; None: as long as a place in line and a start may take.
+        `keep_alive`: as of a run. Raises PxError: refused, or the start failed.
         """
         if self._specs.get(spec.name) is not spec:
             self._specs[spec.name] = spec
@@ -488,7 +577,11 @@ class Tools:
             if spec.pinned and not unpinned and self.pool.pin_of(spec.name) is Pin.NONE:
                 self._tell(self.pool.pin, spec.name, Pin.LRU)
         starts = 2 if spec.listen == "handover" else 1  # the second one with a plain port
-        patience = QUEUE_SECONDS + starts * spec.start_timeout_seconds if timeout_seconds is None else timeout_seconds
+        patience = (
+            QUEUE_SECONDS + starts * spec.start_timeout_seconds
+            if timeout_seconds is None
+            else timeout_seconds
+        )
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
         actions = self.pool.ask(ticket, spec.name, spec.rules, now + patience, keep_alive, now=now)
@@ -521,10 +614,13 @@ class Tools:
         if actions or timer is None or timer.when() > loop.time() + granted.keep_seconds:
             self._perform(actions)  # at least this tool is the next one to become too old
 
-    # -- control ---------------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
-        """Return once a tool is ready. Raises PxError: it did not start, or does not answer any more."""
+        """Return once a tool is ready.
+
+        Raises PxError: it did not start, or does not answer any more.
+        """
         deadline = clock.now() + (math.inf if timeout_seconds is None else timeout_seconds)
         granted = await self.acquire(self.catalog.get(name), timeout_seconds, None)
         instance = granted.instance
@@ -540,8 +636,9 @@ class Tools:
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         """Stop a tool, busy or not, and return when nothing of it is left.
 
-        Raises SurvivorsError: something outlived it, `survivors` lists pid, name, start time; UnknownUnitError;
-        KeeperTimeoutError: the keeper does not answer, so it is unknown whether anything is left; the stop goes on.
+        Raises SurvivorsError: something outlived it, `survivors` lists pid, name, start time;
+        UnknownUnitError; KeeperTimeoutError: the keeper does not answer, so it is unknown whether
+        anything is left; the stop goes on.
         """
         instance = self.instance_of(name)
         if instance is None:
@@ -549,7 +646,9 @@ class Tools:
         self._tell(self.pool.stop, name, reason)
         if instance is None:
             return StopReport()
-        await self._placement.unless_silent(instance.stopped.wait(), f"{instance.unit} stopped", unit=instance.unit)
+        await self._placement.unless_silent(
+            instance.stopped.wait(), f"{instance.unit} stopped", unit=instance.unit
+        )
         if instance.report.survivors:
             raise failures.survived(instance.unit, instance.report)
         return instance.report
@@ -560,7 +659,9 @@ class Tools:
         Survives restarts of everything. Raises UnknownUnitError.
         """
         unit, forever = f"tool:{self.catalog.entry(name).name}", pin is Pin.FOREVER
-        await self._ledger.write(PINS.delete(unit) if pin is Pin.NONE else PINS.put(PinRow(unit, forever, time.time())))
+        await self._ledger.write(
+            PINS.delete(unit) if pin is Pin.NONE else PINS.put(PinRow(unit, forever, time.time()))
+        )
         self._tell(self.pool.pin, name, pin)
         self.states.remember(name, unpinned=pin is Pin.NONE)
         await self._ledger.flush()  # who is told so may rely on it, also when we are killed now
@@ -570,7 +671,9 @@ class Tools:
             self.events.publish("pinned", unit, forever=forever)
 
     async def refresh(self) -> None:
-        """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
+        """Compare what is warm with the catalog: stale instances are replaced once idle,
+        vanished tools stopped.
+        """
         for name in {*self.driver.listeners.ports, *(slot.unit for slot in self.pool.slots())}:
             slot = self.pool.slot(name)
             try:
@@ -588,7 +691,9 @@ class Tools:
                 self._tell(self.pool.declare, name, rules)
 
     async def _keep_up(self) -> None:
-        """Look around every few seconds while something is warm; measure it where a memory budget is set."""
+        """Look around every few seconds while something is warm; measure it where a memory
+        budget is set.
+        """
         while True:
             await clock.tick(PERIOD_SECONDS)
             self.states.write_used()
@@ -599,7 +704,10 @@ class Tools:
                     # Without an answer there is nothing to decide: the next round measures again.
                     with suppress(KeeperTimeoutError):
                         stats = await self._placement.stat(tuple(keys))
-                        self._tell(self.pool.measured, {keys[key]: stat.rss_bytes for key, stat in stats.items()})
+                        self._tell(
+                            self.pool.measured,
+                            {keys[key]: stat.rss_bytes for key, stat in stats.items()},
+                        )
 
     def reconfigure(self, config: ToolsConfig) -> None:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
@@ -607,14 +715,16 @@ class Tools:
         self.zygotes.trim()
         self._tell(self.pool.bound, bounds_of(config.settings))
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def instance_of(self, name: str) -> ToolInstance | None:
         slot = self.pool.slot(name)
         return self._instances.get(slot.serial) if slot is not None else None
 
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
-        """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives."""
+        """Return the state of every tool, or of one; of tools that have gone, too, while
+        something of them lives.
+        """
         # Of two folders with one name the first counts, as in a start.
         entries = {entry.name: entry for entry in reversed(self.catalog.entries())}
         live = {instance.name for instance in self._instances.values()}
@@ -632,7 +742,9 @@ class Tools:
         return state
 
     def _import_limit(self, name: str) -> str | None:
-        """Say which imports of a tool are not done ahead, and why; None where all are, or nothing is known of it."""
+        """Say which imports of a tool are not done ahead, and why; None where all are, or
+        nothing is known of it.
+        """
         live = self.instance_of(name)
         finding = self.zygotes.finding(live.recipe if live is not None else None)
         if finding is not None and not finding.usable:
@@ -652,7 +764,9 @@ class Tools:
                 yield name, limit
 
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """Yield what each package takes that a warm tool imports, where it has a zygote, which measured it."""
+        """Yield what each package takes that a warm tool imports, where it has a zygote, which
+        measured it.
+        """
         for instance in self._instances.values():
             zygote = self.zygotes.get(instance.recipe)  # which may import for other tools, too
             own = {module.partition(".")[0] for module in self.states.of(instance.name).imports}

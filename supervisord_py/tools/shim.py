@@ -1,4 +1,5 @@
-"""Runs a tool's own program in the tool's own interpreter, and gives it the daemon's listening socket at `bind`.
+"""Runs a tool's own program in the tool's own interpreter, and gives it the daemon's listening
+socket at `bind`.
 
 Law: the program finds what `python main.py --port N` would give it. Standard library only, Python
 3.8 or later; nothing of this package is imported, because the interpreter is the tool's. Nothing
@@ -10,13 +11,16 @@ the program's own (`inspect.stack`), and an entry of `sys.meta_path` until `sock
 
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool] --px-zygote Z
-                                        imports PX_PRELOAD and forks this very tool: see zygote/main.py
 
-An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since the tool is known,
-takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would.
+The second form imports PX_PRELOAD and forks this very tool: see zygote/main.py.
 
-Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking mode that the
-tool had asked for is set again after each substitution. Descriptor N itself does not survive exec.
+An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since
+the tool is known, takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go
+on as they would.
+
+Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking
+mode that the tool had asked for is set again after each substitution. Descriptor N itself does not
+survive exec.
 
 The first substitution is reported as X_PX_BOUND=1 on NOTIFY_SOCKET: from then on somebody may
 connect to the port.
@@ -43,9 +47,16 @@ if MYPY:  # typing is not imported in a tool's process
 
 _PROGRAM = 6  # where it stands in our argv
 LATER_SECONDS = 2.0
-# What follows the imports, from which modules; the steps that were imported ahead, the modules of those that are
-# hidden, and the step of each hidden module by its name.
-_state: "dict[str, Any]" = {"learner": None, "modules": None, "ahead": [], "shown": [], "hidden": [], "places": {}}
+# What follows the imports, from which modules; the steps that were imported ahead, the modules of
+# those that are hidden, and the step of each hidden module by its name.
+_state: "dict[str, Any]" = {
+    "learner": None,
+    "modules": None,
+    "ahead": [],
+    "shown": [],
+    "hidden": [],
+    "places": {},
+}
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -64,7 +75,9 @@ def _substitute(fd: int, port: int) -> None:
 
 
 class _SocketFinder:
-    """Finds the module `socket` where it is found anyway, has it patched when it was executed, and is gone then."""
+    """Finds the module `socket` where it is found anyway, has it patched when it was executed,
+    and is gone then.
+    """
 
     def __init__(self, fd: int, port: int, notify_path: str) -> None:
         self._order = (fd, port, notify_path)
@@ -123,7 +136,8 @@ def _patch(module: "Any", fd: int, port: int, notify_path: str) -> None:
             handed_over = self.family == module.AF_INET and self.getsockname() == ours
         except OSError:
             handed_over = False
-        # A small backlog (http.server asks for 5) would throw away the room that the daemon made for waiting requests.
+        # A small backlog (http.server asks for 5) would throw away the room that the daemon made
+        # for waiting requests.
         if not handed_over:
             real_listen(self, *backlog)
 
@@ -148,7 +162,9 @@ def _send(message: bytes, notify_path: str) -> None:
 
 
 def _tell_later() -> None:
-    """Tell what the first requests import, until no more comes: what is not written in Python accepts by itself."""
+    """Tell what the first requests import, until no more comes: what is not written in Python
+    accepts by itself.
+    """
     told = 0
     while len(sys.modules) != told:
         told = len(sys.modules)
@@ -165,7 +181,9 @@ def _tell_modules() -> None:
 
 
 def _load(name: str, *place: str) -> "Any":
-    """Return a module of this package by its file; neither it nor what it imports is left in `sys.modules`."""
+    """Return a module of this package by its file; neither it nor what it imports is left in
+    `sys.modules`.
+    """
     before = set(sys.modules)
     file = os.path.join(os.path.dirname(os.path.abspath(__file__)), *place)
     own: Any = globals()["__loader__"]
@@ -184,18 +202,27 @@ def _load_learner() -> "tuple[Any, Any]":
 
 
 def _follow_imports(path: str) -> None:
-    """Learn what the tool imports from now on, where that is of use: what forks is there on Linux only."""
+    """Learn what the tool imports from now on, where that is of use: what forks is there on
+    Linux only.
+    """
     if sys.platform != "linux" or not (_state["hidden"] or "NOTIFY_SOCKET" in os.environ):
         return
     state, learner = _state["modules"] or _load_learner()
     _state["learner"] = learner.Learner(
-        state, os.path.abspath(path), _state["ahead"], _state["shown"], _state["hidden"], _state["places"]
+        state,
+        os.path.abspath(path),
+        _state["ahead"],
+        _state["shown"],
+        _state["hidden"],
+        _state["places"],
     )
     _state["learner"].begin()
 
 
 def _run(path: str, arguments: "list[str]") -> None:
-    """Be `python path arguments…`: its argv, its sys.path, its `__main__`, and its words about an error."""
+    """Be `python path arguments…`: its argv, its sys.path, its `__main__`, and its words about
+    an error.
+    """
     # Python makes this name absolute since 3.9, and removes no dots.
     file = path
     if sys.version_info >= (3, 9) and not os.path.isabs(path):
@@ -221,10 +248,14 @@ def _run(path: str, arguments: "list[str]") -> None:
 
 
 def _main_module(file: str) -> "Any":
-    """Return a fresh `__main__` with the names that this version of Python gives one, and no others."""
+    """Return a fresh `__main__` with the names that this version of Python gives one, and no
+    others.
+    """
     own = globals()
     main = type(sys)("__main__")
-    names: dict[str, Any] = {name: own[name] for name in own if name[:2] == "__" and name[-2:] == "__"}
+    names: dict[str, Any] = {
+        name: own[name] for name in own if name[:2] == "__" and name[-2:] == "__"
+    }
     names.update(__doc__=None, __file__=file, __loader__=type(own["__loader__"])("__main__", file))
     if "__annotations__" in names:
         names["__annotations__"] = {}
@@ -234,7 +265,9 @@ def _main_module(file: str) -> "Any":
 
 
 def _report(error: BaseException) -> None:
-    """Report an exception that the program did not catch as Python itself does, without this file's frames, and end."""
+    """Report an exception that the program did not catch as Python itself does, without this
+    file's frames, and end.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -252,14 +285,18 @@ def _report(error: BaseException) -> None:
 
 
 def _serve(number: int, words: "list[str]") -> None:
-    """Be a zygote; return in what it forks, with the command line of that. `words`: of what is to be forked."""
+    """Be a zygote; return in what it forks, with the command line of that.
+
+    `words`: of what is to be forked.
+    """
     zygote = _load("px_zygote", os.pardir, "zygote", "main.py")
     _state["modules"] = state, _ = _load_learner()
     ahead = _load("px_import_ahead", os.pardir, "zygote", "import_ahead.py")
     names = [name for name in os.environ.pop("PX_PRELOAD", "").split(",") if name]
     imports = ahead.Imports(state, names, number)
     parked = zygote.serve(number, lambda: _import_as_the_tool(words, imports))
-    # It is read around each import. The first time copies the pages that it touches: better before the order.
+    # It is read around each import. The first time copies the pages that it touches: better before
+    # the order.
     state.program_state()
     argv = parked.take()
     sys.argv = argv[1:]
@@ -269,7 +306,9 @@ def _serve(number: int, words: "list[str]") -> None:
 
 
 def _import_as_the_tool(words: "list[str]", imports: "Any") -> "dict[str, Any]":
-    """Import with the arguments, the path and a `__main__` as the tool has them; return the report for `serve`."""
+    """Import with the arguments, the path and a `__main__` as the tool has them; return the
+    report for `serve`.
+    """
     arguments = sys.argv[:]
     own_main = sys.modules["__main__"]
     program = words[_PROGRAM]
@@ -290,14 +329,27 @@ def _import_as_the_tool(words: "list[str]", imports: "Any") -> "dict[str, Any]":
 
 
 def _has_own(folder: str) -> bool:
-    """Say whether a tool brings a module that is imported already, in its folder or in one below that is no package."""
+    """Say whether a tool brings a module that is imported already, in its folder or in one below
+    that is no package.
+    """
     places = _state["places"]
-    for place in (folder, *(each.path for each in os.scandir(folder) if each.is_dir() and each.name[0] not in "._")):
+    for place in (
+        folder,
+        *(each.path for each in os.scandir(folder) if each.is_dir() and each.name[0] not in "._"),
+    ):
         entries = os.listdir(place) if os.access(place, os.R_OK) else []
         if place == folder or "__init__.py" not in entries:
-            names = {each.partition(".")[0] for each in entries if "." not in each or each.endswith((".py", ".so"))}
-            # Not by a set of all that is imported: to touch those names would copy their pages of memory.
-            if any(name in sys.modules or name in places for name in names - {"__main__", "__pycache__"}):
+            names = {
+                each.partition(".")[0]
+                for each in entries
+                if "." not in each or each.endswith((".py", ".so"))
+            }
+            # Not by a set of all that is imported: to touch those names would copy their pages of
+            # memory.
+            if any(
+                name in sys.modules or name in places
+                for name in names - {"__main__", "__pycache__"}
+            ):
                 return True
     return False
 

@@ -1,4 +1,6 @@
-"""What is known of each tool: what is remembered over restarts of everything, and what `status` shows."""
+"""What is known of each tool: what is remembered over restarts of everything, and what `status`
+shows.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ class LastState(msgspec.Struct):
     last_used: float | None = None  # Unix seconds of the end of the last request
     restarts: int = 0  # how often a ready instance ended unasked
     failure: dict[str, Any] | None = None  # the problem document of the last start, if that failed
-    drift: tuple[str, ...] = ()  # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
+    # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
+    drift: tuple[str, ...] = ()
     drift_digest: str = ""
     unpinned: bool = False  # somebody took back the pin that the tool declares for itself
     plain_port: PlainPort = PlainPort.NO  # of the declaration `plain_digest`
@@ -59,7 +62,8 @@ class LastState(msgspec.Struct):
     plain_why: str = ""  # how its start with the handed-over socket failed
     imports: tuple[str, ...] = ()  # all modules of installed packages, in order
     learnt: Learnt | None = None  # which of them may be imported ahead of it
-    # Which keeper has a listening socket of it (`Tools.keeper_life`); "" for none, None where that was not noted.
+    # Which keeper has a listening socket of it (`Tools.keeper_life`); "" for none, None where that
+    # was not noted.
     listener: str | None = None
 
     def plain_port_of(self, digest: str) -> PlainPort:
@@ -76,10 +80,17 @@ class LastStates:
         self.used: set[str] = set()  # since each was written down
 
     async def read(self) -> None:
-        """Read what an earlier control plane remembered; what is not understood counts for nothing."""
+        """Read what an earlier control plane remembered; what is not understood counts for
+        nothing.
+        """
         for row in await UNIT_STATES.find(self._ledger):
             kind, _, tool = row.unit.partition(":")
-            known = {**row.facts, "state": row.state, "last_used": row.last_used, "restarts": row.restarts}
+            known = {
+                **row.facts,
+                "state": row.state,
+                "last_used": row.last_used,
+                "restarts": row.restarts,
+            }
             with suppress(msgspec.ValidationError):
                 if kind == "tool":
                     self.by_tool[tool] = msgspec.convert(known, LastState)
@@ -92,16 +103,27 @@ class LastStates:
         for name, value in changes.items():
             setattr(state, name, value)
         self.used.discard(tool)
-        known = (state.state, time.time(), state.last_used, state.restarts, msgspec.to_builtins(state))
+        known = (
+            state.state,
+            time.time(),
+            state.last_used,
+            state.restarts,
+            msgspec.to_builtins(state),
+        )
         self._ledger.post(UNIT_STATES.put(UnitStateRow(f"tool:{tool}", *known)))
 
     def forget(self, tool: str) -> None:
-        """Drop what is known of a tool that was removed. What is in the ledger is the caller's to drop."""
+        """Drop what is known of a tool that was removed.
+
+        What is in the ledger is the caller's to drop.
+        """
         self.by_tool.pop(tool, None)
         self.used.discard(tool)
 
     def use(self, tool: str) -> None:
-        """Note a use, and write the first after a while at once: to whoever adopts the tool it may not look old."""
+        """Note a use, and write the first after a while at once: to whoever adopts the tool it
+        may not look old.
+        """
         state, now = self.of(tool), time.time()
         before, state.last_used = state.last_used or 0.0, now
         if now - before > 1.0:
@@ -115,18 +137,28 @@ class LastStates:
 
 
 class ToolState:
-    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting` counts requests.
+    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting`
+    counts requests.
 
     Without an `entry` the tool is gone, but something of it lives.
     """
 
     def __init__(
-        self, name: str, entry: Entry | None, last: LastState, slot: Slot | None, live: ToolInstance | None
+        self,
+        name: str,
+        entry: Entry | None,
+        last: LastState,
+        slot: Slot | None,
+        live: ToolInstance | None,
     ) -> None:
         spec = entry.spec if entry is not None else None
         self.unit = f"tool:{name}"
         self.name = name
-        self.state = ("failed" if last.failure else "cold") if slot is None or live is None else slot.phase.value
+        self.state = (
+            ("failed" if last.failure else "cold")
+            if slot is None or live is None
+            else slot.phase.value
+        )
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             self.state = "busy"
         self.reason = last.reason if live is None else live.wanted and live.wanted.value
@@ -149,14 +181,20 @@ class ToolState:
         self.failure = last.failure
         self.warnings = [*(spec.warnings if spec is not None else ())]
         if doubted_at is not None:
-            self.warnings.append("a call was given up, and GET /healthz has had no good answer since")
+            self.warnings.append(
+                "a call was given up, and GET /healthz has had no good answer since"
+            )
         self.plain_port = False
         if spec is not None and spec.listen == "handover":
             self.plain_port = last.plain_port_of(spec.digest) is PlainPort.PROVEN
         if self.plain_port:
             why = last.plain_why.rstrip(".")
             place = spec.settings_file if spec is not None else MANIFEST
-            self.warnings.append(f'starts with a plain port: {why}. "listen": "port" in {place} makes that permanent')
-        self.warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
+            self.warnings.append(
+                f'starts with a plain port: {why}. "listen": "port" in {place} makes that permanent'
+            )
+        self.warnings += [
+            f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift
+        ]
         self.survivors = [each.pid for each in live.report.survivors] if live else []
         self.rss_bytes = (slot.rss_bytes or None) if slot else None

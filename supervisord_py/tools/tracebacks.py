@@ -1,4 +1,5 @@
-"""Reads the exception that ended a program out of what it wrote to stderr. Pure: text in, values out.
+"""Reads the exception that ended a program out of what it wrote to stderr. Pure: text in, values
+out.
 
 A traceback is a header, frames that are indented, and one line that names the exception. Loggers
 put words before the header ("ERROR:    Traceback …") or before every line; exception groups put a
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_HEADER = re.compile(r"^(?P<before>.*?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
+_HEADER = re.compile(
+    r"^(?P<before>.*?)(?:Exception Group )?Traceback \(most recent call last\):\s*$"
+)
 _FRAME = re.compile(r'^[ >]+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _RAISED = re.compile(r"^(?P<type>[^\W\d][\w.<>]*)(?::(?P<message>.*))?$")
 _SYNTAX = frozenset({"SyntaxError", "IndentationError", "TabError"})
@@ -30,8 +33,12 @@ _LINK = re.compile(
     r"|The above exception was the direct cause of the following exception):$"
 )
 _DETAIL_LINES = 8
-_NODE_RAISED = re.compile(r"^(?:Uncaught )?(?P<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?P<message>.*)$")
-_NODE_FRAME = re.compile(r"^ +at (?:(?P<function>.+) \()?(?:file://)?(?P<file>[^()]+):(?P<line>\d+):\d+\)?(?: \{)?$")
+_NODE_RAISED = re.compile(
+    r"^(?:Uncaught )?(?P<type>(?:[A-Z]\w*)?(?:Error|Exception))(?: \[\w+\])?: (?P<message>.*)$"
+)
+_NODE_FRAME = re.compile(
+    r"^ +at (?:(?P<function>.+) \()?(?:file://)?(?P<file>[^()]+):(?P<line>\d+):\d+\)?(?: \{)?$"
+)
 _NODE_PLACE = re.compile(r"^(?:file://)?(?P<file>/.+):(?P<line>\d+)$")
 _NODE_LINES_BEFORE = 6  # the place of the fault, the line of the program and a mark below it
 _NODE_LINES = 40  # between an exception of Node and its first frame: the "Require stack"
@@ -65,7 +72,9 @@ class Raised(NamedTuple):
 
 
 def last_exception(text: str) -> Raised | None:
-    """Return the last exception of which a whole traceback stands in `text`; None where there is none."""
+    """Return the last exception of which a whole traceback stands in `text`; None where there is
+    none.
+    """
     lines = _COLOUR.sub("", text).splitlines()
     of_python = _last_of_python(lines)
     of_node = _last_of_node(lines)
@@ -108,7 +117,9 @@ class _Block(NamedTuple):
 
 
 def _last_of_python(lines: Sequence[str]) -> Raised | None:
-    """Return the last exception with what led to it; of a group the first member that has a traceback."""
+    """Return the last exception with what led to it; of a group the first member that has a
+    traceback.
+    """
     story: list[_Block] = []
     for block in _blocks(lines):
         is_member = bool(story) and block.depth > story[0].depth and story[0].is_group
@@ -162,8 +173,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             number = first_frame + 1
             is_linked = False
             continue
-        # Without a header it may be the rest of a traceback whose beginning is cut off. Python writes
-        # members of groups and errors of syntax without one.
+        # Without a header it may be the rest of a traceback whose beginning is cut off. Python
+        # writes members of groups and errors of syntax without one.
         is_whole = header is not None or is_member or raised.type in _SYNTAX
         if is_whole:
             is_group = _OF_GROUP.search(raised.message) is not None
@@ -212,7 +223,9 @@ def _read_block(lines: Sequence[str], first_frame: int, before: str, depth: int)
 
 
 def _details(following: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines of a message after its first one, as far as they can be told from other output."""
+    """Return the lines of a message after its first one, as far as they can be told from other
+    output.
+    """
     details: list[str] = []
     for line in following:
         if not line.strip():
@@ -246,7 +259,9 @@ def _last_of_node(lines: Sequence[str]) -> Raised | None:
 
 
 def _node_place(before: Sequence[str]) -> list[Frame]:
-    """Return where a file could not be parsed, which is in no frame; nothing where that is not told."""
+    """Return where a file could not be parsed, which is in no frame; nothing where that is not
+    told.
+    """
     for line in before:
         place = _NODE_PLACE.match(line)
         if place is not None:

@@ -1,11 +1,13 @@
 """The way to one instance: pooled HTTP connections that are never older than the tool keeps them.
 
-aiohttp's parser and its reader of a body, but not its client, which costs more than all else that a warm call passes.
+aiohttp's parser and its reader of a body, but not its client, which costs more than all else that a
+warm call passes.
 
-Law: a request is sent once. One whose connection broke before an answer may have been worked on: a tool that dies of a
-request would otherwise get the same one again, from the backlog, in its next life. So a pooled connection is given up
-long before a server's own keep-alive ends (uvicorn, hypercorn and node: 5 s, gunicorn: 2 s), which costs a connect on
-the loopback, a tenth of a millisecond.
+Law: a request is sent once. One whose connection broke before an answer may have been worked on: a
+tool that dies of a request would otherwise get the same one again, from the backlog, in its next
+life. So a pooled connection is given up long before a server's own keep-alive ends (uvicorn,
+hypercorn and node: 5 s, gunicorn: 2 s), which costs a connect on the loopback, a tenth of a
+millisecond.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ IDLE_BESIDE_SECONDS = 0.02  # while other requests are under way
 _CANCEL_SECONDS = 1.0
 NOT_OFFERED = frozenset({404, 405, 501})
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)
-"""What `Upstream.send` and reading an answer raise: no answer, half of one, or one that is not HTTP."""
+"""What `Upstream.send` and reading an answer raise: no answer, half of one, or one that is not
+HTTP.
+"""
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104  # recognised, not bound
 _BODY_HEADERS = frozenset({"content-type", "content-length"})
 
@@ -71,15 +75,23 @@ def redirected(call: Call, port: int, status: int, location: str | None) -> Call
         return call._replace(path=path)
     if there.raw_path.rstrip("/") == here.raw_path.rstrip("/"):
         raise RedirectError(f"{said}, which leads to GET {path}: the input would be lost")
-    headers = {name: value for name, value in call.headers.items() if name.lower() not in _BODY_HEADERS}
+    headers = {
+        name: value for name, value in call.headers.items() if name.lower() not in _BODY_HEADERS
+    }
     return Call("GET", path, b"", headers)
 
 
 class Answer:
-    """An answer whose head is read; `async with` it, or `close` it, which pools the connection if it was read whole."""
+    """An answer whose head is read; `async with` it, or `close` it, which pools the connection
+    if it was read whole.
+    """
 
     def __init__(
-        self, upstream: Upstream, connection: ResponseHandler, head: Any, content: aiohttp.StreamReader
+        self,
+        upstream: Upstream,
+        connection: ResponseHandler,
+        head: Any,
+        content: aiohttp.StreamReader,
     ) -> None:
         self.status: int = head.code
         self.headers: Mapping[str, str] = head.headers
@@ -90,7 +102,10 @@ class Answer:
         self._connection: ResponseHandler | None = connection
 
     async def read_up_to(self, limit: int) -> tuple[bytes, bool]:
-        """Read at most `limit` bytes and a little, decoded; say whether that was all. Raises one of BROKEN."""
+        """Read at most `limit` bytes and a little, decoded; say whether that was all.
+
+        Raises one of BROKEN.
+        """
         parts, size = list[bytes](), 0
         if self.content_encoding is not None:
             async for part in self.chunks():
@@ -107,7 +122,10 @@ class Answer:
         return b"".join(parts), True
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return what is left of the body, as it comes, decoded. Raises ContentCodingError if it cannot be."""
+        """Return what is left of the body, as it comes, decoded.
+
+        Raises ContentCodingError if it cannot be.
+        """
         if self.content_encoding is None:
             return self._content.iter_any()
         if self._decoded is None:
@@ -121,7 +139,9 @@ class Answer:
         decoders.finish()
 
     async def discard(self, limit: int) -> None:
-        """Read the body as it is, so that the connection can be used again; no more than `limit` bytes."""
+        """Read the body as it is, so that the connection can be used again; no more than `limit`
+        bytes.
+        """
         size = 0
         while size <= limit and (part := await self._content.readany()):
             size += len(part)
@@ -139,7 +159,10 @@ class Answer:
 
 
 class Upstream:
-    """HTTP to one instance on 127.0.0.1:port. Made where a loop runs; `close` it with the instance."""
+    """HTTP to one instance on 127.0.0.1:port.
+
+    Made where a loop runs; `close` it with the instance.
+    """
 
     def __init__(self, port: int) -> None:
         self.is_closed = False
@@ -160,7 +183,8 @@ class Upstream:
     ) -> Answer:
         """Send a request and return the answer with its head read. Raises one of BROKEN.
 
-        `before_write` is called once a connection is there, right before the first byte is written to it.
+        `before_write` is called once a connection is there, right before the first byte is written
+        to it.
         """
         lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self._port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -183,7 +207,10 @@ class Upstream:
             raise
 
     async def fetch(self, call: Call) -> Answer:
-        """Send a request, and follow a redirect within the tool once. Raises one of BROKEN, RedirectError of them."""
+        """Send a request, and follow a redirect within the tool once.
+
+        Raises one of BROKEN, RedirectError of them.
+        """
         answer = await self.send(*call)
         if 300 <= answer.status < 400:
             return (await self.follow(call, answer))[1]
@@ -200,19 +227,25 @@ class Upstream:
         last = await self.send(*onward)
         if 300 <= last.status < 400:
             last.close()
-            raise RedirectError(f"answered {answer.status} to {call.method} {call.path}, and {last.status} there again")
+            raise RedirectError(
+                f"answered {answer.status} to {call.method} {call.path}, and {last.status} there "
+                "again"
+            )
         return onward, last
 
     async def _connection(self) -> ResponseHandler:
         """Return a connection that nobody else uses: the one used last, or a new one."""
         while self._idle:
             since, connection = self._idle.pop()
-            is_sound = connection.is_connected() and not connection.should_close  # it closed, or said more than asked
+            # it closed, or said more than asked
+            is_sound = connection.is_connected() and not connection.should_close
             if is_sound and self._loop.time() - since < IDLE_SECONDS:
                 return connection
             self._give_up(connection)
         if not self.is_closed:
-            made = self._loop.create_connection(lambda: ResponseHandler(self._loop), "127.0.0.1", self._port)
+            made = self._loop.create_connection(
+                lambda: ResponseHandler(self._loop), "127.0.0.1", self._port
+            )
             connection = (await made)[1]
             self._connections.add(connection)
             connection.set_response_params(read_until_eof=True, auto_decompress=False)
@@ -222,7 +255,9 @@ class Upstream:
         return connection
 
     def put_back(self, connection: ResponseHandler) -> None:
-        """Pool a connection, unless its answer was not read to the end, or the request not taken."""
+        """Pool a connection, unless its answer was not read to the end, or the request not
+        taken.
+        """
         transport = connection.transport
         if transport is None or transport.get_write_buffer_size() or connection.should_close:
             self._give_up(connection)
@@ -230,7 +265,8 @@ class Upstream:
         idle = (self._loop.time(), connection)
         self._idle.append(idle)
         if len(self._connections) > len(self._idle):
-            # A server that works on one connection at a time takes the next one only when this one is closed.
+            # A server that works on one connection at a time takes the next one only when this one
+            # is closed.
             self._loop.call_later(IDLE_BESIDE_SECONDS, self._give_up_idle, idle)
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_SECONDS, self._give_up_old)
@@ -253,7 +289,8 @@ class Upstream:
             connection.transport.abort()
 
     async def healthz(self, seconds: float) -> int:
-        """Return the status of `GET /healthz`; 0: nobody listens, no answer in that time, or it is not HTTP.
+        """Return the status of `GET /healthz`; 0: nobody listens, no answer in that time, or it is
+        not HTTP.
 
         A redirect is followed once within the tool; the status of one that is not is returned.
         """
@@ -273,7 +310,10 @@ class Upstream:
             return 0
 
     async def cancel(self, run_id: str) -> bool:
-        """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
+        """Ask the tool to give up a run.
+
+        False when it does not offer that, or does not answer within a second.
+        """
         try:
             call = Call("POST", f"/cancel?run_id={run_id}")
             async with asyncio.timeout(_CANCEL_SECONDS), await self.fetch(call) as answer:
@@ -294,13 +334,18 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
-    """Ask a ready tool for `/schema` and return where it differs from its manifest; empty when it agrees.
+    """Ask a ready tool for `/schema` and return where it differs from its manifest; empty when it
+    agrees.
 
-    One that answers with something else than JSON differs as a whole; one without `/schema` (404), or that could not be
-    asked, in nothing. Neither does one that gives no answer in time: that is about its life, not about its schema.
+    One that answers with something else than JSON differs as a whole; one without `/schema` (404),
+    or that could not be asked, in nothing. Neither does one that gives no answer in time: that is
+    about its life, not about its schema.
     """
     try:
-        async with asyncio.timeout(_SECONDS), await upstream.fetch(Call("GET", "/schema")) as answer:
+        async with (
+            asyncio.timeout(_SECONDS),
+            await upstream.fetch(Call("GET", "/schema")) as answer,
+        ):
             if answer.status == 404:
                 return ()
             if answer.status != 200:
@@ -312,4 +357,6 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
             return ()  # the question was never put: nothing is known
         return (f"/: GET /schema gave no JSON ({type(error).__name__})",)
     found = differences(manifest, served)
-    return tuple(found[:SHOWN] + ([f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []))
+    return tuple(
+        found[:SHOWN] + ([f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])
+    )

@@ -1,11 +1,13 @@
 """`pxctl tools validate`: twelve checks, each pass, warn, fail or skip (CONTRACT §5).
 
-The checks of files collect everything; those of a running instance stop at the first failure, because what follows
-would only repeat it. That instance lives apart from the warm set, on a socket of its own, recorded like every instance
-(start method `probe`), and is stopped whatever happens: a later control plane does not adopt it, its note is empty.
+The checks of files collect everything; those of a running instance stop at the first failure,
+because what follows would only repeat it. That instance lives apart from the warm set, on a socket
+of its own, recorded like every instance (start method `probe`), and is stopped whatever happens: a
+later control plane does not adopt it, its note is empty.
 
-The input is the tool's own `test-request.json`, else one made from what it declares, as plain as can be: const,
-default, first example or option, the middle or an end of a range. If that does not fit, its author is to write one.
+The input is the tool's own `test-request.json`, else one made from what it declares, as plain as
+can be: const, default, first example or option, the middle or an end of a range. If that does not
+fit, its author is to write one.
 """
 
 from __future__ import annotations
@@ -41,15 +43,21 @@ from supervisord_py.tools.driver import ToolInstance, may_be_the_handover, with_
 from supervisord_py.tools.environment import PYPROJECT, find_interpreter, read_project
 from supervisord_py.tools.manifest import MANIFEST, ToolSpec, check_input, load_tool
 from supervisord_py.tools.pixie import FILE_TYPES, PixieManifest, value_schema
-from supervisord_py.tools.proxy import TRACEBACK_SECONDS, constant_in, make_room, media_type, run_calls
+from supervisord_py.tools.proxy import (
+    TRACEBACK_SECONDS,
+    constant_in,
+    make_room,
+    media_type,
+    run_calls,
+)
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.service import Tools
 from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, Call, RedirectError, schema_drift
 
 NAMES = (
-    "folder_structure", "tool_json_parses", "schemas_coherent", "pyproject_ok", "venv_functional", "tool_spawns",
-    "schema_matches_disk", "sample_input_run", "output_conforms", "streaming_check", "clean_shutdown",
-    "reference_fixtures_match",
+    "folder_structure", "tool_json_parses", "schemas_coherent", "pyproject_ok", "venv_functional",
+    "tool_spawns", "schema_matches_disk", "sample_input_run", "output_conforms", "streaming_check",
+    "clean_shutdown", "reference_fixtures_match",
 )  # fmt: skip
 """The twelve checks in their order."""
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
@@ -67,12 +75,15 @@ _MAX_DEPTH = 20
 _SHOWN_BYTES = 2000  # of an answer that is refused
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)")
 _PICTURE = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpe"
+    "qz8AAAAASUVORK5CYII="
 )
 _SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA"
 _PIXIES: dict[str, Any] = {
-    "file": _PICTURE, "image": _PICTURE, "audio": _SILENCE, "colour": "#000000", "time": "12:00", "date": "2026-01-01",
-    "datetime": "2026-01-01T12:00:00", "date_range": ["2026-01-01", "2026-01-02"], "map_point": [0, 0],
+    "file": _PICTURE, "image": _PICTURE, "audio": _SILENCE, "colour": "#000000", "time": "12:00",
+    "date": "2026-01-01",
+    "datetime": "2026-01-01T12:00:00", "date_range": ["2026-01-01", "2026-01-02"],
+    "map_point": [0, 0],
     "map_bbox": [[0, 0], [0.01, 0.01]], "map_polygon": [[0, 0]], "map_multipoint": [[0, 0]],
 }  # fmt: skip
 """Samples of inputs whose schema says less than their type."""
@@ -87,7 +98,9 @@ class ToolCheck(NamedTuple):
 
 
 async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, Any]:
-    """Run the twelve checks on the tool in `folder` at `now` (aware, UTC); return the document px.validation/1."""
+    """Run the twelve checks on the tool in `folder` at `now` (aware, UTC); return the document
+    px.validation/1.
+    """
     spec, checks = await asyncio.to_thread(check_files, folder, tools.config.settings)
     trial = None
     if spec is not None and all(check.status != FAIL for check in checks.values()):
@@ -110,22 +123,33 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
     }
 
 
-# -- checks 1 to 5: what can be said without starting anything ---------------------------------------------------
+# -- checks 1 to 5: what can be said without starting anything -------------------------------------
 
 
-def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None, dict[str, ToolCheck]]:
+def check_files(
+    folder: Path, settings: ToolsSettings
+) -> tuple[ToolSpec | None, dict[str, ToolCheck]]:
     """Run checks 1 to 5; the spec is None when the tool cannot be loaded."""
     try:
         spec = load_tool(folder, settings)
     except ConfigError as error:
         lines = [f"{Problem(**each).where()}: {each['message']}" for each in error.extra["errors"]]
         broken = ToolCheck(FAIL, lines[0], "\n".join(lines))
-        members = {each["pointer"].split("/")[1] if each["pointer"] else "" for each in error.extra["errors"]}
+        members = {
+            each["pointer"].split("/")[1] if each["pointer"] else ""
+            for each in error.extra["errors"]
+        }
         if not (folder / MANIFEST).is_file() or "entrypoint" in members:
             return None, {"folder_structure": broken}
-        checks = {"folder_structure": ToolCheck(PASS, f"{MANIFEST} is there"), "tool_json_parses": broken}
+        checks = {
+            "folder_structure": ToolCheck(PASS, f"{MANIFEST} is there"),
+            "tool_json_parses": broken,
+        }
         if members <= {"input", "inputs", "output", "outputs", "secrets"}:
-            checks |= {"tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is JSON"), "schemas_coherent": broken}
+            checks |= {
+                "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is JSON"),
+                "schemas_coherent": broken,
+            }
         return None, checks
     checks = {
         "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts are there"),
@@ -135,7 +159,9 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
         "venv_functional": _check_start(spec, settings.python),
     }
     if spec.pixie is not None and not (folder / PYPROJECT).is_file():
-        checks["folder_structure"] = ToolCheck(WARN, f"there is no {PYPROJECT}; Pixie itself would refuse the tool")
+        checks["folder_structure"] = ToolCheck(
+            WARN, f"there is no {PYPROJECT}; Pixie itself would refuse the tool"
+        )
     if spec.warnings:
         checks["schemas_coherent"] = ToolCheck(FAIL, spec.warnings[0], "\n".join(spec.warnings))
     return spec, checks
@@ -152,9 +178,13 @@ def check_pyproject(spec: ToolSpec) -> ToolCheck:
     names = (_DISTRIBUTION.match(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     if missing := [each for each in PIXIE_NEEDS if each not in found and spec.pixie is not None]:
-        return ToolCheck(WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+        return ToolCheck(
+            WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None
+        )
     if foreign := [each for each in listed if "@" in each or "://" in each]:
-        return ToolCheck(WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
+        return ToolCheck(
+            WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign)
+        )
     return ToolCheck(PASS, f"{len(listed)} dependencies")
 
 
@@ -167,11 +197,13 @@ def _check_start(spec: ToolSpec, settings_python: str | None) -> ToolCheck:
     program = spec.command[0]
     found = shutil.which(str(spec.folder / program) if "/" in program else program)
     if found is None:
-        return ToolCheck(FAIL, f"the program {program!r} of the command is not there or not executable")
+        return ToolCheck(
+            FAIL, f"the program {program!r} of the command is not there or not executable"
+        )
     return ToolCheck(PASS, f"runs with {found}")
 
 
-# -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
+# -- checks 6 to 12: on one instance ---------------------------------------------------------------
 
 
 class _Answer(NamedTuple):
@@ -182,7 +214,11 @@ class _Answer(NamedTuple):
     body: bytes
 
     def refused(self, what: str, status: str = FAIL) -> ToolCheck:
-        return ToolCheck(status, f"{what} {self.status}", self.body[:_SHOWN_BYTES].decode("utf-8", "replace") or None)
+        return ToolCheck(
+            status,
+            f"{what} {self.status}",
+            self.body[:_SHOWN_BYTES].decode("utf-8", "replace") or None,
+        )
 
     def value(self) -> Any:
         try:
@@ -192,7 +228,9 @@ class _Answer(NamedTuple):
 
 
 class _Trial:
-    """One instance of a tool for the length of a validation; a check of it is a method of the check's name."""
+    """One instance of a tool for the length of a validation; a check of it is a method of the
+    check's name.
+    """
 
     def __init__(self, tools: Tools, spec: ToolSpec) -> None:
         self.sample = sample_input(spec)
@@ -201,7 +239,9 @@ class _Trial:
         self._is_json = True
         self._tools = tools
         self._spec = spec
-        self._seconds = float((spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS)
+        self._seconds = float(
+            (spec.pixie and spec.pixie.validator_timeout_override) or CHECK_SECONDS
+        )
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = self._new_instance(tools.as_started(trial))
 
@@ -212,14 +252,18 @@ class _Trial:
         return instance
 
     async def run(self, checks: dict[str, ToolCheck]) -> None:
-        """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
+        """Run the checks in their order until one fails; the shutdown is always checked once the
+        start succeeded.
+        """
         try:
             for name in (each for each in NAMES[5:] if each != "clean_shutdown"):
                 try:
                     checks[name] = await getattr(self, name)()
                 except PxError as error:  # of the tool: a failed check
                     self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
-                    details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
+                    details = "\n".join(
+                        part for part in (error.hint, error.extra.get("stderr_tail")) if part
+                    )
                     checks[name] = ToolCheck(FAIL, clip(error.detail), details or None)
                 if checks[name].status == FAIL:
                     break
@@ -234,7 +278,9 @@ class _Trial:
         try:
             async with asyncio.timeout(seconds), await upstream.fetch(call) as answer:
                 body, _ = await answer.read_up_to(limit)
-                return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
+                return _Answer(
+                    answer.status, answer.headers.get("Content-Type", "application/json"), body
+                )
         except TimeoutError as error:
             detail = f"{self._spec.unit} did not answer {asked} within {seconds:g} s."
             raise TimedOutError(detail, unit=self._spec.unit) from error
@@ -246,17 +292,23 @@ class _Trial:
             raise failures.encoding(self._spec, str(error), stderr) from error
         except BROKEN as error:
             what = f"broke off its answer to {asked} ({type(error).__name__})"
-            raise failures.bad_answer(self._spec, what, await self._tools.supervisor.tail(self._instance)) from error
+            raise failures.bad_answer(
+                self._spec, what, await self._tools.supervisor.tail(self._instance)
+            ) from error
 
     async def _calls(self, value: Any, *, streaming: bool) -> list[Call]:
         spec, root, run_id = self._spec, self._tools.config.data_dir, str(uuid.uuid4())
         if spec.pixie is not None:
             await asyncio.to_thread(make_room, root / spec.name, run_id, spec.pixie.retain_runs)
-        return run_calls(spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
+        return run_calls(
+            spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming
+        )
 
     async def _post(self, value: Any) -> _Answer:
         (call,) = await self._calls(value, streaming=False)
-        return await self._ask((self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, call)
+        return await self._ask(
+            (self._spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, call
+        )
 
     async def tool_spawns(self) -> ToolCheck:
         trouble = ""
@@ -284,7 +336,9 @@ class _Trial:
     async def schema_matches_disk(self) -> ToolCheck:
         assert self._instance.upstream is not None
         if drift := await schema_drift(self._instance.upstream, self._spec.manifest):
-            return ToolCheck(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+            return ToolCheck(
+                WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift)
+            )
         return ToolCheck(PASS, "GET /schema is tool.json")
 
     async def sample_input_run(self) -> ToolCheck:
@@ -302,7 +356,9 @@ class _Trial:
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
         elif (constant := constant_in(answer.body)) is not None:
             text = f"POST /run answers {answer.status} with {constant}, which JSON does not have"
-            return ToolCheck(WARN, text, "Answer null in its place: many readers of JSON refuse it.")
+            return ToolCheck(
+                WARN, text, "Answer null in its place: many readers of JSON refuse it."
+            )
         return ToolCheck(PASS, f"POST /run answers {answer.status}")
 
     async def _failed_run(self, answer: _Answer, since: float) -> ToolCheck:
@@ -310,7 +366,9 @@ class _Trial:
         await asyncio.sleep(TRACEBACK_SECONDS)
         self.stderr = await self._tools.supervisor.tail(self._instance, since)
         words = answer.body[:_SHOWN_BYTES].decode("utf-8", "replace")
-        error = failures.bad_answer(self._spec, f"answers {answer.status}", self.stderr, words=words)
+        error = failures.bad_answer(
+            self._spec, f"answers {answer.status}", self.stderr, words=words
+        )
         said = error.detail.removeprefix(f"{self._spec.unit} ")
         details = "\n".join(part for part in (error.hint, self.stderr) if part)
         return ToolCheck(FAIL, clip(f"POST /run {said}"), details)
@@ -319,13 +377,21 @@ class _Trial:
         schema = self._spec.output
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
-            return ToolCheck(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
+            return ToolCheck(
+                WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}"
+            )
         if found := violations(compile_schema(schema), self.answer):
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
             return ToolCheck(FAIL, lines[0], "\n".join(lines))
-        extra = self.answer.keys() - schema.get("properties", {}).keys() if isinstance(self.answer, dict) else set()
+        extra = (
+            self.answer.keys() - schema.get("properties", {}).keys()
+            if isinstance(self.answer, dict)
+            else set()
+        )
         if self._spec.pixie is not None and extra:
-            return ToolCheck(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
+            return ToolCheck(
+                WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}"
+            )
         return ToolCheck(PASS, "the answer fits what is declared")
 
     async def streaming_check(self) -> ToolCheck:
@@ -387,7 +453,10 @@ class _Trial:
         if instance.report.survivors:
             return ToolCheck(FAIL, failures.survived(spec.unit, instance.report).detail)
         if instance.report.killed:
-            return ToolCheck(WARN, f"did not end within {spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
+            return ToolCheck(
+                WARN,
+                f"did not end within {spec.stop_timeout_seconds:g} s of SIGTERM and was killed",
+            )
         return ToolCheck(PASS, "ended at SIGTERM")
 
 
@@ -421,7 +490,10 @@ class Tolerances(NamedTuple):
 
 
 def read_tolerances(path: Path, spec: ToolSpec) -> Tolerances:
-    """Read the tolerances of a tool's fixtures; none where there is no file. Raises DocumentError: it is broken."""
+    """Read the tolerances of a tool's fixtures; none where there is no file.
+
+    Raises DocumentError: it is broken.
+    """
     if not path.exists():
         return Tolerances()
     document = read_document(path)
@@ -433,15 +505,20 @@ def read_tolerances(path: Path, spec: ToolSpec) -> Tolerances:
         types = {each.key: each.type for each in spec.pixie.outputs}
     else:
         properties = spec.output.get("properties", {})
-        types = {key: str(each.get("type")) for key, each in properties.items() if isinstance(each, dict)}
+        types = {
+            key: str(each.get("type")) for key, each in properties.items() if isinstance(each, dict)
+        }
     return Tolerances(file, types)
 
 
-def compare(fixture: Mapping[str, Any], answer: Any, tolerances: Tolerances | None = None) -> list[str]:
-    """Return how an answer differs from the `expected_outputs` of a fixture; empty when it does not.
+def compare(
+    fixture: Mapping[str, Any], answer: Any, tolerances: Tolerances | None = None
+) -> list[str]:
+    """Return how an answer differs from the `expected_outputs` of a fixture; empty when it does
+    not.
 
-    `atol` (`abs`), `rtol` (`rel`) and `allow_extra` stand in its `tolerance` for an output, or at the top for all; else
-    in `tolerances`.
+    `atol` (`abs`), `rtol` (`rel`) and `allow_extra` stand in its `tolerance` for an output, or at
+    the top for all; else in `tolerances`.
     """
     tolerances = tolerances or Tolerances()
     is_for_all = not _TOLERANCE_KEYS.isdisjoint(fixture)
@@ -449,11 +526,20 @@ def compare(fixture: Mapping[str, Any], answer: Any, tolerances: Tolerances | No
         return ["the answer is no object"]
     found: list[str] = []
     for key, value in fixture["expected_outputs"].items():
-        given = (fixture.get("tolerance") or {}).get(key) or (fixture if is_for_all else tolerances.of(key))
-        absolute, relative = given.get("atol", given.get("abs")), given.get("rtol", given.get("rel"))
-        bounds = (1e-6, 1e-3) if absolute is relative is None else (absolute or 0.0, relative or 0.0)
+        given = (fixture.get("tolerance") or {}).get(key) or (
+            fixture if is_for_all else tolerances.of(key)
+        )
+        absolute, relative = (
+            given.get("atol", given.get("abs")),
+            given.get("rtol", given.get("rel")),
+        )
+        bounds = (
+            (1e-6, 1e-3) if absolute is relative is None else (absolute or 0.0, relative or 0.0)
+        )
         if key in answer:
-            told = differences(_bare(value), _bare(answer[key]), *bounds, extra=given.get("allow_extra") is True)
+            told = differences(
+                _bare(value), _bare(answer[key]), *bounds, extra=given.get("allow_extra") is True
+            )
             found += [f"{key}{each}" for each in told]
         else:
             found.append(f"{key} is missing in the answer")
@@ -464,12 +550,16 @@ def _bare(value: Any) -> Any:
     """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
     for member in ("value", "pairs"):
         value = value[member] if isinstance(value, dict) and value.keys() == {member} else value
-    if isinstance(value, list) and value and all(isinstance(each, dict) and "key" in each for each in value):
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(each, dict) and "key" in each for each in value)
+    ):
         return {str(each["key"]): each.get("value") for each in value}
     return value
 
 
-# -- what it is asked ---------------------------------------------------------------------------------------------
+# -- what it is asked ------------------------------------------------------------------------------
 
 
 class Sample(NamedTuple):
@@ -493,10 +583,17 @@ def sample_input(spec: ToolSpec) -> Sample:
     except DocumentError as error:
         return Sample(value, f"{error.problem.where()}: {error.problem.message}")
     except InvalidInputError as error:
-        faults = [f"{each['pointer'] or 'the input'} {each['message']}" for each in error.extra["errors"]]
+        faults = [
+            f"{each['pointer'] or 'the input'} {each['message']}" for each in error.extra["errors"]
+        ]
         if is_written:
-            return Sample(value, f"{TEST_REQUEST} does not fit the input in {MANIFEST}: {'; '.join(faults)}")
-        return Sample(value, f"one that is made from {MANIFEST} does not fit ({faults[0]}); write {TEST_REQUEST}")
+            return Sample(
+                value, f"{TEST_REQUEST} does not fit the input in {MANIFEST}: {'; '.join(faults)}"
+            )
+        return Sample(
+            value,
+            f"one that is made from {MANIFEST} does not fit ({faults[0]}); write {TEST_REQUEST}",
+        )
     return Sample(value)
 
 
@@ -512,15 +609,28 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     if other := schema.get("anyOf") or schema.get("oneOf"):
         return _plain(other[0], root, depth + 1)
     if str(schema.get("$ref", "")).startswith("#/$defs/"):
-        return _plain(root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/")), root, depth + 1)
+        return _plain(
+            root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/")), root, depth + 1
+        )
     kinds, low, high = schema.get("type", "object"), schema.get("minimum"), schema.get("maximum")
-    match kinds if isinstance(kinds, str) else next((kind for kind in kinds if kind != "null"), "null"):
+    match (
+        kinds
+        if isinstance(kinds, str)
+        else next((kind for kind in kinds if kind != "null"), "null")
+    ):
         case "object":
             known, must = schema.get("properties", {}), schema.get("required", ())
-            wanted = [name for name, each in known.items() if isinstance(each, dict) and "default" in each]
-            return {name: _plain(known.get(name, {}), root, depth + 1) for name in dict.fromkeys([*wanted, *must])}
+            wanted = [
+                name for name, each in known.items() if isinstance(each, dict) and "default" in each
+            ]
+            return {
+                name: _plain(known.get(name, {}), root, depth + 1)
+                for name in dict.fromkeys([*wanted, *must])
+            }
         case "array":
-            return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
+            return [_plain(schema.get("items", {}), root, depth + 1)] * min(
+                int(schema.get("minItems", 0)), 1000
+            )
         case "string":
             return "sample"[: schema.get("maxLength")]
         case "integer" | "number" as kind:
@@ -533,7 +643,9 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _pixie(traits: PixieManifest) -> dict[str, Any]:
-    """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
+    """Return values for all inputs but those that are optional without default, or hidden by
+    their `show_if`.
+    """
     if traits.layout == "chat":
         return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
     values = {each.key: each.default for each in traits.inputs if each.default is not None}

@@ -34,20 +34,35 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_PASSED_THROUGH = ("os", "random", "secrets", "uuid", "tempfile", "numpy.random.bit_generator", __name__)
+_PASSED_THROUGH = (
+    "os",
+    "random",
+    "secrets",
+    "uuid",
+    "tempfile",
+    "numpy.random.bit_generator",
+    __name__,
+)
 """Modules that draw a random value for the module that called them."""
 _MADE_ANEW = ("random", "numpy.random.mtrand", "multiprocessing.process")
 """Modules whose random values each fork makes anew (zygote/main.py)."""
 _INSIDE_ONLY = ("opentelemetry.context", "scipy.stats._distribution_infrastructure")
-"""Modules whose random values never leave the process: keys of a dictionary, examples in documentation strings."""
+"""Modules whose random values never leave the process: keys of a dictionary, examples in
+documentation strings.
+"""
 _HARMLESS = frozenset((*_MADE_ANEW, *_INSIDE_ONLY))
 SERVES = "px.serves"
-"""The name that stands for no module, but for the point at which the tool begins to serve (tools/learner.py)."""
+"""The name that stands for no module, but for the point at which the tool begins to serve
+(tools/learner.py).
+"""
 _GENERATORS = ("Generator", "RandomState")
 
 
 class Imports:
-    """The steps of one tool. `state`: the module zygote/process_state.py; `owner`: the zygote's socket."""
+    """The steps of one tool.
+
+    `state`: the module zygote/process_state.py; `owner`: the zygote's socket.
+    """
 
     def __init__(self, state: ModuleType, names: list[str], owner: int) -> None:
         self._state = state
@@ -56,18 +71,24 @@ class Imports:
         self._calls: list[str] = []  # what the step under way asked the system for, in words
         self._opened: dict[str, None] = {}  # files that were read, in order
         self._is_noting = False
-        self._seeds: dict[int, tuple[Any, bool]] = {}  # generators, and whether their seed was given
+        # generators, and whether their seed was given
+        self._seeds: dict[int, tuple[Any, bool]] = {}
         self._wrapped: dict[Any, Any] = {}  # our functions, and those of Python that they stand for
         self.shown: list[str] = []  # the steps whose modules are in `sys.modules` from the start
         self.hidden: list[dict[str, Any]] = []
-        """What each step has put into `sys.modules`, or taken out (None); after `run`, those that it does not show."""
-        self.places: dict[str, int] = {}  # by the name of each hidden module, the first step that has it
+        """What each step has put into `sys.modules`, or taken out (None); after `run`, those
+        that it does not show.
+        """
+        # by the name of each hidden module, the first step that has it
+        self.places: dict[str, int] = {}
 
     def run(self, folder: str) -> dict[str, Any]:
-        """Import all that fits; return the report for `serve`. `folder`: the tool's, whose modules are never imported.
+        """Import all that fits; return the report for `serve`. `folder`: the tool's, whose modules
+        are never imported.
 
-        The report: {"imported": number, "refused": why | None, "seconds": {package: number}, "read": [path],
-        "seeded_by_system": [generator], "modules": {name: module}}; `hidden` then has the modules of each step.
+        The report: {"imported": number, "refused": why | None, "seconds": {package: number},
+        "read": [path], "seeded_by_system": [generator], "modules": {name: module}}; `hidden` then
+        has the modules of each step.
         """
         output = self._redirect_output()
         border: int | None = None  # how many steps come before the tool serves
@@ -87,7 +108,11 @@ class Imports:
                 begin, modules = time.perf_counter(), dict(sys.modules)
                 refused = self._import(name)
                 after = self._settled_state(before)
-                new = {key: module for key, module in sys.modules.items() if modules.get(key) is not module}
+                new = {
+                    key: module
+                    for key, module in sys.modules.items()
+                    if modules.get(key) is not module
+                }
                 if refused is None:
                     refused = self._difference(name, before, after, new, folder)
                 if refused is not None:
@@ -127,30 +152,41 @@ class Imports:
             "seeded_by_system": [generator for generator in by_system if generator is not None],
         }
 
-    # -- a step -------------------------------------------------------------------------------------------------------
+    # -- a step ------------------------------------------------------------------------------------
 
     def _import(self, name: str) -> str | None:
         self._calls.clear()
         try:
             __import__(name)
-        except BaseException as error:  # SystemExit, too: a zygote does not end because a package says so
+        # SystemExit, too: a zygote does not end because a package says so
+        except BaseException as error:
             return f"{name}: its import fails with {type(error).__name__}"
         if self._real_random() is not None:
             self._follow_seeds()
         return None
 
     def _read_state(self) -> dict[str, Any]:
-        return {**self._state.system_state(self._own_fds), **self._state.random_state(), **self._output_state()}
+        return {
+            **self._state.system_state(self._own_fds),
+            **self._state.random_state(),
+            **self._output_state(),
+        }
 
     def _settled_state(self, before: dict[str, Any]) -> dict[str, Any]:
         system = self._state.settled_system_state(self._own_fds, before)
         return {**system, **self._state.random_state(), **self._output_state()}
 
     def _difference(
-        self, name: str, before: dict[str, Any], after: dict[str, Any], new: dict[str, Any], folder: str
+        self,
+        name: str,
+        before: dict[str, Any],
+        after: dict[str, Any],
+        new: dict[str, Any],
+        folder: str,
     ) -> str | None:
         """Say why this step cannot be done ahead; None where nothing speaks against it."""
-        both = {key: after[key] for key in before if key in after}  # a generator that is new was not changed
+        # a generator that is new was not changed
+        both = {key: after[key] for key in before if key in after}
         words = self._state.changes({key: before[key] for key in both}, both)
         if words:
             return f"{name}: its import changes {' and '.join(words)}"
@@ -165,18 +201,25 @@ class Imports:
         return None
 
     def _holds_generator(self, module: Any) -> bool:
-        """Tell whether a module has made a generator of numpy, whose seed may have been given or not."""
+        """Tell whether a module has made a generator of numpy, whose seed may have been given or
+        not.
+        """
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is None or (getattr(module, "__name__", None) or "").startswith("numpy."):
             return False
-        kinds = tuple(getattr(numpy_random, kind) for kind in (*_GENERATORS, "BitGenerator", "SeedSequence"))
+        kinds = tuple(
+            getattr(numpy_random, kind) for kind in (*_GENERATORS, "BitGenerator", "SeedSequence")
+        )
         values = list(getattr(module, "__dict__", {}).values())
         classes = [value for value in values if type(value) is type]
         for each in classes:
             values += list(vars(each).values())
-        return any(issubclass(type(value), kinds) and value is not numpy_random.mtrand._rand for value in values)
+        return any(
+            issubclass(type(value), kinds) and value is not numpy_random.mtrand._rand
+            for value in values
+        )
 
-    # -- output -------------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------
 
     def _redirect_output(self) -> list[tuple[int, int, int]]:
         """Have output go to memory; return number, its original and the memory for each."""
@@ -194,7 +237,11 @@ class Imports:
                 stream.flush()
             except (AttributeError, OSError, ValueError):
                 continue  # a package has put something else there
-        return {"what it has written to stdout or stderr": [os.fstat(number).st_size for number in (1, 2)]}
+        return {
+            "what it has written to stdout or stderr": [
+                os.fstat(number).st_size for number in (1, 2)
+            ]
+        }
 
     def _restore_output(self, places: list[tuple[int, int, int]]) -> None:
         self._output_state()
@@ -206,10 +253,13 @@ class Imports:
             os.close(original)
             os.close(memory)
 
-    # -- what a step asks the system for ------------------------------------------------------------------------------
+    # -- what a step asks the system for -----------------------------------------------------------
 
     def _wrap_calls(self) -> None:
-        for name, words in (("urandom", "draws a random value"), ("getpid", "asks for the process id")):
+        for name, words in (
+            ("urandom", "draws a random value"),
+            ("getpid", "asks for the process id"),
+        ):
             real = getattr(os, name)
             wrapper = self._wrapper(real, words)
             self._wrapped[wrapper] = real
@@ -225,7 +275,9 @@ class Imports:
         return call
 
     def _unwrap_calls(self) -> None:
-        """Put Python's own functions back, also where a module has taken ours over by `from os import urandom`."""
+        """Put Python's own functions back, also where a module has taken ours over by `from os
+        import urandom`.
+        """
         random = self._real_random()
         for wrapper, real in self._wrapped.items():
             if random is not None and wrapper is vars(random.Random).get("seed"):
@@ -240,17 +292,24 @@ class Imports:
         self._wrapped.clear()
 
     def _hear(self, event: str, arguments: Any) -> None:
-        """Note each file that is opened to be read. An audit hook cannot be taken away: later it returns at once."""
+        """Note each file that is opened to be read.
+
+        An audit hook cannot be taken away: later it returns at once.
+        """
         if not self._is_noting or event != "open":
             return
         path, _, flags = arguments
         if isinstance(path, bytes):
             path = os.fsdecode(path)
         is_read = isinstance(path, str) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR)
-        if is_read and not path.endswith(".pyc") and not path.startswith(("/proc/", "/sys/", "/dev/")):
+        if (
+            is_read
+            and not path.endswith(".pyc")
+            and not path.startswith(("/proc/", "/sys/", "/dev/"))
+        ):
             self._opened.setdefault(os.path.abspath(path))
 
-    # -- random generators --------------------------------------------------------------------------------------------
+    # -- random generators -------------------------------------------------------------------------
 
     @staticmethod
     def _real_random() -> Any:
@@ -258,7 +317,9 @@ class Imports:
         return random if hasattr(random, "Random") else None
 
     def _follow_seeds(self) -> None:
-        """Note of each generator that is made from now on whether its seed was given, or taken from the system."""
+        """Note of each generator that is made from now on whether its seed was given, or taken
+        from the system.
+        """
         kind = self._real_random().Random
         real = vars(kind).get("seed")
         if real is None or real in self._wrapped:
@@ -279,7 +340,10 @@ _Function = type(Imports.run)
 
 
 def _caller() -> str:
-    """Return the module that asked, beyond those that ask for others. Native code has no frame, its import has."""
+    """Return the module that asked, beyond those that ask for others.
+
+    Native code has no frame, its import has.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _PASSED_THROUGH:
         frame = frame.f_back

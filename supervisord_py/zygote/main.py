@@ -1,23 +1,25 @@
-"""A process that has imported what others will need, and forks them: their starts without the imports.
+"""A process that has imported what others will need, and forks them: their starts without the
+imports.
 
     parked = serve(FD, load)      returns in a forked process only
     argv = parked.take()          which goes on as the program of `argv`, once that is ordered
 
-Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash seed, which siblings
-share, and the time at which packages were imported. Whatever cannot be made equal after a fork is
-found before the first one (import_ahead.py, `hazard`), or is part of what its owner takes two starts
-for equal by; then they are spawned, which is always right. Whoever holds the other end of FD owns this
-process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
-theirs are the keeper's, and go on.
+Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash
+seed, which siblings share, and the time at which packages were imported. Whatever cannot be made
+equal after a fork is found before the first one (import_ahead.py, `hazard`), or is part of what its
+owner takes two starts for equal by; then they are spawned, which is always right. Whoever holds the
+other end of FD owns this process: when it closes, this process ends, and so does the one fork that
+waits for the next order; those that have had theirs are the keeper's, and go on.
 
-FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by zlib, as it names each file that was
-imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}}, or {"refused": WHY,
-"imported": number of steps before that} and the end. To here, from the keeper:
-{"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
-"umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the
-report, a descriptor for each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks`
-that of its group: moving a process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven
-bytes with a newline, and what comes from any spawn: nothing, or where it failed.
+FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once, and by zlib, as it names
+each file that was imported: {"made_from": [PATH], "stamp": number, "seconds": {PACKAGE: number}},
+or {"refused": WHY, "imported": number of steps before that} and the end. To here, from the keeper:
+{"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits":
+[[resource, soft, hard]], "umask": int | null, "guarded": bool, "listen_pid": bool, "joins": bool,
+"parks": bool}; with it the pipe of the report, a descriptor for each of `numbers`, if it `joins` a
+cgroup the directory of that, and if the next one `parks` that of its group: moving a process takes
+some 10 ms, for which nobody waits then. On the report come its pid, eleven bytes with a newline,
+and what comes from any spawn: nothing, or where it failed.
 """
 
 from __future__ import annotations
@@ -48,30 +50,37 @@ STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "ex
 """As the keeper counts them, where a start can fail."""
 PR_SET_PDEATHSIG = 1
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
-_LAYOUT = (26, 27, 45, 46, 47)  # start and end of code and of data, start of the heap: in /proc/PID/stat (proc(5))
+# start and end of code and of data, start of the heap: in /proc/PID/stat (proc(5))
+_LAYOUT = (26, 27, 45, 46, 47)
 _STACK = 28
 _libc = ctypes.CDLL(None, use_errno=True)
 _shown: list[Any] = []  # memory in which the kernel finds what /proc/PID/cmdline and environ show
-_seeded_by_system: list[Any] = []  # random generators that each fork seeds anew, as a plain start does
-_imported: dict[str, Any] = {}  # all modules by name, also those that `sys.modules` does not show yet
-_changed: dict[str, tuple[str | None, str | None]] = {}  # variables that imports have changed, from and to
+# random generators that each fork seeds anew, as a plain start does
+_seeded_by_system: list[Any] = []
+# all modules by name, also those that `sys.modules` does not show yet
+_imported: dict[str, Any] = {}
+# variables that imports have changed, from and to
+_changed: dict[str, tuple[str | None, str | None]] = {}
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
 _THREAD_SECONDS = 0.5
-_QUIET_SECONDS = 0.5  # after the last order: what prepares itself has some 20 ms of work, and takes it from no start
+# after the last order: what prepares itself has some 20 ms of work, and takes it from no start
+_QUIET_SECONDS = 0.5
 _PREPARED_MAX = 2  # of a daemon, at some 15 MB each
 _MEMORY_SECONDS = 60.0
 _MEMORY_PART = 10  # a tenth of the memory is to be available
 
 
 def serve(number: int, load: Callable[[], Any]) -> Parked:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked.
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was
+    forked.
 
     `load` returns nothing, or the report of `import_ahead.Imports.run`.
     """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
-    # The files and folders that decide what an interpreter is: a change of one makes this process old.
+    # The files and folders that decide what an interpreter is: a change of one makes this process
+    # old.
     own = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__)]
     env = dict(os.environ)
     report: dict[str, Any] = load() or {}
@@ -79,9 +88,12 @@ def serve(number: int, load: Callable[[], Any]) -> Parked:
     _seeded_by_system.extend(report.get("seeded_by_system", ()))
     _imported.update(report.get("modules", sys.modules))
     folders = [each for each in sys.path if os.path.isdir(each)]
-    told: dict[str, Any] = {"made_from": [*own, *folders, *_installed(), *_startup_files(), *report.get("read", ())]}
+    told: dict[str, Any] = {
+        "made_from": [*own, *folders, *_installed(), *_startup_files(), *report.get("read", ())]
+    }
     told.update(stamp=stamp(told["made_from"]), seconds=report.get("seconds", {}))
-    first = os.fork()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
+    # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
+    first = os.fork()
     if first == 0:
         os._exit(0)
     os.waitpid(first, 0)
@@ -98,12 +110,14 @@ def serve(number: int, load: Callable[[], Any]) -> Parked:
     gc.collect()
     gc.freeze()
     alive, life = os.pipe()  # at its end when this process is
-    parks, taken = -1, b"-"  # directory of the group in which the next fork waits, and what the last one said
+    # directory of the group in which the next fork waits, and what the last one said
+    parks, taken = -1, b"-"
     while True:
         reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if _fork_twice():  # it waits for the next order, so that none waits for a fork
             os.close(life)
-            # What ended before it had an order (its configuration may be broken) is not prepared again at once.
+            # What ended before it had an order (its configuration may be broken) is not prepared
+            # again at once.
             return Parked(owner, alive, (reader, writer), _park(parks), env if taken else None)
         writer.close()
         if parks >= 0:
@@ -117,16 +131,22 @@ def serve(number: int, load: Callable[[], Any]) -> Parked:
 
 
 class Parked:
-    """A fork that waits for its order. `env`: what the order before had; None where nothing is to be prepared."""
+    """A fork that waits for its order.
 
-    def __init__(self, owner: socket.socket, alive: int, ends: Any, group: int, env: dict[str, str] | None) -> None:
+    `env`: what the order before had; None where nothing is to be prepared.
+    """
+
+    def __init__(
+        self, owner: socket.socket, alive: int, ends: Any, group: int, env: dict[str, str] | None
+    ) -> None:
         self._owner, self._alive, self._ends, self._group = owner, alive, ends, group
         self._own = [alive]  # descriptors that it does not keep
         self._env = env or {}
         self._may_prepare, self._is_prepared = env is not None, False
 
     def prepare(self, folder: str) -> str | None:
-        """Have the environment of the order before; return how the names of files begin that are this process's own.
+        """Have the environment of the order before; return how the names of files begin that are
+        this process's own.
 
         None where nothing is to be prepared. `folder`: the same for all zygotes of a daemon.
         """
@@ -152,8 +172,8 @@ class Parked:
     def take(self, fits: Any = lambda argv: True, leave: Any = lambda: None) -> list[str]:
         """Wait for the order and become what it says; returns its argv.
 
-        Ends this process, after `leave`, when none is to come, or one that what was prepared does not fit: the next
-        fork takes that, which has no time to prepare anything.
+        Ends this process, after `leave`, when none is to come, or one that what was prepared does
+        not fit: the next fork takes that, which has no time to prepare anything.
         """
         _renew_generators()
         if self._is_prepared:
@@ -173,7 +193,11 @@ class Parked:
             finally:
                 os._exit(0)
         fds = _receive(self._owner)[1]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order["parks"] else []
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))]
+            if order["parks"]
+            else []
+        )
         self._ends[1].sendmsg([json.dumps(order["env"]).encode()], rights)
         self._own += [each.detach() for each in (self._owner, *self._ends)]
         return _become(order, fds, self._own, self._group)
@@ -190,11 +214,13 @@ def _is_memory_short() -> bool:
     return kib["MemAvailable"] * _MEMORY_PART < kib["MemTotal"]
 
 
-# -- what two starts have in common ------------------------------------------------------------------------------------
+# -- what two starts have in common ----------------------------------------------------------------
 
 
 def stamp(paths: Iterable[str]) -> int:
-    """Return a number that differs when one is another file, or has changed. (Links of uv's change a ctime.)"""
+    """Return a number that differs when one is another file, or has changed. (Links of uv's
+    change a ctime.)
+    """
     found = 0
     for path in paths:
         try:
@@ -210,19 +236,36 @@ def _installed() -> list[str]:
     """Return the files of all modules here that did not come with Python itself."""
     files = [getattr(module, "__file__", None) or "" for module in list(_imported.values())]
     library = os.path.dirname(os.__file__)
-    return [file for file in files if file and ("-packages" + os.sep in file or not file.startswith(library))]
+    return [
+        file
+        for file in files
+        if file and ("-packages" + os.sep in file or not file.startswith(library))
+    ]
 
 
 def _startup_files() -> list[str]:
-    """Return the files that Python reads at its start (site): the .pth files, sitecustomize and usercustomize."""
+    """Return the files that Python reads at its start (site): the .pth files, sitecustomize and
+    usercustomize.
+    """
     folders = [each for each in sys.path if each.endswith("-packages") and os.path.isdir(each)]
-    files = [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".pth")]
+    files = [
+        os.path.join(folder, name)
+        for folder in folders
+        for name in os.listdir(folder)
+        if name.endswith(".pth")
+    ]
     modules = (_imported.get(name) for name in ("sitecustomize", "usercustomize"))
-    return [*sorted(files), *(str(getattr(module, "__file__", "")) for module in modules if module is not None)]
+    return [
+        *sorted(files),
+        *(str(getattr(module, "__file__", "")) for module in modules if module is not None),
+    ]
 
 
 def hazard(own: int) -> str | None:
-    """Say what importing has left that a fork would break or share; None where there is nothing. `own`: our socket."""
+    """Say what importing has left that a fork would break or share; None where there is nothing.
+
+    `own`: our socket.
+    """
     until = time.monotonic() + _THREAD_SECONDS
     while (threads := len(os.listdir("/proc/self/task")) - 1) and time.monotonic() < until:
         time.sleep(_PAUSE_SECONDS)  # one that has been joined is still there for a moment
@@ -231,7 +274,11 @@ def hazard(own: int) -> str | None:
     left = []
     for fd in os.listdir("/proc/self/fd"):
         try:
-            kind = os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] if int(fd) not in (0, 1, 2, own) else ""
+            kind = (
+                os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
+                if int(fd) not in (0, 1, 2, own)
+                else ""
+            )
         except OSError:
             continue  # of the listing itself
         left += [kind] if kind in ("socket", "anon_inode") or kind.startswith("/dev/nvidia") else []
@@ -252,13 +299,16 @@ def _receive(sock: socket.socket, flags: int = socket.MSG_CMSG_CLOEXEC) -> tuple
     except OSError:
         text, ancillary = b"", []
     rights = b"".join(
-        data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        data
+        for level, kind, data in ancillary
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     )
     return text, list(memoryview(rights).cast("i"))
 
 
 def _fork_twice() -> bool:
-    """Fork, and fork again in between: the keeper, to whom orphans come back, is the parent of what is forked.
+    """Fork, and fork again in between: the keeper, to whom orphans come back, is the parent of what
+    is forked.
 
     Returns True in what is forked, once the keeper is its parent, False here.
     """
@@ -268,7 +318,8 @@ def _fork_twice() -> bool:
             os.waitpid(between, 0)
             return False
     except OSError:
-        time.sleep(_AGAIN_SECONDS)  # no room for a process: orders wait, and are carried out by a spawn
+        # no room for a process: orders wait, and are carried out by a spawn
+        time.sleep(_AGAIN_SECONDS)
         return False
     between = os.getpid()
     try:
@@ -281,14 +332,15 @@ def _fork_twice() -> bool:
     return True
 
 
-# -- in what was forked ------------------------------------------------------------------------------------------------
+# -- in what was forked ----------------------------------------------------------------------------
 
 
 def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) -> list[str]:
-    """Become what was ordered, or report why not, as the keeper's own child does between fork and exec.
+    """Become what was ordered, or report why not, as the keeper's own child does between fork and
+    exec.
 
-    `own`: descriptors of the zygote's that are to be closed; what else is open, what was imported has opened. `parked`:
-    inode of the group in which this process is already.
+    `own`: descriptors of the zygote's that are to be closed; what else is open, what was imported
+    has opened. `parked`: inode of the group in which this process is already.
     """
     argv: list[str] = order["argv"]
     stage, report = STAGES.index("fds"), fds[0]
@@ -307,8 +359,11 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) 
         ]
         for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
             step()
-    except (OSError, ValueError) as error:  # ValueError: what resource.setrlimit makes of EPERM and EINVAL
-        number = getattr(error, "errno", None) or (errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+    # ValueError: what resource.setrlimit makes of EPERM and EINVAL
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None) or (
+            errno.EPERM if "not allowed" in str(error) else errno.EINVAL
+        )
         try:
             os.write(report, b"%d %d" % (stage, number))
         finally:
@@ -325,12 +380,15 @@ def _renew() -> None:
     if "logging" in modules:  # from which `relativeCreated` counts
         is_whole = isinstance(getattr(modules["logging"], "_startTime", 0.0), int)
         vars(modules["logging"])["_startTime"] = time.time_ns() if is_whole else time.time()
-    if "multiprocessing.process" in modules:  # where workers by "spawn" begin, and look for the program
+    # where workers by "spawn" begin, and look for the program
+    if "multiprocessing.process" in modules:
         vars(modules["multiprocessing.process"])["ORIGINAL_DIR"] = os.getcwd()
 
 
 def _renew_generators() -> None:
-    """Make anew what each process has for itself, whatever it becomes: nobody waits for it before the order."""
+    """Make anew what each process has for itself, whatever it becomes: nobody waits for it
+    before the order.
+    """
     modules = _imported
     if "numpy.random" in modules:
         modules["numpy.random"].seed()  # random and ssl do that by themselves
@@ -341,13 +399,16 @@ def _renew_generators() -> None:
         vars(modules["uuid"]).update(_node=None, _last_timestamp=None)
     if "threading" in modules:
         main = modules["threading"].main_thread()
-        getattr(main, "_set_native_id", lambda: None)()  # Python leaves that of the process before the fork
+        # Python leaves that of the process before the fork
+        getattr(main, "_set_native_id", lambda: None)()
     if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 def _park(group: int) -> int:
-    """Wait in that group from now on; return its inode, 0 where there is none, or it cannot be joined."""
+    """Wait in that group from now on; return its inode, 0 where there is none, or it cannot be
+    joined.
+    """
     if group < 0:
         return 0
     try:
@@ -390,7 +451,9 @@ def _limit(rlimits: list[list[int]], umask: int | None) -> None:
 
 
 def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) -> None:
-    """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ and cmdline)."""
+    """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ
+    and cmdline).
+    """
     env = {**env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
     _show(argv, [f"{name}={value}" for name, value in env.items()])
     _set_environment(env)
@@ -401,8 +464,11 @@ def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) ->
 def _set_environment(env: dict[str, str]) -> None:
     env = dict(env)
     if "LC_CTYPE" in os.environ:
-        env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])  # Python's start adds it where there is no locale (PEP 538)
-    imported = {name: after for name, (before, after) in _changed.items() if env.get(name) == before}
+        # Python's start adds it where there is no locale (PEP 538)
+        env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])
+    imported = {
+        name: after for name, (before, after) in _changed.items() if env.get(name) == before
+    }
     env = {name: value for name, value in {**env, **imported}.items() if value is not None}
     for name in set(os.environ).difference(env):
         del os.environ[name]
@@ -411,14 +477,20 @@ def _set_environment(env: dict[str, str]) -> None:
 
 
 def _notice_changes(env: dict[str, str]) -> None:
-    """Remember what imports, or what prepares a program, have changed since the environment was `env`."""
+    """Remember what imports, or what prepares a program, have changed since the environment was
+    `env`.
+    """
     pairs = {name: (env.get(name), os.environ.get(name)) for name in {*env, *os.environ}}
     _changed.update({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def _show(argv: list[str], env: list[str]) -> None:
-    """Have the kernel show these words; one that was built without CONFIG_CHECKPOINT_RESTORE goes on with ours."""
-    arguments, variables = (b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (argv, env))
+    """Have the kernel show these words; one that was built without CONFIG_CHECKPOINT_RESTORE
+    goes on with ours.
+    """
+    arguments, variables = (
+        b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (argv, env)
+    )
     _shown.append(ctypes.create_string_buffer(arguments + variables))
     begin = ctypes.addressof(_shown[0])
     middle = begin + len(arguments)
@@ -428,4 +500,10 @@ def _show(argv: list[str], env: list[str]) -> None:
     os.close(stat)
     layout = [*(int(fields[each - 3]) for each in _LAYOUT), _libc.sbrk(0), int(fields[_STACK - 3])]
     found = struct.pack("12QIi", *layout, begin, middle, middle, middle + len(variables), 0, 0, -1)
-    _libc.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), found, ctypes.c_ulong(len(found)), ctypes.c_ulong(0))
+    _libc.prctl(
+        PR_SET_MM,
+        ctypes.c_ulong(PR_SET_MM_MAP),
+        found,
+        ctypes.c_ulong(len(found)),
+        ctypes.c_ulong(0),
+    )

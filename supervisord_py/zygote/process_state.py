@@ -1,13 +1,15 @@
-"""What of a process an import, or a program's own lines, can change, and in which words a change is reported.
+"""What of a process an import, or a program's own lines, can change, and in which words a change is
+reported.
 
-Runs in the interpreter of a tool, with the standard library alone (Python 3.8 or later). Two kinds of state are read:
+Runs in the interpreter of a tool, with the standard library alone (Python 3.8 or later). Two kinds
+of state are read:
 
-- `system_state`: what the kernel holds for the process, what a fork does not inherit, what the order of a start sets
-  anew, and the two global random generators. A package that changes one of these while it is imported cannot be
-  imported ahead: the fork would not be what a plain start is.
-- `program_state`: what lies in the memory of the interpreter and decides what a module does while it is imported. It
-  is compared between two imports of a program: when the program has changed it itself, what it imports afterwards
-  cannot be imported ahead of it.
+- `system_state`: what the kernel holds for the process, what a fork does not inherit, what the
+  order of a start sets anew, and the two global random generators. A package that changes one of
+  these while it is imported cannot be imported ahead: the fork would not be what a plain start is.
+- `program_state`: what lies in the memory of the interpreter and decides what a module does while
+  it is imported. It is compared between two imports of a program: when the program has changed it
+  itself, what it imports afterwards cannot be imported ahead of it.
 
 Nothing stays in `sys.modules` that was not there before.
 """
@@ -35,7 +37,14 @@ for _name in ("_locale", "_signal", "gc", "resource"):
 
 _DEFAULT_FOLDERS = (None, os.environ.get("TMPDIR"), "/tmp")  # noqa: S108  compared, not used
 _LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
-_USUAL_LIMITS = ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_STACK", "RLIMIT_CORE", "RLIMIT_FSIZE", "RLIMIT_CPU")
+_USUAL_LIMITS = (
+    "RLIMIT_NOFILE",
+    "RLIMIT_AS",
+    "RLIMIT_STACK",
+    "RLIMIT_CORE",
+    "RLIMIT_FSIZE",
+    "RLIMIT_CPU",
+)
 _STATUS_FIELDS = {
     "Umask": "the umask",
     "SigBlk": "the signals that are blocked",
@@ -58,8 +67,12 @@ _THREAD_SECONDS = 0.5
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return in words what differs between two states of the same kind, in the order of the states."""
-    words = [name for name in {**before, **after} if not _is_same(before.get(name), after.get(name))]
+    """Return in words what differs between two states of the same kind, in the order of the
+    states.
+    """
+    words = [
+        name for name in {**before, **after} if not _is_same(before.get(name), after.get(name))
+    ]
     return list(dict.fromkeys(words))
 
 
@@ -68,15 +81,18 @@ def _is_same(first: Any, second: Any) -> bool:
         return True
     try:
         return bool(first == second)
-    except Exception:  # the comparison is the program's own code, where it put objects of its own there
+    # the comparison is the program's own code, where it put objects of its own there
+    except Exception:
         return False
 
 
-# -- what the kernel holds, and what a fork does not inherit ----------------------------------------------------------
+# -- what the kernel holds, and what a fork does not inherit ---------------------------------------
 
 
 def system_state(own_fds: Iterable[int] = ()) -> dict[str, Any]:
-    """Return the state of the process by its names; `own_fds`: descriptors of ours, which do not count. Linux only."""
+    """Return the state of the process by its names; `own_fds`: descriptors of ours, which do not
+    count. Linux only.
+    """
     state: dict[str, Any] = {}
     for name, value in _status().items():
         words = _STATUS_FIELDS.get(name)
@@ -114,8 +130,8 @@ def random_state() -> dict[str, Any]:
 def settled_system_state(own_fds: Iterable[int], before: dict[str, Any]) -> dict[str, Any]:
     """Return the state once threads that are about to end have ended.
 
-    A thread that was joined is there for a moment still. Those of numpy's BLAS end at the first fork, and are made
-    again when they are needed.
+    A thread that was joined is there for a moment still. Those of numpy's BLAS end at the first
+    fork, and are made again when they are needed.
     """
     threads = _STATUS_FIELDS["Threads"]
     state = system_state(own_fds)
@@ -140,7 +156,10 @@ def _status() -> dict[str, Any]:
 
 
 def _read(path: str) -> str:
-    """Return a small file of /proc; "" where there is none. Not by `open`, which a program may have replaced."""
+    """Return a small file of /proc; "" where there is none.
+
+    Not by `open`, which a program may have replaced.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -184,11 +203,14 @@ def _timers() -> tuple[Any, ...]:
     return (*intervals, _read("/proc/self/timers"))
 
 
-# -- what lies in the memory of the interpreter -----------------------------------------------------------------------
+# -- what lies in the memory of the interpreter ----------------------------------------------------
 
 
 def program_state() -> dict[str, Any]:
-    """Return what decides in memory what a module does at its import. Cheap: it is read around each import."""
+    """Return what decides in memory what a module does at its import.
+
+    Cheap: it is read around each import.
+    """
     state: dict[str, Any] = {
         "os.environ": _environment(),
         "sys.path": list(sys.path),
@@ -226,7 +248,8 @@ _MODULE_STATE = (
 
 def _environment() -> dict[Any, Any]:
     try:
-        # Its encoded form, where there is one: to decode every variable takes 40 us, around each import.
+        # Its encoded form, where there is one: to decode every variable takes 40 us, around each
+        # import.
         return dict(getattr(os.environ, "_data", os.environ))
     except Exception:  # a program may put anything in its place
         return {}
@@ -253,8 +276,8 @@ def _filters() -> list[Any] | None:
     """Return the filters of warnings without those in front that only silence some.
 
     Packages silence warnings for a moment while they import another one (FastAPI does). An import
-    that would have warned then writes nothing; where it is done ahead it does write, and output ends
-    what is imported ahead.
+    that would have warned then writes nothing; where it is done ahead it does write, and output
+    ends what is imported ahead.
     """
     filters = getattr(sys.modules.get("warnings"), "filters", None)
     if filters is None:

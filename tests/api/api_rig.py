@@ -1,4 +1,6 @@
-"""An API on a real Unix socket: catalog, ledger, events and output are real, the launcher is made of plain lists."""
+"""An API on a real Unix socket: catalog, ledger, events and output are real, the launcher is
+made of plain lists.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Rig:
     runner: web.AppRunner
 
     def __getattr__(self, name: str) -> Any:
-        """Return what its routes are given: `launcher`, `kernels`, `pipes`, `placement`, `control`."""
+        """Return what its routes are given: `launcher`, `kernels`, `pipes`, `placement`,
+        `control`.
+        """
         return getattr(self.context, name)
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any, CIMultiDict[str]]:
@@ -72,13 +76,20 @@ class Rig:
 @contextlib.asynccontextmanager
 async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     """Serve an API under `root` until the end of the block."""
-    state, logs, cells, tools = folders = [root / name for name in ("state", "logs", "cells", "tools")]
+    state, logs, cells, tools = folders = [
+        root / name for name in ("state", "logs", "cells", "tools")
+    ]
     for folder in folders:
         folder.mkdir(mode=0o700)
     path = root / "pxd.sock"
     ledger = await Ledger.open(state / "pxd.db")
     events = await EventStream.open(ledger)
-    known = {"daemon_id": "0a1b2c3d", "started_at": STARTED, "socket": str(path), "tools_dir": tools}
+    known = {
+        "daemon_id": "0a1b2c3d",
+        "started_at": STARTED,
+        "socket": str(path),
+        "tools_dir": tools,
+    }
     api = ApiConfig(**{**known, **config})
     of_tools = ToolsConfig(root, root, ToolsSettings(max_body_bytes=api.max_body_bytes))
     stats: dict[str, TreeStat] = {}
@@ -91,14 +102,18 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         "launcher": FakeLauncher(Catalog([tools]), of_tools),
         "kernels": FakeKernels(cells),
         "pipes": FakePipes(),
-        "placement": SimpleNamespace(log_dir=str(logs), caps=caps, stats=stats, stat=stat, is_silent=False),
+        "placement": SimpleNamespace(
+            log_dir=str(logs), caps=caps, stats=stats, stat=stat, is_silent=False
+        ),
         "control": SimpleNamespace(stopping=False, degraded={}, stop=lambda: None),
     }
     context = ApiContext(ledger=ledger, events=events, config=api, **rooms)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         runner = await serve(context, listener)
-        client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
+        client = aiohttp.ClientSession(
+            "http://px", connector=aiohttp.UnixConnector(str(path), limit=0)
+        )
         try:
             yield Rig(context, client, path, runner)
         finally:

@@ -1,4 +1,6 @@
-"""Rooms that do as they are told: what the API sees of tools, kernels and pipes, made of plain lists and scripts."""
+"""Rooms that do as they are told: what the API sees of tools, kernels and pipes, made of plain
+lists and scripts.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def ok(cell_id: str = "c1") -> CellResult:
 
 def result(*cells: CellResult) -> CallResult:
     key = key_of("default")
-    return CallResult(key.id, key.cwd, key.interpreter, key.backend, Variables.KEPT, cells or (ok(),), 30.0)
+    return CallResult(
+        key.id, key.cwd, key.interpreter, key.backend, Variables.KEPT, cells or (ok(),), 30.0
+    )
 
 
 @dataclass
@@ -99,7 +103,9 @@ class FakeHandle:
     """A kernel with a connection file."""
 
     connection_file: Path | None = Path("/run/k/connection.json")
-    died: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    died: asyncio.Future[Any] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     foreign_busy: bool = False
 
 
@@ -119,9 +125,16 @@ class FakeKernels:
 
     def put(self, name: str, cwd: str = "/work", **facts: Any) -> SessionView:
         """Have a living, idle session; `facts` change it."""
-        known = dict.fromkeys(("created_at", "last_used", "started_at"), STARTED) | asdict(key_of(name, cwd))
+        known = dict.fromkeys(("created_at", "last_used", "started_at"), STARTED) | asdict(
+            key_of(name, cwd)
+        )
         known |= {"language": "python", "owner": "session", "state": SessionState.IDLE, "pid": 4242}
-        known |= {"id": key_of(name, cwd).id, "kernelspec": "python3", "instance": "00000000.K", **facts}
+        known |= {
+            "id": key_of(name, cwd).id,
+            "kernelspec": "python3",
+            "instance": "00000000.K",
+            **facts,
+        }
         self.views[known["id"]] = view = SessionView(**known)
         return view
 
@@ -146,7 +159,9 @@ class FakeKernels:
     async def gateway_trouble(self) -> str | None:
         return None
 
-    async def start(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
+    async def start(
+        self, request: StartRequest, tell: Tell | None = None
+    ) -> tuple[bool, SessionView]:
         self.asked.append(("start", request))
         return True, self.put(request.name)
 
@@ -155,7 +170,9 @@ class FakeKernels:
         return await self.script(request, tell) if self.script is not None else result()
 
     async def capabilities(self, cwd: str | None = None) -> Any:
-        return report("both", Offer(offered=True, program="/usr/bin/python3"), "/bin/bash", BackendName.DIRECT)
+        return report(
+            "both", Offer(offered=True, program="/usr/bin/python3"), "/bin/bash", BackendName.DIRECT
+        )
 
     def handle(self, session_id: str) -> FakeHandle | None:
         return self.handles.get(session_id)
@@ -179,8 +196,15 @@ class FakePipes:
         return {}
 
     def health(self) -> dict[str, Any]:
-        facts = dict.fromkeys(("scheduler_restarts", "broken", "queued", "running", "ledger", "catalog"))
-        return {**facts, "scheduler_running": True, "pipes": len(self.views), "scheduler_error": self.scheduler_error}
+        facts = dict.fromkeys(
+            ("scheduler_restarts", "broken", "queued", "running", "ledger", "catalog")
+        )
+        return {
+            **facts,
+            "scheduler_running": True,
+            "pipes": len(self.views),
+            "scheduler_error": self.scheduler_error,
+        }
 
     def refused_output(self) -> dict[str, str]:
         return self.refused

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from api.api_rig import DEADLINE, Rig, api_rig, output, until
 from supervisord_py.api import app, bodies, listening, tools
 from supervisord_py.api.auth import TcpAccess
-from supervisord_py.api.bodies import MAX_COST, BodyBudget, cost_of, cost_without_strings, decompress
+from supervisord_py.api.bodies import (
+    MAX_COST,
+    BodyBudget,
+    cost_of,
+    cost_without_strings,
+    decompress,
+)
 from supervisord_py.errors import OverloadedError, TooLargeError
 
 TEXTS = st.text(alphabet='",:{}[]\\ab', max_size=12)
@@ -49,7 +55,8 @@ def test_any_bytes_have_a_cost(body: bytes) -> None:
 def test_commas_in_texts_cost_nothing_and_an_open_text_is_read_once() -> None:
     table = b'{"csv":"' + b"1,2,3\\n" * (MAX_COST // 2) + b'"}'
     assert cost_of(table) > MAX_COST > cost_without_strings(table)
-    assert cost_without_strings(b'{"open":"' + b'\\"' * 500_000) < 10  # by backtracking it would take hours
+    # by backtracking it would take hours
+    assert cost_without_strings(b'{"open":"' + b'\\"' * 500_000) < 10
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
@@ -82,7 +89,10 @@ def test_the_budget_is_shared_and_given_back() -> None:
 async def test_bodies_of_requests_that_wait_are_bounded_in_sum(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those over it are refused with a time to come again; a client that leaves makes room. Twice in a row."""
+    """Those over it are refused with a time to come again; a client that leaves makes room.
+
+    Twice in a row.
+    """
     monkeypatch.setattr(bodies, "BUDGET_BYTES", 1000)
     monkeypatch.setattr(bodies, "BUDGET_BODIES", 1)
     entered = 0
@@ -99,7 +109,9 @@ async def test_bodies_of_requests_that_wait_are_bounded_in_sum(
         for turn in (1, 2):
             waits = asyncio.create_task(rig.ask("POST", "/api/tools/x/run", b'"%s"' % (b"a" * 798)))
             await until(lambda turn=turn: entered == turn)
-            status, problem, headers = await rig.ask("POST", "/api/tools/x/run", b'"%s"' % (b"a" * 298))
+            status, problem, headers = await rig.ask(
+                "POST", "/api/tools/x/run", b'"%s"' % (b"a" * 298)
+            )
             assert (status, problem["kind"], headers["Retry-After"]) == (429, "overloaded", "1")
             waits.cancel()
 
@@ -109,10 +121,12 @@ async def test_bodies_of_requests_that_wait_are_bounded_in_sum(
             await until(is_free)
 
 
-# -- connections -------------------------------------------------------------------------------------------------------
+# -- connections -----------------------------------------------------------------------------------
 
 
-async def test_a_listener_without_descriptors_pauses_and_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_without_descriptors_pauses_and_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listening, "PAUSE_SECONDS", 0.05)
     attempts = 0
     accept = socket.socket.accept
@@ -176,7 +190,9 @@ async def test_requests_that_come_at_once_are_all_answered(rig: Rig, method: byt
     async with asyncio.timeout(DEADLINE):
         for _ in (1, 2):
             reader, writer = await rig.connect()
-            writer.write((method + b" " + path + b" HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n") * 200)
+            writer.write(
+                (method + b" " + path + b" HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n") * 200
+            )
             writer.write_eof()
             assert (await reader.read()).count(b"HTTP/1.1 200") == 200
             writer.close()
@@ -194,7 +210,11 @@ async def test_logs_that_a_shutdown_cuts_off_end_with_its_problem(short_tmp: Pat
                 readers[query], writer = await rig.connect()
                 writers.append(writer)
                 accept = b"Accept: application/x-ndjson\r\n"
-                writer.write(f"GET /api/units/tool:x/logs{query} HTTP/1.1\r\nHost: px\r\n".encode() + accept + b"\r\n")
+                writer.write(
+                    f"GET /api/units/tool:x/logs{query} HTTP/1.1\r\nHost: px\r\n".encode()
+                    + accept
+                    + b"\r\n"
+                )
                 await readers[query].readuntil(b"\n{")  # the rest does not fit into the buffers
             closing = asyncio.create_task(rig.runner.cleanup())
             for query, reader in readers.items():

@@ -1,4 +1,6 @@
-"""Calls through the API: what clients are told, also who was cut off; Jupyter where front ends send what they like."""
+"""Calls through the API: what clients are told, also who was cut off; Jupyter where front ends
+send what they like.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,32 @@ SESSION = key_of("default").id
 
 
 async def test_a_notebook_says_which_kernelspec_it_wants(rig: Rig) -> None:
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": "1 + 1"}
-    sent: list[tuple[str, dict[str, str]]] = [("python3", {}), ("ir", {}), ("ir", {"kernelspec": "python3"})]
+    cell = {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": "1 + 1",
+    }
+    sent: list[tuple[str, dict[str, str]]] = [
+        ("python3", {}),
+        ("ir", {}),
+        ("ir", {"kernelspec": "python3"}),
+    ]
     for spec, more in (*sent, ("ir", {"interpreter": "/p"})):
         metadata = {"kernelspec": {"name": spec, "display_name": "x", "language": "R"}}
-        notebook = json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": [cell]})
+        notebook = json.dumps(
+            {"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": [cell]}
+        )
         assert (await rig.ask("POST", PATH, {"notebook": notebook, **more}))[0] == 200
     assert [asked.kernelspec for _, asked in rig.kernels.asked] == [None, "ir", "python3", None]
     assert {asked.cells for _, asked in rig.kernels.asked} == {(Cell("1 + 1"),)}
 
 
 @pytest.mark.parametrize("about", [NDJSON, SSE])
-async def test_a_failure_after_the_beginning_is_the_last_item_and_breaks_off(rig: Rig, about: dict[str, str]) -> None:
+async def test_a_failure_after_the_beginning_is_the_last_item_and_breaks_off(
+    rig: Rig, about: dict[str, str]
+) -> None:
     seen, received = asyncio.Event(), b""
 
     async def script(_: CallRequest, tell: Tell) -> CallResult:
@@ -54,7 +70,9 @@ async def test_a_failure_after_the_beginning_is_the_last_item_and_breaks_off(rig
             async for piece in answer.content.iter_any():
                 received += piece
                 seen.set()
-    items = [json.loads(line.removeprefix(b"data: ")) for line in received.splitlines() if b"{" in line]
+    items = [
+        json.loads(line.removeprefix(b"data: ")) for line in received.splitlines() if b"{" in line
+    ]
     assert [item.get("event", item.get("kind")) for item in items] == ["queued", "timed_out"]
     assert about is NDJSON or b"event: problem\n" in received
 
@@ -87,14 +105,17 @@ async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancell
             await ended.wait()
 
 
-# -- clients of server-sent events that were cut off: told the rest, once, and nothing runs again ----------------------
+# -- clients of server-sent events that were cut off: told the rest, once, and nothing runs again --
 
 
 async def follow(rig: Rig, seen: str | None, count: int) -> list[tuple[str, dict[str, Any]]]:
     """Ask, and take so many events: their ids and data."""
     found = []
     headers = SSE if seen is None else {**SSE, "Last-Event-ID": seen}
-    async with asyncio.timeout(DEADLINE), rig.client.post(PATH, json=CODE, headers=headers) as answer:
+    async with (
+        asyncio.timeout(DEADLINE),
+        rig.client.post(PATH, json=CODE, headers=headers) as answer,
+    ):
         assert answer.status == 200, await answer.text()
         while len(found) < count:
             frame = (await answer.content.readuntil(b"\n\n")).decode().strip()
@@ -107,12 +128,16 @@ async def follow(rig: Rig, seen: str | None, count: int) -> list[tuple[str, dict
 
 
 def merged(events: list[dict[str, Any]]) -> list[Any]:
-    """Return what was told, however the output was cut: bytes of each stream, and all else in its order."""
+    """Return what was told, however the output was cut: bytes of each stream, and all else in
+    its order.
+    """
     output: dict[tuple[str, str], bytes] = {}
     for event in events:
         if event["event"] == "output":
             data = event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
-            output[event["id"], event["stream"]] = output.get((event["id"], event["stream"]), b"") + data
+            output[event["id"], event["stream"]] = (
+                output.get((event["id"], event["stream"]), b"") + data
+            )
     return [output, *(event for event in events if event["event"] != "output")]
 
 
@@ -163,12 +188,16 @@ async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(rig: 
         for stream, said in (("stdout", "one € two\n".encode()), ("stderr", b"\xff"))
     }
     assert len({identifier for identifier, _ in told}) == len(told)
-    status, body, _ = await rig.ask("POST", PATH, CODE, headers={**SSE, "Last-Event-ID": told[-1][0]})
+    status, body, _ = await rig.ask(
+        "POST", PATH, CODE, headers={**SSE, "Last-Event-ID": told[-1][0]}
+    )
     assert (status, body) == (204, b""), "which tells clients not to come back"
     assert len(runs) == 2
 
 
-async def test_who_does_not_come_back_cancels_the_call(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_come_back_cancels_the_call(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "RESUME_SECONDS", 0.2)
     cancelled = asyncio.Event()
 
@@ -184,7 +213,9 @@ async def test_who_does_not_come_back_cancels_the_call(rig: Rig, monkeypatch: py
     [(identifier, _)] = await follow(rig, None, 1)
     async with asyncio.timeout(DEADLINE):
         await cancelled.wait()
-    assert (await rig.ask("POST", PATH, CODE, headers={**SSE, "Last-Event-ID": identifier}))[0] == 404
+    assert (await rig.ask("POST", PATH, CODE, headers={**SSE, "Last-Event-ID": identifier}))[
+        0
+    ] == 404
 
 
 class FakeChannels:
@@ -207,7 +238,11 @@ async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> 
     book = short_tmp / "book.ipynb"
     book.touch()
     body = {"name": "ir", "path": str(book), "notebook": {"x": 1}, "env": {"KERNEL_X": "1"}}
-    for sent in (body, None, *({"path": path} for path in ("relative/book.ipynb", "/nowhere/at/all/book.ipynb", ""))):
+    for sent in (
+        body,
+        None,
+        *({"path": path} for path in ("relative/book.ipynb", "/nowhere/at/all/book.ipynb", "")),
+    ):
         assert (await rig.ask("POST", "/jupyter/api/kernels", sent))[0] == 201
     first, *others = (request for _, request in rig.kernels.asked)
     assert (first.owner, first.kernelspec, first.cwd) == (Owner.JUPYTER_API, "ir", str(short_tmp))
@@ -237,7 +272,9 @@ async def test_a_front_end_is_sent_away_with_the_reason(
     handle = rig.kernels.handles[view.id] = FakeHandle()
     async with rig.client.ws_connect(f"/jupyter/api/kernels/{view.key.jupyter_id}/channels") as ws:
         await until(lambda: joined)
-        closing = asyncio.ensure_future(rig.runner.cleanup()) if why == "the daemon closes" else None
+        closing = (
+            asyncio.ensure_future(rig.runner.cleanup()) if why == "the daemon closes" else None
+        )
         if why == "it reads too slowly":
             joined[0].too_much.set()
         elif why == "its session is gone":

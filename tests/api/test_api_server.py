@@ -1,4 +1,6 @@
-"""What happens to every request: who may ask, ids, problems, limits, `Idempotency-Key`, shutdown."""
+"""What happens to every request: who may ask, ids, problems, limits, `Idempotency-Key`,
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,27 @@ GOOD = {"Host": "127.0.0.1:7860", "Authorization": "Bearer s3cret-token"}
 
 
 def test_the_token_is_enough_with_a_loopback_name_and_everything_else_is_refused() -> None:
-    for more in ({}, {"Authorization": "bearer  s3cret-token "}, {"Origin": "http://localhost:3000"}):
+    for more in (
+        {},
+        {"Authorization": "bearer  s3cret-token "},
+        {"Origin": "http://localhost:3000"},
+    ):
         admit_bearer({**GOOD, **more}, TCP)
     assert "s3cret" not in repr(TCP)
     refused = {
         "Authorization": ("", "Bearer ", "Bearer s3cret-token\u00e9", "Basic s3cret-token"),
-        "Host": ("evil.example:7860", "", "127.0.0.1:7861", "localhost.evil.example", "[::1", "user@127.0.0.1",
-                 "127.0.0.1:99999999", "192.0.2.1"),
+        "Host": (
+            "evil.example:7860",
+            "",
+            "127.0.0.1:7861",
+            "localhost.evil.example",
+            "[::1",
+            "user@127.0.0.1",
+            "127.0.0.1:99999999",
+            "192.0.2.1",
+        ),
         "Origin": ("https://evil.example", "null", "http://[", "ftp://localhost"),
-    }  # fmt: skip
+    }
     for headers in (GOOD | {name: value} for name, values in refused.items() for value in values):
         with pytest.raises(ForbiddenError):
             admit_bearer(headers, TCP)
@@ -44,7 +58,9 @@ def test_the_token_is_enough_with_a_loopback_name_and_everything_else_is_refused
         admit_bearer(GOOD, None)
 
 
-async def test_another_user_gets_a_403_problem_even_for_unknown_routes(rig: Rig, require_root: None) -> None:
+async def test_another_user_gets_a_403_problem_even_for_unknown_routes(
+    rig: Rig, require_root: None
+) -> None:
     for path in rig.socket.parents[:2]:
         path.chmod(0o711)
     rig.socket.chmod(0o666)
@@ -52,7 +68,11 @@ async def test_another_user_gets_a_403_problem_even_for_unknown_routes(rig: Rig,
     argv += ["--unix-socket", str(rig.socket), "http://px/api/nothing"]
     asked = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
     problem = json.loads((await asked.communicate())[0])
-    assert (problem["status"], problem["kind"], "uid 65534" in problem["detail"]) == (403, "forbidden", True)
+    assert (problem["status"], problem["kind"], "uid 65534" in problem["detail"]) == (
+        403,
+        "forbidden",
+        True,
+    )
 
 
 async def test_a_client_that_has_said_all_and_reads_on_is_answered(rig: Rig) -> None:
@@ -99,7 +119,9 @@ async def test_a_bug_tells_the_client_its_id_and_nothing_else(rig: Rig) -> None:
     assert not re.search("degraded|Traceback", json.dumps(problem))
 
 
-async def test_too_few_descriptors_for_any_request_are_told_as_that(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_few_descriptors_for_any_request_are_told_as_that(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cannot_load(handler: str) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -108,7 +130,10 @@ async def test_too_few_descriptors_for_any_request_are_told_as_that(rig: Rig, mo
             patch.setattr(app, "handler_of", cannot_load)
             status, problem, headers = await rig.get("/api/health")
         assert (status, problem["kind"], headers["Retry-After"]) == (429, "overloaded", "1")
-        assert ("file descriptors" in problem["detail"], "LimitNOFILE" in problem["hint"]) == (True, True)
+        assert ("file descriptors" in problem["detail"], "LimitNOFILE" in problem["hint"]) == (
+            True,
+            True,
+        )
         assert (await rig.get("/api/health"))[0] == 200
 
 
@@ -116,7 +141,9 @@ async def test_a_body_over_the_limit_is_refused_unread(short_tmp: Path) -> None:
     async with api_rig(short_tmp, max_body_bytes=1000) as rig, asyncio.timeout(DEADLINE):
         rig.add_tool("x")
         reader, writer = await rig.connect()
-        writer.write(b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nContent-Length: 104857600\r\n\r\n")
+        writer.write(
+            b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nContent-Length: 104857600\r\n\r\n"
+        )
         head, _, body = (await reader.readuntil(b"}")).partition(b"\r\n\r\n")
         writer.close()
         assert (head[:12], b"onnection: close" in head) == (b"HTTP/1.1 413", True)
@@ -128,7 +155,11 @@ async def test_a_body_over_the_limit_is_refused_unread(short_tmp: Path) -> None:
 async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> None:
     rig.add_tool("x")
     rig.control.stopping = True
-    for method, path in (("POST", "/api/tools/x/start"), ("PUT", "/api/tools/x/pin"), ("GET", "/api/health")):
+    for method, path in (
+        ("POST", "/api/tools/x/start"),
+        ("PUT", "/api/tools/x/pin"),
+        ("GET", "/api/health"),
+    ):
         status, problem, _ = await rig.ask(method, path)
         assert (status, problem["kind"]) == (503, "shutdown"), path
     assert (await rig.get("/api/status"))[1]["daemon"]["stopping"]
@@ -195,7 +226,9 @@ async def test_an_idempotency_key_is_one_run_however_often_it_is_sent(
     assert (status, problem["kind"], problem["code"], runs) == (502, "tool_failed", 3, 5)
     assert headers["Idempotent-Replayed"] == "true"
     # What a start finds unfinished was cut off: the outcome is not known.
-    await claim(rig.context.ledger, "cut", "POST /api/tools/x/run", hashlib.sha256(b"\0{}").hexdigest())
+    await claim(
+        rig.context.ledger, "cut", "POST /api/tools/x/run", hashlib.sha256(b"\0{}").hexdigest()
+    )
     rig.context.ledger.post(methodcaller("execute", AT_OPEN))
     status, problem, _ = await run("cut")
     assert (status, problem["kind"], runs) == (409, "interrupted_outcome_unknown", 5)

@@ -1,4 +1,6 @@
-"""Units and the daemon: status, starts and stops, why, metrics, what doctor looks at, and the description of it all."""
+"""Units and the daemon: status, starts and stops, why, metrics, what doctor looks at, and the
+description of it all.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,34 @@ from supervisord_py.process.model import Caps, Reason, TreeStat
 GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
 
 
-async def test_status_has_kernels_and_remembered_ones_only_by_name_which_they_give_up_to_living_ones(rig: Rig) -> None:
+async def test_status_has_kernels_and_remembered_ones_only_by_name_which_they_give_up_to_living_ones(
+    rig: Rig,
+) -> None:
     rig.add_tool("echo")
-    living = rig.kernels.put("work", state=SessionState.BUSY, running="c1", queued=2, notices=("recycled",))
+    living = rig.kernels.put(
+        "work", state=SessionState.BUSY, running="c1", queued=2, notices=("recycled",)
+    )
     failed = rig.kernels.put("bad", "/b", **{**GONE, "state": SessionState.FAILED})
     old = rig.kernels.put("old", "/o", **GONE, reason=Reason.EVICTED_TTL)
     rig.kernels.put("work", "/before", **GONE)
     rig.placement.stats["00000000.K"] = TreeStat(1000, 1.0, 3)
     units = {unit["unit"]: unit for unit in (await rig.get("/api/status"))[1]["units"]}
     assert list(units) == sorted([living.unit, failed.unit, "tool:echo"])
-    known = {"kind": "kernel", "name": living.id, "session": "work", "state": "busy", "in_flight": 1, "waiting": 2}
-    known |= {"rss_bytes": 1000, "processes": 3, "cwd": "/work", "pid": 4242, "warnings": ["recycled"]}
+    known = {
+        "kind": "kernel",
+        "name": living.id,
+        "session": "work",
+        "state": "busy",
+        "in_flight": 1,
+        "waiting": 2,
+    }
+    known |= {
+        "rss_bytes": 1000,
+        "processes": 3,
+        "cwd": "/work",
+        "pid": 4242,
+        "warnings": ["recycled"],
+    }
     assert units[living.unit] == units[living.unit] | known
     (asked,) = (await rig.get("/api/status?unit=old"))[1]["units"]
     assert (asked["unit"], asked["state"], asked["reason"]) == (old.unit, "stopped", "evicted_ttl")
@@ -56,7 +75,9 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
         began = written.append(0.0, STDERR, 1, b"of an earlier life\n")
         written.append(1.0, STDOUT, 2, b"fine\n")
         written.append(1.0, STDERR, 2, b"boom \xff\n")
-    await ledger.write(INSTANCES.insert(InstanceRow("i.1", "tool:x", 1.0, pid=7, log_position=began)))
+    await ledger.write(
+        INSTANCES.insert(InstanceRow("i.1", "tool:x", 1.0, pid=7, log_position=began))
+    )
     await ledger.write(instances.ended("i.1", 2.0, "exit", code=3, log_end=written.position))
     first = publish("starting", "tool:x", instance="i.1")
     second = publish("spawned", "tool:x", instance="i.1", cause=first)
@@ -67,7 +88,10 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     assert (status, document["schema"], document["reason"]) == (200, "px.why/1", "exit")
     assert [event["id"] for event in document["chain"]] == [first, second, third]
     assert (document["stderr_tail"], document["instance"]["code"]) == ("boom \ufffd\n", 3)
-    assert ("exit code 3" in document["summary"], document["next_step"]) == (True, "pxctl logs tool:x --stderr")
+    assert ("exit code 3" in document["summary"], document["next_step"]) == (
+        True,
+        "pxctl logs tool:x --stderr",
+    )
 
 
 async def test_without_waiting_or_over_its_time_the_work_goes_on_by_itself(rig: Rig) -> None:
@@ -88,7 +112,9 @@ async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     publish("died", view.unit, Reason.SIGNAL)
     publish("execution_failed", "pipe:digest", execution=2, error_type="crash", duration_ms=1500)
     publish("run", 'tool:a"b\\c', outcome="completed", duration_seconds=0.02)
-    publish("run", "tool:refused", outcome="failed", error_kind="invalid_input", duration_seconds=0.01)
+    publish(
+        "run", "tool:refused", outcome="failed", error_kind="invalid_input", duration_seconds=0.01
+    )
     publish("reloaded")
     await rig.get("/api/health")
     page = (await rig.get("/api/metrics"))[1].decode()
@@ -134,7 +160,9 @@ async def test_the_description_is_sound(rig: Rig) -> None:
     for path, operation in operations:
         assert operation["summary"].endswith((".", "?")), path
         answers = [
-            content for answer in operation["responses"].values() for content in answer.get("content", {}).values()
+            content
+            for answer in operation["responses"].values()
+            for content in answer.get("content", {}).values()
         ]
         for described in (*answers, *operation["parameters"]):
             meta.validate(described["schema"])
@@ -150,45 +178,91 @@ async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
     rig.pipes.put("waiting", queued=2)
     rig.placement.stats["k"] = TreeStat(1000, 1.0, 2)
     units = {unit["unit"]: unit for unit in (await rig.get("/api/status"))[1]["units"]}
-    states = {name: units[f"pipe:{name}"]["state"] for name in ("digest", "idle", "off", "broken", "waiting")}
-    assert states == {"digest": "running", "idle": "idle", "off": "disabled", "broken": "failed", "waiting": "queued"}
+    states = {
+        name: units[f"pipe:{name}"]["state"]
+        for name in ("digest", "idle", "off", "broken", "waiting")
+    }
+    assert states == {
+        "digest": "running",
+        "idle": "idle",
+        "off": "disabled",
+        "broken": "failed",
+        "waiting": "queued",
+    }
     assert (units["pipe:digest"]["rss_bytes"], units["pipe:digest"]["processes"]) == (1000, 2)
     for name, ok in {"idle": False, "off": True}.items():
         assert (await rig.get(f"/api/units/pipe:{name}/wait?for=done"))[1]["ok"] is ok
     rig.pipes.scheduler_error = "it fell"
-    assert [one["detail"] for one in (await rig.get("/api/health"))[1]["degraded"]] == ["was restarted: it fell"]
+    assert [one["detail"] for one in (await rig.get("/api/health"))[1]["degraded"]] == [
+        "was restarted: it fell"
+    ]
 
 
-async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
+async def test_refused_output_and_what_cannot_run_is_told_wherever_somebody_asks_how_things_are(
+    rig: Rig,
+) -> None:
     rig.pipes.refused = {"pipe:digest": "No space left on device"}
-    for name, more in (("digest", {}), ("off", {"enabled": False}), ("broken", {"config_error": "pipe.md:3: no"})):
+    for name, more in (
+        ("digest", {}),
+        ("off", {"enabled": False}),
+        ("broken", {"config_error": "pipe.md:3: no"}),
+    ):
         rig.pipes.put(name, **more)
-    part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
+    part, detail = (
+        "output of pipe:digest",
+        "the disk refuses it, and its agent waits: No space left on device",
+    )
     known = {"part": part, "detail": detail, "repair": "df -h, then free some space"}
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
     assert known in (await rig.get("/api/health"))[1]["degraded"]
     found = {each["name"]: each for each in (await rig.get("/api/doctor"))[1]["checks"]}
-    assert (found[part]["status"], found[part]["detail"], found[part]["repair"]) == ("fail", detail, known["repair"])
-    told = {"name": "pipe:broken", "status": "fail", "detail": "pipe.md:3: no", "repair": "pxctl pipe validate broken"}
+    assert (found[part]["status"], found[part]["detail"], found[part]["repair"]) == (
+        "fail",
+        detail,
+        known["repair"],
+    )
+    told = {
+        "name": "pipe:broken",
+        "status": "fail",
+        "detail": "pipe.md:3: no",
+        "repair": "pxctl pipe validate broken",
+    }
     assert found["pipe:broken"] == told
     verdicts = [found[name]["status"] for name in ("pipe:digest", "pipe:off", "scheduler")]
-    assert (verdicts, found["pipe:digest"]["detail"], "pipes" in found) == (["fail", "warn", "ok"], "it is odd", False)
+    assert (verdicts, found["pipe:digest"]["detail"], "pipes" in found) == (
+        ["fail", "warn", "ok"],
+        "it is odd",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("files", "mebibytes", "mode", "verdicts"),
-    [(4096, 5000, 0o600, [OK, OK]), (128, 500, 0o644, [FAIL, WARN, WARN]), (4096, 10, 0o600, [OK, FAIL])],
+    [
+        (4096, 5000, 0o600, [OK, OK]),
+        (128, 500, 0o644, [FAIL, WARN, WARN]),
+        (4096, 10, 0o600, [OK, FAIL]),
+    ],
 )
 async def test_open_files_disk_space_and_secrets(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, files: int, mebibytes: int, mode: int, verdicts: list[str]
+    rig: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    files: int,
+    mebibytes: int,
+    mode: int,
+    verdicts: list[str],
 ) -> None:
     (rig.add_tool("x") / ".env").touch(mode=mode)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=mebibytes * checks.MEBIBYTE))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=mebibytes * checks.MEBIBYTE)
+    )
     found = list(checks.check_machine(rig.context))
     assert [one.status for one in found] == verdicts
     repairs = {"open_files": "ulimit -n 288 && ", "disk": "du -sh ", "dotenv:x": "chmod 600 "}
-    assert all((one.repair or "").startswith(repairs[one.name]) is (one.status != OK) for one in found)
+    assert all(
+        (one.repair or "").startswith(repairs[one.name]) is (one.status != OK) for one in found
+    )
 
 
 ALL = ("cpu", "memory", "pids")
@@ -199,16 +273,45 @@ INSTALL = "pxctl daemon install"
     ("platform", "controllers", "place", "said", "found"),
     [
         ("linux", ALL, (False, ALL), "the kernel holds", (OK, None)),
-        ("linux", ("memory", "pids"), (False, ALL), "`cpu_percent` is not held; in a unit", (WARN, INSTALL)),
-        ("linux", (), (False, ALL), "held by measuring (resident); `processes` counts all of", (WARN, INSTALL)),
+        (
+            "linux",
+            ("memory", "pids"),
+            (False, ALL),
+            "`cpu_percent` is not held; in a unit",
+            (WARN, INSTALL),
+        ),
+        (
+            "linux",
+            (),
+            (False, ALL),
+            "held by measuring (resident); `processes` counts all of",
+            (WARN, INSTALL),
+        ),
         ("linux", (), (True, ALL), "no right to them: Delegate=yes", (WARN, f"{INSTALL} --force")),
-        ("linux", (), (False, ()), "offers no cgroup-v2 controller for memory, pids, cpu", (WARN, None)),
-        ("linux", ("memory", "pids"), (True, ("memory", "pids")), "no cgroup-v2 controller for cpu", (WARN, None)),
+        (
+            "linux",
+            (),
+            (False, ()),
+            "offers no cgroup-v2 controller for memory, pids, cpu",
+            (WARN, None),
+        ),
+        (
+            "linux",
+            ("memory", "pids"),
+            (True, ("memory", "pids")),
+            "no cgroup-v2 controller for cpu",
+            (WARN, None),
+        ),
         ("darwin", (), (False, ()), "`cpu_percent` is not held", (OK, None)),
     ],
 )
 def test_which_limits_the_kernel_holds_and_what_would_change_that(
-    monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], place: Any, said: str, found: object
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    controllers: tuple[str, ...],
+    place: Any,
+    said: str,
+    found: object,
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
     caps = Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)
@@ -218,7 +321,11 @@ def test_which_limits_the_kernel_holds_and_what_would_change_that(
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:
     assert set(MEANINGS) == set(Reason)
-    assert not any("pxctl why" in step for _, step in (*MEANINGS.values(), *KERNEL_MEANINGS.values())), "it was asked"
-    for sentence, step in (meaning_of(reason, unit) for reason in Reason for unit in ("tool:x", "kernel:x")):
+    assert not any(
+        "pxctl why" in step for _, step in (*MEANINGS.values(), *KERNEL_MEANINGS.values())
+    ), "it was asked"
+    for sentence, step in (
+        meaning_of(reason, unit) for reason in Reason for unit in ("tool:x", "kernel:x")
+    ):
         assert (bool(sentence and step), "{" in step) == (True, False)
     assert "tool" not in str(KERNEL_MEANINGS)

@@ -1,4 +1,6 @@
-"""What goes in and out: values, bodies, names that people type; logs and events, for readers of any speed."""
+"""What goes in and out: values, bodies, names that people type; logs and events, for readers of
+any speed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import Execute, New, StartKernel, moment_of, read_body, read_query
 from supervisord_py.api.streams import json_bytes
 from supervisord_py.api.units import resolve, resolve_one
-from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
+from supervisord_py.errors import (
+    AmbiguousNameError,
+    BadRequestError,
+    InvalidInputError,
+    UnknownUnitError,
+)
 from supervisord_py.keeper.protocol import STDERR, STDOUT
 
 NOW = 1_800_000_000.0
@@ -57,7 +64,9 @@ LOGS, RUN = "logs.unit_logs", "tools.run"
         (LOGS, "follow", ["1", "0"], "not an array"),
     ],
 )
-def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str, values: list[str], said: str) -> None:
+def test_an_impossible_parameter_is_refused_by_its_name(
+    handler: str, name: str, values: list[str], said: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         read_query(handler_of(handler).query, MultiDict([(name, value) for value in values]))
     assert caught.value.extra["parameter"] == name
@@ -82,12 +91,19 @@ def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str,
 def test_a_mistake_in_a_body_is_told_with_its_pointer_or_place(
     kind: Any, raw: bytes, pointer: str | None, said: str
 ) -> None:
-    with pytest.raises(BadRequestError if pointer is None else InvalidInputError, match=said) as caught:
+    with pytest.raises(
+        BadRequestError if pointer is None else InvalidInputError, match=said
+    ) as caught:
         read_body(kind, raw)
-    assert [it["pointer"] for it in caught.value.extra.get("errors", ())] == ([pointer] if pointer else [])
+    assert [it["pointer"] for it in caught.value.extra.get("errors", ())] == (
+        [pointer] if pointer else []
+    )
 
 
-@given(st.binary(max_size=200) | st.dictionaries(st.text(), st.none() | st.integers() | st.text()).map(json_bytes))
+@given(
+    st.binary(max_size=200)
+    | st.dictionaries(st.text(), st.none() | st.integers() | st.text()).map(json_bytes)
+)
 def test_no_bytes_break_the_reader(raw: bytes) -> None:
     with contextlib.suppress(BadRequestError, InvalidInputError):
         assert isinstance(read_body(Execute, raw), Execute)
@@ -104,14 +120,20 @@ def test_names_and_globs_mean_units_each_once_or_are_unknown_or_ambiguous() -> N
         "text-* tool:* nightly": "tool:text-plot tool:text-stats tool:lorenz pipe:nightly",
     }.items():
         assert resolve(typed.split(), UNITS, SECOND) == tuple(meant.split())
-    assert resolve(["tool:x[1]"], ["tool:x[1]", "tool:x1"]) == ("tool:x[1]",), "exact names win over globs"
+    assert resolve(["tool:x[1]"], ["tool:x[1]", "tool:x1"]) == ("tool:x[1]",), (
+        "exact names win over globs"
+    )
     several = {"lorenz": ["kernel:lorenz", "tool:lorenz"], "same": ["kernel:a-1", "kernel:b-2"]}
     for name, candidates in {**several, "text-*": UNITS[2:0:-1]}.items():
         with pytest.raises(AmbiguousNameError) as ambiguous:
             resolve_one(name, UNITS, SECOND)
         assert (ambiguous.value.extra["candidates"], ambiguous.value.exit_code) == (candidates, 2)
     # The hint names the nearest; a kind that is shared is no likeness.
-    for name, near in {"text-stat": "tool:text-stats", "tool:nope": None, "kernel:nightli": "pipe:nightly"}.items():
+    for name, near in {
+        "text-stat": "tool:text-stats",
+        "tool:nope": None,
+        "kernel:nightli": "pipe:nightly",
+    }.items():
         with pytest.raises(UnknownUnitError, match=name) as unknown:
             resolve([name], [*UNITS, "tool:ed"])
         assert unknown.value.hint == (f"did you mean {near!r}?" if near else "see: pxctl status")
@@ -130,7 +152,9 @@ async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
                     assert await answer.content.readexactly(14) == b": still here\n\n"
 
 
-async def test_every_byte_is_told_as_text_or_base64_with_its_place_and_what_is_lost(rig: Rig) -> None:
+async def test_every_byte_is_told_as_text_or_base64_with_its_place_and_what_is_lost(
+    rig: Rig,
+) -> None:
     rig.add_tool("x")
     euro = "€".encode()
     pieces = [euro[:2], b"!", euro[2:] + b"ab", euro]
@@ -152,9 +176,14 @@ async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig:
     for wrong in ("gateway", "kernel:", "kernel:other", "kernel:..%2f..%2fstate", "kernel:.."):
         status, problem, _ = await rig.get(f"/api/units/{wrong}/logs")
         assert (status, problem["kind"]) == (404, "unknown_unit"), wrong
-    path, accept = "/api/units/kernel:gateway/logs?follow=1&lines=0", {"Accept": "application/x-ndjson"}
+    path, accept = (
+        "/api/units/kernel:gateway/logs?follow=1&lines=0",
+        {"Accept": "application/x-ndjson"},
+    )
     async with rig.client.get(path, headers=accept) as answer:
-        assert (await next_line(answer))["next_position"] == 8, "who follows from the end on learns where that is"
+        assert (await next_line(answer))["next_position"] == 8, (
+            "who follows from the end on learns where that is"
+        )
 
 
 async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:
@@ -172,8 +201,13 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
         async with rig.client.get("/api/events?follow=1") as answer:
             told = [rig.context.events.publish("told") for _ in range(3)]
             assert [(await next_line(answer))["id"] for _ in told] == told
-        for path, expected in (("?after=0", [written, *told]), (f"?after={told[0]}&limit=1", told[1:2])):
-            assert [event["id"] for event in lines((await rig.get(f"/api/events{path}"))[1])] == expected
+        for path, expected in (
+            ("?after=0", [written, *told]),
+            (f"?after={told[0]}&limit=1", told[1:2]),
+        ):
+            assert [
+                event["id"] for event in lines((await rig.get(f"/api/events{path}"))[1])
+            ] == expected
         resumed = await rig.get("/api/events", **{"Last-Event-ID": str(told[0])})
         assert [event["id"] for event in lines(resumed[1])] == told[1:]
     finally:

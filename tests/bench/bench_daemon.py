@@ -1,8 +1,9 @@
-"""What the daemon itself costs: a spawn by the keeper, the control plane's start, output at full speed.
+"""What the daemon itself costs: a spawn by the keeper, the control plane's start, output at full
+speed.
 
-A spawn is compared with Popen of the same program; the processor time of the control plane with that of a Python that
-imports the libraries it stands on; output with a plain reader that does the least that somebody who keeps it must do:
-read the pipe and write a file.
+A spawn is compared with Popen of the same program; the processor time of the control plane with
+that of a Python that imports the libraries it stands on; output with a plain reader that does the
+least that somebody who keeps it must do: read the pipe and write a file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SPAWNS = 300
 TRUE = shutil.which("true") or "/bin/true"
 LIBRARIES = "import aiohttp.web, sqlite3, msgspec, structlog"
 DAEMONS = 3
-ROUNDS = 2  # of each daemon, one more is not counted: after three deaths in a row the keeper begins to make pauses
+# of each daemon, one more is not counted: after three deaths in a row the keeper begins to make
+# pauses
+ROUNDS = 2
 MODULES = """
 import sys
 import supervisord_py.daemon.control, supervisord_py.daemon.control_plane, supervisord_py.daemon.logging
@@ -56,7 +59,11 @@ def spawns() -> list[stage.Row]:
         for _ in range(SPAWNS + 20):
             order = rig.spec([TRUE])
             ours.append(stage.timed(lambda order=order: link.call("spawn", **order)))  # type: ignore[misc]
-            theirs.append(stage.timed(lambda: subprocess.Popen([TRUE], start_new_session=True, pipesize=-1).wait()))
+            theirs.append(
+                stage.timed(
+                    lambda: subprocess.Popen([TRUE], start_new_session=True, pipesize=-1).wait()
+                )
+            )
             link.event("gone", key=order["key"])
             link.call("release", key=order["key"])
             link.events.clear()
@@ -76,14 +83,20 @@ def libraries() -> float:
 
 
 def control_planes() -> list[stage.Row]:
-    ours = subprocess.run([sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True).stdout
+    ours = subprocess.run(
+        [sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True
+    ).stdout
     figures: dict[str, list[float]] = {"control": [], "libraries": []}
     back: list[float] = []
 
     def replaced(held: stage.Daemon) -> float:
-        """Kill the control plane; return the processor seconds of the next one up to its first answer."""
+        """Kill the control plane; return the processor seconds of the next one up to its first
+        answer.
+        """
         os.kill(held.pids()[1], signal.SIGKILL)
-        back.append(stage.timed(lambda: stage.until(held.answers, "the next control plane answers")))
+        back.append(
+            stage.timed(lambda: stage.until(held.answers, "the next control plane answers"))
+        )
         return stage.cpu_seconds(held.pids()[1])
 
     for _ in range(DAEMONS):
@@ -98,7 +111,12 @@ def control_planes() -> list[stage.Row]:
     return [
         stage.Row("own modules imported", ours.strip()),
         stage.Row("resident, idle", f"{idle:.1f} MiB"),
-        stage.Row("CPU up to the first answer", cpu, f"{other} for '{LIBRARIES}'", stage.ratio(*figures.values())),
+        stage.Row(
+            "CPU up to the first answer",
+            cpu,
+            f"{other} for '{LIBRARIES}'",
+            stage.ratio(*figures.values()),
+        ),
         stage.Row("kill -9 to the next answer", f"{statistics.median(back):.2f} s"),
     ]
 
@@ -117,13 +135,18 @@ def output(rounds: int = 25) -> list[stage.Row]:
             def direct() -> float:
                 os.ftruncate(out.fileno(), 0)
                 with stage.local(port) as connection:
-                    return MIB / float(stage.ask(connection, "POST", "/run", {"mib": MIB})["seconds"])
+                    return MIB / float(
+                        stage.ask(connection, "POST", "/run", {"mib": MIB})["seconds"]
+                    )
 
             def ours() -> float:
                 return MIB / float(held.run_tool("writer", {"mib": MIB})["seconds"])
 
             def up() -> bool:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                with (
+                    contextlib.suppress(OSError),
+                    socket.create_connection(("127.0.0.1", port), timeout=1),
+                ):
                     return True
                 return False
 
@@ -133,7 +156,12 @@ def output(rounds: int = 25) -> list[stage.Row]:
             memory = stage.resident_mib(held.pids()[0])
     mine, theirs = (statistics.median(speeds) for speeds in figures.values())
     return [
-        stage.Row(f"{MIB} MiB of lines", f"{mine:.0f} MiB/s", f"{theirs:.0f} MiB/s", f"{mine / theirs:.2f}x"),
+        stage.Row(
+            f"{MIB} MiB of lines",
+            f"{mine:.0f} MiB/s",
+            f"{theirs:.0f} MiB/s",
+            f"{mine / theirs:.2f}x",
+        ),
         stage.Row("keeper, resident afterwards", f"{memory:.1f} MiB"),
     ]
 
@@ -142,7 +170,8 @@ if __name__ == "__main__":
     tables = {
         "spawn: keeper's answer, Popen and wait of the same program (target: 3 ms)": spawns,
         "The control plane": control_planes,
-        "output at full speed: through the keeper, plain reader that writes a file, times as fast": output,
+        "output at full speed: through the keeper, plain reader that writes a file, "
+        "times as fast": output,
     }
     for title, rows in tables.items():
         stage.print_table(title, rows())

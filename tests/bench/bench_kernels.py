@@ -1,8 +1,9 @@
-"""Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
+"""Kernels through the daemon against what one would use instead: jupyter_client's manager and
+client, and a gateway.
 
-Six comparisons: the first cell of a new session, prepared, forked and spawned, those of eight at the same moment, a
-round trip of `1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on
-either side.
+Six comparisons: the first cell of a new session, prepared, forked and spawned, those of eight at
+the same moment, a round trip of `1+1`, the same through a kernel_gateway's websocket, and a print
+of 50 MB of which no byte may be lost on either side.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ PRINTED = 50_000_000
 PRINT = f"import sys\nfor _ in range(500): print('x' * {PRINTED // 500 - 1})\nsys.stdout.flush()"
 
 
-# -- theirs --------------------------------------------------------------------------------------------------------
+# -- theirs ----------------------------------------------------------------------------------------
 
 
 def started() -> Any:
     """Return a kernel's manager and its client; it warns of TCP each time."""
-    return start_new_kernel(startup_timeout=stage.DEADLINE, kernel_name="python3", stderr=subprocess.DEVNULL)
+    return start_new_kernel(
+        startup_timeout=stage.DEADLINE, kernel_name="python3", stderr=subprocess.DEVNULL
+    )
 
 
 def ended(manager: Any, client: Any) -> None:
@@ -46,10 +49,14 @@ def ended(manager: Any, client: Any) -> None:
 
 
 def finish(client: Any, code: str = "1+1") -> int:
-    """Run a cell to its reply and idle; return the bytes that it printed, all of them drained as they came."""
+    """Run a cell to its reply and idle; return the bytes that it printed, all of them drained as
+    they came.
+    """
     sizes: list[int] = []
     options: dict[str, Any] = {"store_history": False, "timeout": stage.DEADLINE}
-    client.execute_interactive(code, output_hook=lambda it: sizes.append(len(it["content"].get("text", ""))), **options)
+    client.execute_interactive(
+        code, output_hook=lambda it: sizes.append(len(it["content"].get("text", ""))), **options
+    )
     return sum(sizes)
 
 
@@ -66,15 +73,35 @@ def channels(url: str, token: str) -> Iterator[Any]:
     with stage.local(port) as connection:
         connection.request("POST", "/api/kernels", '{"name": "python3"}', headers)
         address = f"ws://127.0.0.1:{port}/api/kernels/{json.load(connection.getresponse())['id']}/channels"
-    with contextlib.closing(websocket.create_connection(address, stage.DEADLINE, header=headers)) as wire:
+    with contextlib.closing(
+        websocket.create_connection(address, stage.DEADLINE, header=headers)
+    ) as wire:
         yield wire
 
 
 def through_gateway(wire: Any) -> None:
     sent = secrets.token_hex(8)
-    header = {"msg_id": sent, "msg_type": "execute_request", "username": "", "session": "bench", "version": "5.3"}
-    content = {"code": "1+1", "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
-    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    header = {
+        "msg_id": sent,
+        "msg_type": "execute_request",
+        "username": "",
+        "session": "bench",
+        "version": "5.3",
+    }
+    content = {
+        "code": "1+1",
+        "silent": False,
+        "store_history": False,
+        "allow_stdin": False,
+        "stop_on_error": True,
+    }
+    message = {
+        "header": header,
+        "parent_header": {},
+        "metadata": {},
+        "content": content,
+        "channel": "shell",
+    }
     wire.send(json.dumps(message | {"buffers": []}))
     missing = {"execute_reply", "idle"}
     while missing:
@@ -83,11 +110,15 @@ def through_gateway(wire: Any) -> None:
             missing -= {told["msg_type"], told["content"].get("execution_state")}
 
 
-# -- ours ----------------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
-def execute(held: stage.Daemon, code: str = "1+1", session: str = "bench", **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = held.ask("POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more)
+def execute(
+    held: stage.Daemon, code: str = "1+1", session: str = "bench", **more: Any
+) -> dict[str, Any]:
+    answer: dict[str, Any] = held.ask(
+        "POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more
+    )
     if answer["status"] != "ok":
         raise RuntimeError(json.dumps(answer)[:2000])
     return answer
@@ -110,10 +141,13 @@ def first_cell_of_ours(held: stage.Daemon, method: str) -> float:
 def with_zygote(held: stage.Daemon) -> None:
     """Have a zygote, and what the daemon imports once imported."""
     execute(held)
-    stage.until(lambda: any(each["ready"] for each in held.ask("GET", "/api/kernels")["zygotes"]), "a zygote")
+    stage.until(
+        lambda: any(each["ready"] for each in held.ask("GET", "/api/kernels")["zygotes"]),
+        "a zygote",
+    )
 
 
-# -- side by side --------------------------------------------------------------------------------------------------
+# -- side by side ----------------------------------------------------------------------------------
 
 
 def first_cells(rounds: int = 10) -> list[stage.Row]:
@@ -129,7 +163,8 @@ def first_cells(rounds: int = 10) -> list[stage.Row]:
         return first_cell_of_ours(held, "zygote")
 
     def forked() -> float:
-        kernel = execute(held, session="before")["kernel"]  # it takes what was prepared; right after it, nothing is
+        # it takes what was prepared; right after it, nothing is
+        kernel = execute(held, session="before")["kernel"]
         seconds = first_cell_of_ours(held, "zygote")
         held.ask("POST", f"/api/kernels/{kernel}/stop")
         return seconds
@@ -137,29 +172,43 @@ def first_cells(rounds: int = 10) -> list[stage.Row]:
     with stage.daemon() as held, stage.daemon(PX_DAEMON__ZYGOTES="0") as plain:
         with_zygote(held)
         stop_all(held)
-        acts = {"prepared": prepared, "forked": forked, "spawned": partial(first_cell_of_ours, plain, "spawn")}
+        acts = {
+            "prepared": prepared,
+            "forked": forked,
+            "spawned": partial(first_cell_of_ours, plain, "spawn"),
+        }
         acts["spawned"]()
         found = stage.interleaved(acts | {"": theirs}, rounds)
     peer = found.pop("")
-    return [stage.compared(f"first cell, {how}", ours, peer, "jupyter_client") for how, ours in found.items()]
+    return [
+        stage.compared(f"first cell, {how}", ours, peer, "jupyter_client")
+        for how, ours in found.items()
+    ]
 
 
 def at_once(rounds: int = 5) -> list[stage.Row]:
     def theirs() -> float:
-        seconds, pairs = stage.clocked(lambda: list(threads.map(lambda _: started_and_asked(), range(KERNELS))))
+        seconds, pairs = stage.clocked(
+            lambda: list(threads.map(lambda _: started_and_asked(), range(KERNELS)))
+        )
         for pair in pairs:
             ended(*pair)
         return seconds
 
     def ours() -> float:
         stop_all(held)
-        each = partial(threads.map, lambda at: execute(held, session=f"bench{at}")["kernel"], range(KERNELS))
+        each = partial(
+            threads.map, lambda at: execute(held, session=f"bench{at}")["kernel"], range(KERNELS)
+        )
         seconds, kernels = stage.clocked(lambda: set(each()))
         if len(kernels) != KERNELS:
             raise RuntimeError("sessions shared a kernel")
         return seconds
 
-    with stage.daemon(PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held, ThreadPoolExecutor(KERNELS) as threads:
+    with (
+        stage.daemon(PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held,
+        ThreadPoolExecutor(KERNELS) as threads,
+    ):
         with_zygote(held)
         words = f"first cells of {KERNELS} at once, forked"
         return [stage.against(words, ours, theirs, rounds, "jupyter_client")]
@@ -170,7 +219,11 @@ def round_trips(rounds: int = 10) -> list[stage.Row]:
         return stage.timed(lambda: [act(*what) for _ in range(CALLS)]) / CALLS
 
     call = ("POST", "/api/kernels/bench/execute", {"code": "1+1", "cwd": "/tmp"})
-    with stage.daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_ones:
+    with (
+        stage.daemon() as held,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as open_ones,
+    ):
         execute(held)
         manager, client = started()
         url = open_ones.enter_context(gateway(Path(folder) / "gateway"))
@@ -203,7 +256,10 @@ def prints(rounds: int = 5) -> list[stage.Row]:
         row = stage.against("print of 50 MB, to disk", ours, theirs, rounds, "drained ZMQ client")
         after = stage.resident_mib(held.pids()[1])
         ended(manager, client)
-    return [row, stage.Row("  control plane's memory", f"{after:.0f} MiB", f"before {before:.0f} MiB")]
+    return [
+        row,
+        stage.Row("  control plane's memory", f"{after:.0f} MiB", f"before {before:.0f} MiB"),
+    ]
 
 
 if __name__ == "__main__":

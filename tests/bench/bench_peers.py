@@ -1,8 +1,10 @@
-"""Other supervisors doing the same: asked how things are, a program that dies, and processes that sleep.
+"""Other supervisors doing the same: asked how things are, a program that dies, and processes that
+sleep.
 
-What asking costs is compared as well with the least that a program with click, and an interpreter, can be. A death is
-timed until the program answers again, and until its event is there: ours on a followed stream, Supervisor's through an
-event listener. Our sleepers are executions, each in the ledger.
+What asking costs is compared as well with the least that a program with click, and an interpreter,
+can be. A death is timed until the program answers again, and until its event is there: ours on a
+followed stream, Supervisor's through an event listener. Our sleepers are executions, each in the
+ledger.
 
 Supervisor and Circus are installed into `.bench`, an environment of the benchmarks' own.
 """
@@ -83,15 +85,26 @@ with open(sys.argv[1], "w", buffering=1) as told:
 def install() -> None:
     if not (PEERS / "bin" / "supervisord").exists() or not (PEERS / "bin" / "circusd").exists():
         subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
-        subprocess.run([PEERS / "bin" / "pip", "install", "--quiet", "supervisor", "circus"], check=True)
+        subprocess.run(
+            [PEERS / "bin" / "pip", "install", "--quiet", "supervisor", "circus"], check=True
+        )
 
 
 @contextmanager
 def peer(place: Path, program: str, config: str, **values: object) -> Iterator[int]:
     """Run another supervisor with a configuration; give its pid."""
-    (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, **values))
-    words = [PEERS / "bin" / program, *(["-c"] if program == "supervisord" else []), place / f"{program}.conf"]
-    with (place / f"{program}.log").open("wb") as log, stage.process(*words, cwd=place, stdout=log, stderr=log) as it:
+    (place / f"{program}.conf").write_text(
+        config.format(place=place, python=sys.executable, **values)
+    )
+    words = [
+        PEERS / "bin" / program,
+        *(["-c"] if program == "supervisord" else []),
+        place / f"{program}.conf",
+    ]
+    with (
+        (place / f"{program}.log").open("wb") as log,
+        stage.process(*words, cwd=place, stdout=log, stderr=log) as it,
+    ):
         yield it.pid
 
 
@@ -102,20 +115,33 @@ def answers(port: int) -> bool:
 
 
 def statuses(held: stage.Daemon, place: Path, rounds: int) -> list[stage.Row]:
-    # As pip leaves an installed package: under PYTHONDONTWRITEBYTECODE each call would compile what was edited.
+    # As pip leaves an installed package: under PYTHONDONTWRITEBYTECODE each call would compile what
+    # was edited.
     compileall.compile_dir(stage.ROOT / "cli", quiet=1)
     env = os.environ | {"PX_HOME": str(held.home)}
     commands = {
         "pxctl": [stage.BIN / "pxctl", "status"],
-        "supervisorctl": [PEERS / "bin" / "supervisorctl", "-c", place / "supervisord.conf", "status"],
-        "circusctl": [PEERS / "bin" / "circusctl", "--endpoint", f"ipc://{place}/endpoint", "status"],
+        "supervisorctl": [
+            PEERS / "bin" / "supervisorctl",
+            "-c",
+            place / "supervisord.conf",
+            "status",
+        ],
+        "circusctl": [
+            PEERS / "bin" / "circusctl",
+            "--endpoint",
+            f"ipc://{place}/endpoint",
+            "status",
+        ],
         "import click (target: 1.3x)": [sys.executable, "-c", "import click"],
         "python -c ''": [sys.executable, "-c", ""],
     }
 
     def whole(command: list[object]) -> Callable[[], float]:
         words = [str(word) for word in command]
-        return lambda: stage.timed(lambda: subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True))
+        return lambda: stage.timed(
+            lambda: subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True)
+        )
 
     found = stage.interleaved({name: whole(command) for name, command in commands.items()}, rounds)
     ours = found.pop("pxctl")
@@ -131,7 +157,8 @@ def deaths(held: stage.Daemon, port: int, rounds: int) -> list[stage.Row]:
         return time.perf_counter() - begin
 
     def is_back() -> bool:
-        with contextlib.suppress(RuntimeError):  # a run that meets the dying process is not answered
+        # a run that meets the dying process is not answered
+        with contextlib.suppress(RuntimeError):
             return bool(held.run_tool("app"))
         return False
 
@@ -153,7 +180,10 @@ def measure(rounds: int = 15) -> list[stage.Row]:
         app = APP.replace("return asked", "return __import__('os').getpid()")
         tool = stage.write_tool(place / "app", app)
         ports = [stage.free_port(), stage.free_port()]
-        others = peer(place, "supervisord", SUPERVISORD, port=ports[0]), peer(place, "circusd", CIRCUS, port=ports[1])
+        others = (
+            peer(place, "supervisord", SUPERVISORD, port=ports[0]),
+            peer(place, "circusd", CIRCUS, port=ports[1]),
+        )
         with stage.daemon([tool]) as held, others[0], others[1]:
             stage.until(lambda: all(map(answers, ports)), "the programs of the others answer")
             return [*statuses(held, place, rounds), *deaths(held, ports[0], rounds)]
@@ -162,7 +192,9 @@ def measure(rounds: int = 15) -> list[stage.Row]:
 def watch(pid: int) -> str:
     def told() -> tuple[float, int]:  # and how often its threads went to sleep
         texts = "".join(status.read_text() for status in Path(f"/proc/{pid}/task").glob("*/status"))
-        return stage.cpu_seconds(pid), sum(map(int, re.findall(r"\nvoluntary_ctxt_switches:\s+(\d+)", texts)))
+        return stage.cpu_seconds(pid), sum(
+            map(int, re.findall(r"\nvoluntary_ctxt_switches:\s+(\d+)", texts))
+        )
 
     before = told()
     time.sleep(WATCH_SECONDS)
@@ -175,7 +207,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def victims(pid: int) -> list[int]:
-    found = [each for each in children_of(pid) if Path(f"/proc/{each}/comm").read_text().strip() == SLEEP[0]]
+    found = [
+        each
+        for each in children_of(pid)
+        if Path(f"/proc/{each}/comm").read_text().strip() == SLEEP[0]
+    ]
     return random.sample(found, len(found))
 
 
@@ -196,7 +232,9 @@ def sleepers(count: int) -> list[stage.Row]:
             write(held, f"sleeper-{number}", *SLEEP)
         keeper, control = held.pids()
         empty = stage.resident_mib(keeper, control)
-        stage.until(lambda: len(held.ask("GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
+        stage.until(
+            lambda: len(held.ask("GET", "/api/pipes")["pipes"]) == count, "all pipes are known"
+        )
         with contextlib.closing(held.connect()) as connection:
             for number in range(count):
                 stage.ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
@@ -209,7 +247,9 @@ def sleepers(count: int) -> list[stage.Row]:
         theirs = open_ones.enter_context(open(Path(folder) / "told", "r+b", buffering=0))
         words = {"children": count, "command": " ".join(SLEEP)}
         supervisor = open_ones.enter_context(peer(Path(folder), "supervisord", SLEEPING, **words))
-        stage.until(lambda: len(children_of(supervisor)) == count + 1, "Supervisor has started them all")
+        stage.until(
+            lambda: len(children_of(supervisor)) == count + 1, "Supervisor has started them all"
+        )
         time.sleep(60.0)  # what a daemon does once in its first minute is over
         held_by = {"keeper": keeper, "control plane": control, "Supervisor": supervisor}
         rows = [stage.Row(f"{name} with {count}", watch(pid)) for name, pid in held_by.items()]
@@ -225,7 +265,10 @@ def sleepers(count: int) -> list[stage.Row]:
             pid = next(theirs_left)
             return until_told(pid, b"%d" % pid, theirs)
 
-        return [*rows, stage.against(f"kill -9 to its event with {count}", of_ours, of_theirs, DEATHS)]
+        return [
+            *rows,
+            stage.against(f"kill -9 to its event with {count}", of_ours, of_theirs, DEATHS),
+        ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Pipes with commands that do nothing: from the request to the process, and executions a second against task-spooler.
+"""Pipes with commands that do nothing: from the request to the process, and executions a second
+against task-spooler.
 
-task-spooler (`tsp`) does for a shell what is the least of this: a queue with slots, output in files; it forgets all of
-it when it ends. Ours records each execution in the ledger before and after, with prompt, window and events.
+task-spooler (`tsp`) does for a shell what is the least of this: a queue with slots, output in
+files; it forgets all of it when it ends. Ours records each execution in the ledger before and
+after, with prompt, window and events.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def run(held: stage.Daemon, name: str, count: int) -> None:
 
 
 def run_batch(held: stage.Daemon, name: str, count: int) -> None:
-    check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
+    check(
+        held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"]
+    )
 
 
 def check(rows: list[Any]) -> None:
@@ -53,11 +57,13 @@ def check(rows: list[Any]) -> None:
         raise RuntimeError(str(rows))
 
 
-# -- task-spooler ------------------------------------------------------------------------------------------------------
+# -- task-spooler ----------------------------------------------------------------------------------
 
 
 def tsp(*words: str) -> str:
-    return subprocess.run(["tsp", *words], stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True).stdout
+    return subprocess.run(
+        ["tsp", *words], stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True
+    ).stdout
 
 
 def spool(slots: int, count: int = RUNS) -> None:
@@ -74,7 +80,9 @@ def spooler() -> Iterator[None]:
     """Start task-spooler; where it is not there, it is installed, or said how."""
     if shutil.which("tsp") is None:
         print("tsp is not there: apt-get install task-spooler", file=sys.stderr)
-        subprocess.run(["apt-get", "install", "--yes", "task-spooler"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            ["apt-get", "install", "--yes", "task-spooler"], stdout=subprocess.DEVNULL, check=True
+        )
     with tempfile.TemporaryDirectory(prefix="pxt", dir="/tmp") as folder:
         os.environ |= {"TS_SOCKET": f"{folder}/tsp", "TMPDIR": folder}
         try:
@@ -83,7 +91,7 @@ def spooler() -> Iterator[None]:
             tsp("-K")
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def latency(held: stage.Daemon) -> list[stage.Row]:
@@ -102,8 +110,12 @@ def latency(held: stage.Daemon) -> list[stage.Row]:
         "ours": until_there,
         "plain": plainly,
         "asked": lambda: stage.timed(lambda: stage.ask(connection, "GET", "/api/pipes/queue")),
-        "whole": lambda: stage.timed(lambda: stage.ask(connection, "POST", "/api/pipes/clock/run?wait=1")),
-        "process": lambda: stage.timed(lambda: subprocess.run(CLOCK, capture_output=True, check=True)),
+        "whole": lambda: stage.timed(
+            lambda: stage.ask(connection, "POST", "/api/pipes/clock/run?wait=1")
+        ),
+        "process": lambda: stage.timed(
+            lambda: subprocess.run(CLOCK, capture_output=True, check=True)
+        ),
     }
     with contextlib.closing(connection):
         it = stage.interleaved(acts, LATENCY_ROUNDS)
@@ -112,7 +124,9 @@ def latency(held: stage.Daemon) -> list[stage.Row]:
     times = stage.ratio(it["ours"], least)
     return [
         stage.compared("POST run until the process is there", it["ours"], it["plain"]),
-        stage.Row("against a Popen and a request that asks little", "", stage.milliseconds(least), times),
+        stage.Row(
+            "against a Popen and a request that asks little", "", stage.milliseconds(least), times
+        ),
         stage.Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
         stage.compared("the whole execution", it["whole"], it["process"]),
     ]
@@ -124,7 +138,9 @@ def throughput(held: stage.Daemon) -> list[stage.Row]:
 
     def ours(at: int, act: Callable[[stage.Daemon, str, int], None], *pipes: str) -> float:
         before, count = stage.cpu_seconds(brain), RUNS // len(pipes)
-        seconds = stage.timed(lambda: stage.together([partial(act, held, name, count) for name in pipes]))
+        seconds = stage.timed(
+            lambda: stage.together([partial(act, held, name, count) for name in pipes])
+        )
         spent[at].append((stage.cpu_seconds(brain) - before) / RUNS)
         return seconds
 
@@ -136,11 +152,21 @@ def throughput(held: stage.Daemon) -> list[stage.Row]:
         "one": lambda: stage.timed(lambda: spool(1)),
         "many": lambda: stage.timed(lambda: spool(SLOTS)),
     }
-    rates = {name: RUNS / statistics.median(taken) for name, taken in stage.interleaved(acts, ROUNDS).items()}
+    rates = {
+        name: RUNS / statistics.median(taken)
+        for name, taken in stage.interleaved(acts, ROUNDS).items()
+    }
     peers, rows = {"one": rates.pop("one"), "many": rates.pop("many")}, []
     for (what, rate), cpu in zip(rates.items(), spent, strict=True):
         theirs = peers["one" if what == "of one pipe" else "many"]
-        rows.append(stage.Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
+        rows.append(
+            stage.Row(
+                f"executions {what}",
+                f"{rate:.0f}/s",
+                f"tsp {theirs:.0f}/s",
+                f"{rate / theirs:.2f}x",
+            )
+        )
         rows.append(stage.Row("CPU of the control plane for each", stage.milliseconds(cpu[1:])))
     return rows
 
@@ -151,5 +177,7 @@ if __name__ == "__main__":
         for at in range(SLOTS):
             write(daemon, f"nothing{at}", "true")
         one, many = latency(daemon), throughput(daemon)
-    stage.print_table("a run of a pipe whose command is `date`, the same with subprocess, times as long", one)
+    stage.print_table(
+        "a run of a pipe whose command is `date`, the same with subprocess, times as long", one
+    )
     stage.print_table("executions of `true` a second, task-spooler's, times as many", many)

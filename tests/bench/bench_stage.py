@@ -1,7 +1,9 @@
-"""What the benchmarks stand on: a daemon in a throw-away home, HTTP to it and to tools, medians, a table.
+"""What the benchmarks stand on: a daemon in a throw-away home, HTTP to it and to tools, medians, a
+table.
 
-Rule: every figure that is compared is taken in the same run, the rounds of both sides interleaved, so that what slows
-the machine slows both; the ratio is the result, and the milliseconds are only this machine's.
+Rule: every figure that is compared is taken in the same run, the rounds of both sides interleaved,
+so that what slows the machine slows both; the ratio is the result, and the milliseconds are only
+this machine's.
 """
 
 from __future__ import annotations
@@ -41,13 +43,17 @@ class Row(NamedTuple):
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> Any:
-    """Send a request on a kept connection and return the JSON of its answer; anything but success raises."""
+    """Send a request on a kept connection and return the JSON of its answer; anything but
+    success raises.
+    """
     content = None if body is None else json.dumps(body).encode()
     connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
     response = connection.getresponse()
     answer = response.read()
     if response.status >= http.client.BAD_REQUEST:
-        raise RuntimeError(f"{method} {path}: {response.status} {answer[:2000].decode(errors='replace')}")
+        raise RuntimeError(
+            f"{method} {path}: {response.status} {answer[:2000].decode(errors='replace')}"
+        )
     return json.loads(answer) if answer else None
 
 
@@ -67,7 +73,9 @@ class Daemon(House):
         return self.ask("POST", f"/api/tools/{name}/run", {} if body is None else body)
 
     def fork_tool(self, name: str, body: Any = None) -> Any:
-        """Run a tool until it was forked, and return its state: its zygote is made after its first start."""
+        """Run a tool until it was forked, and return its state: its zygote is made after its
+        first start.
+        """
         while True:
             self.run_tool(name, body)
             state = self.ask("GET", "/api/launcher/state")[name]
@@ -82,7 +90,9 @@ def daemon(tools: Sequence[Path] = (), **settings: str) -> Iterator[Daemon]:
     """Start a daemon that knows copies of `tools`; stop it and remove everything afterwards."""
     with house(settings, Daemon) as held:
         for tool in tools:
-            shutil.copytree(tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         held.start()
         yield held
         held.stop()
@@ -92,7 +102,12 @@ def write_tool(folder: Path, program: str) -> Path:
     """Write a tool that takes and answers anything; return its folder."""
     folder.mkdir()
     (folder / "main.py").write_text(program)
-    manifest = {"name": folder.name, "version": "1", "description": "Answers.", "input": {"type": "object"}}
+    manifest = {
+        "name": folder.name,
+        "version": "1",
+        "description": "Answers.",
+        "input": {"type": "object"},
+    }
     (folder / "tool.json").write_text(json.dumps({**manifest, "max_runtime_seconds": 120}))
     (folder / "test-request.json").write_text("{}")
     return folder
@@ -130,7 +145,9 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def interleaved(acts: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Take one figure of each per round, every other round in the opposite order; the first round is not counted."""
+    """Take one figure of each per round, every other round in the opposite order; the first
+    round is not counted.
+    """
     figures: dict[str, list[float]] = {name: [] for name in acts}
     for count in range(rounds + 1):
         for name in list(acts) if count % 2 else reversed(list(acts)):
@@ -140,7 +157,9 @@ def interleaved(acts: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     return figures
 
 
-def against(what: str, ours: Callable[[], float], theirs: Callable[[], float], rounds: int, whose: str = "") -> Row:
+def against(
+    what: str, ours: Callable[[], float], theirs: Callable[[], float], rounds: int, whose: str = ""
+) -> Row:
     """Return the row of two sides that are measured turn about."""
     found = interleaved({"ours": ours, "theirs": theirs}, rounds)
     return compared(what, found["ours"], found["theirs"], whose)
@@ -158,7 +177,9 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> str:
 
 
 def compared(what: str, ours: Sequence[float], theirs: Sequence[float], whose: str = "") -> Row:
-    return Row(what, milliseconds(ours), f"{whose} {milliseconds(theirs)}".strip(), ratio(ours, theirs))
+    return Row(
+        what, milliseconds(ours), f"{whose} {milliseconds(theirs)}".strip(), ratio(ours, theirs)
+    )
 
 
 def resident_mib(*pids: int) -> float:
@@ -168,18 +189,25 @@ def resident_mib(*pids: int) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the system's clock."""
+    """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the
+    system's clock.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:
-    """Print the rows under a title; where `make bench` collects, write them down for its report as well."""
+    """Print the rows under a title; where `make bench` collects, write them down for its report
+    as well.
+    """
     print(f"\n{title}", flush=True)
     if collected := os.environ.get("BENCH_ROWS"):
         with Path(collected).open("a") as file:
             file.write(json.dumps({"title": title, "rows": [row._asdict() for row in rows]}) + "\n")
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        line = f"  {row.what:<{wide[0]}}  {row.figure:>{wide[1]}}  {row.against:>{wide[2]}}  {row.ratio:>8}"
+        line = (
+            f"  {row.what:<{wide[0]}}  {row.figure:>{wide[1]}}  {row.against:>{wide[2]}}  "
+            f"{row.ratio:>8}"
+        )
         print(line.rstrip())

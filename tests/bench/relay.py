@@ -1,4 +1,6 @@
-"""The least that a relay in aiohttp does: `relay.py SOCKET PORT` hands every POST on to /run of that port."""
+"""The least that a relay in aiohttp does: `relay.py SOCKET PORT` hands every POST on to /run of
+that port.
+"""
 
 import asyncio
 import sys
@@ -15,7 +17,9 @@ async def main(path: str, port: int) -> None:
         async with session.post(
             "/run", data=await request.read(), headers={"Content-Type": "application/json"}
         ) as answer:
-            return web.Response(body=await answer.read(), status=answer.status, content_type="application/json")
+            return web.Response(
+                body=await answer.read(), status=answer.status, content_type="application/json"
+            )
 
     app = web.Application()
     app.router.add_post("/api/tools/{tool}/run", run)

@@ -1,4 +1,6 @@
-"""A stand-in for pxd on a Unix socket: canned answers, byte for byte, and a record of what was asked."""
+"""A stand-in for pxd on a Unix socket: canned answers, byte for byte, and a record of what was
+asked.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,14 @@ class Request(NamedTuple):
         return json.loads(self.body)
 
 
-def reply(body: bytes, *, status: str = "200 OK", content_type: str = "application/json", more: str = "") -> bytes:
+def reply(
+    body: bytes, *, status: str = "200 OK", content_type: str = "application/json", more: str = ""
+) -> bytes:
     """Return a whole answer with a length."""
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: "
+        f"{len(body)}\r\n{more}\r\n"
+    )
     return head.encode() + body
 
 
@@ -41,7 +48,13 @@ def document(value: Any, **settings: Any) -> bytes:
 
 
 def problem_of(status: int, kind: str, exit_code: int = 1, **members: Any) -> dict[str, Any]:
-    value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "exit_code": exit_code}
+    value = {
+        "type": f"urn:px:problem:{kind}",
+        "title": kind,
+        "status": status,
+        "kind": kind,
+        "exit_code": exit_code,
+    }
     return value | {"detail": f"it is {kind}"} | members
 
 
@@ -52,7 +65,10 @@ def problem(status: int, kind: str, exit_code: int = 1, **members: Any) -> bytes
 def results(outcomes: dict[str, Any]) -> bytes:
     """Return the answer to a request for several units: for each a document or a problem."""
     none = {"answer": None, "problem": None}
-    each = [{"unit": unit, **none, "problem" if "exit_code" in it else "answer": it} for unit, it in outcomes.items()]
+    each = [
+        {"unit": unit, **none, "problem" if "exit_code" in it else "answer": it}
+        for unit, it in outcomes.items()
+    ]
     return document({"schema": "px.some-units/1", "results": each})
 
 
@@ -69,8 +85,12 @@ def ndjson(*events: dict[str, Any], whole: bool = True) -> bytes:
     return chunked(*lines, content_type="application/x-ndjson", ended=whole)
 
 
-def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Any:
-    """Return an answer that tells the first events, waits until it may go on, and tells the others."""
+def pausing(
+    go_on: threading.Event, before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> Any:
+    """Return an answer that tells the first events, waits until it may go on, and tells the
+    others.
+    """
 
     def run(_: Request, connection: socket.socket) -> None:
         first = ndjson(*before, whole=False)
@@ -82,7 +102,10 @@ def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[di
 
 
 class FakeDaemon:
-    """Listens at `path`. `routes` maps "GET /api/x" to answers, the last of which is repeated; `default`: of others."""
+    """Listens at `path`.
+
+    `routes` maps "GET /api/x" to answers, the last of which is repeated; `default`: of others.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -108,12 +131,17 @@ class FakeDaemon:
                     super().handle()
 
             def serve(self) -> None:
-                parts, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                parts, body = (
+                    urlsplit(self.path),
+                    self.rfile.read(int(self.headers.get("Content-Length", 0))),
+                )
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 query = parse_qsl(parts.query, keep_blank_values=True)
                 request = Request(self.command, unquote(parts.path), query, headers, body)
                 answer = fake.answer_to(request)
-                self.close_connection = self.close_connection or callable(answer) or b"Content-Length" not in answer
+                self.close_connection = (
+                    self.close_connection or callable(answer) or b"Content-Length" not in answer
+                )
                 if callable(answer):
                     answer(request, self.request)
                 else:
@@ -142,7 +170,9 @@ class FakeDaemon:
     def answer_to(self, request: Request) -> Any:
         route = f"{request.method} {request.path}"
         self.seen.append(request)
-        answers = self.routes.get(route) or [self.default or problem(404, "unknown_route", detail=f"no {route}")]
+        answers = self.routes.get(route) or [
+            self.default or problem(404, "unknown_route", detail=f"no {route}")
+        ]
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 

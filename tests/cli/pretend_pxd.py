@@ -1,4 +1,6 @@
-"""A program in the place of `pxd`: serves a little of the API from its own process, or fails as FAKE_PXD says."""
+"""A program in the place of `pxd`: serves a little of the API from its own process, or fails as
+FAKE_PXD says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def main() -> int:
     how = os.environ.get("FAKE_PXD", "serve")
     with open(f"{os.path.dirname(HOME)}/calls", "a") as calls:
         umask = os.umask(0o077)
-        calls.write(json.dumps({"argv": sys.argv[1:], "umask": umask, "sid": os.getsid(0) == os.getpid()}) + "\n")
+        calls.write(
+            json.dumps({"argv": sys.argv[1:], "umask": umask, "sid": os.getsid(0) == os.getpid()})
+            + "\n"
+        )
     if how.startswith("exit"):
         print("setting pxd.toml:3: [tols] is not known", file=sys.stderr)
         return int(how.removeprefix("exit"))
@@ -43,7 +48,10 @@ def serve(how: str) -> None:
 
     def facts() -> dict[str, Any]:
         process = {"version": "9", "rss_bytes": 1024, "started_at": "2026-11-21T10:00:00Z"}
-        both = {"keeper": process | {"pid": os.getpid()}, "control": process | {"pid": control[0], "restarts": 0}}
+        both = {
+            "keeper": process | {"pid": os.getpid()},
+            "control": process | {"pid": control[0], "restarts": 0},
+        }
         return {"version": "9", "interrupted": [], "degraded": [], **both}
 
     def stop(_: object, connection: Any) -> None:
@@ -55,7 +63,9 @@ def serve(how: str) -> None:
 
     daemon = FakeDaemon(os.environ["PX_SOCKET"]).on("GET /api/health", document({"ok": True}))
     daemon.on("GET /api/daemon", lambda _, connection: connection.sendall(document(facts())))
-    daemon.on("GET /api/status", lambda _, c: c.sendall(document({"daemon": facts(), "units": units})))
+    daemon.on(
+        "GET /api/status", lambda _, c: c.sendall(document({"daemon": facts(), "units": units}))
+    )
     daemon.on("POST /api/daemon/stop", stop).on("POST /api/daemon/restart", restart)
     daemon.start()
     ended.wait(120)

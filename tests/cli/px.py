@@ -51,18 +51,40 @@ class Px:
     socket: str
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key.startswith(("TEST_SESSION", "LD_"))}
-        places = {"HOME": str(self.folder), "PX_HOME": f"{self.folder}/px", "PX_SOCKET": self.socket}
-        usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY / "cli"), "PX_AUTOSTART": "0"}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(("TEST_SESSION", "LD_"))
+        }
+        places = {
+            "HOME": str(self.folder),
+            "PX_HOME": f"{self.folder}/px",
+            "PX_SOCKET": self.socket,
+        }
+        usual = {
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(REPOSITORY / "cli"),
+            "PX_AUTOSTART": "0",
+        }
         return {**kept, **places, **usual, **more}
 
-    def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
-        # Coverage follows where nobody interrupts: a signal within its own lock would leave it locked, for ever.
+    def __call__(
+        self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str
+    ) -> Ended:
+        # Coverage follows where nobody interrupts: a signal within its own lock would leave it
+        # locked, for ever.
         env |= {key: value for key, value in os.environ.items() if key.startswith("COV")}
-        place: dict[str, Any] = {"env": self.environment(**env), "cwd": self.folder, "timeout": DEADLINE}
+        place: dict[str, Any] = {
+            "env": self.environment(**env),
+            "cwd": self.folder,
+            "timeout": DEADLINE,
+        }
         stdin = subprocess.DEVNULL if given is None else None
         words = [*(argv or ARGV), *arguments]
-        done = subprocess.run(words, input=given, stdin=stdin, capture_output=True, check=False, **place)
+        done = subprocess.run(
+            words, input=given, stdin=stdin, capture_output=True, check=False, **place
+        )
         return Ended(done.returncode, done.stdout, done.stderr.decode())
 
     def popen(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -81,8 +103,15 @@ class House:
         self.bin = px.folder / "bin"
         self.bin.mkdir()
         paths = f"{TESTS.parent}:{REPOSITORY / 'cli'}"
-        self._script("pxctl", f"#!{sys.executable}\nimport sys\nfrom pxctl.main import main\nsys.exit(main())\n")
-        self._script("pxd", f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} {TESTS / "pretend_pxd.py"} "$@"\n')
+        self._script(
+            "pxctl",
+            f"#!{sys.executable}\nimport sys\nfrom pxctl.main import main\nsys.exit(main())\n",
+        )
+        self._script(
+            "pxd",
+            f"#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} "
+            f'{TESTS / "pretend_pxd.py"} "$@"\n',
+        )
 
     def _script(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
@@ -99,12 +128,19 @@ class House:
 class Terminal:
     """A call on a pseudo-terminal: all three streams are the screen."""
 
-    def __init__(self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]) -> None:
+    def __init__(
+        self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        place: dict[str, Any] = {"env": px.environment(**{"TERM": "xterm", **env}), "cwd": px.folder}
+        place: dict[str, Any] = {
+            "env": px.environment(**{"TERM": "xterm", **env}),
+            "cwd": px.folder,
+        }
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
-        self.process = subprocess.Popen([*ARGV, *arguments], start_new_session=True, **streams, **place)
+        self.process = subprocess.Popen(
+            [*ARGV, *arguments], start_new_session=True, **streams, **place
+        )
         os.close(slave)
         self.screen = b""
 
@@ -125,7 +161,9 @@ class Terminal:
         deadline = time.monotonic() + DEADLINE
         while wanted.encode() not in self.screen:
             is_open = self._read(1.0) and time.monotonic() < deadline
-            assert is_open or wanted.encode() in self.screen, f"{wanted!r} was not seen in {self.screen!r}"
+            assert is_open or wanted.encode() in self.screen, (
+                f"{wanted!r} was not seen in {self.screen!r}"
+            )
 
     def end(self) -> int:
         """Read to the end; return the exit code."""
@@ -152,4 +190,6 @@ class Terminal:
 
 def without_spinner(text: str) -> str:
     """Return what stays on a screen: without what a spinner drew and erased."""
-    return re.sub(r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] (?:kernel|pipe):[^\r\n]*)+\r\x1b\[K", "", text).replace("\r\n", "\n")
+    return re.sub(
+        r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] (?:kernel|pipe):[^\r\n]*)+\r\x1b\[K", "", text
+    ).replace("\r\n", "\n")

@@ -1,4 +1,6 @@
-"""How pxctl comes to a daemon: where it looks, what it takes for an answer, and that Ctrl-C ends each wait."""
+"""How pxctl comes to a daemon: where it looks, what it takes for an answer, and that Ctrl-C ends
+each wait.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def private(path: Path, mode: int = 0o700) -> str:
     return str(path)
 
 
-def test_client_and_daemon_agree_in_every_environment(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_and_daemon_agree_in_every_environment(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp, home = short_tmp, {"HOME": private(short_tmp / "home")}
     (tmp / "link").symlink_to(private(tmp / "real"))
     environments: dict[str, tuple[dict[str, str], bool]] = {
@@ -42,17 +46,26 @@ def test_client_and_daemon_agree_in_every_environment(short_tmp: Path, monkeypat
         "no home": ({"TMPDIR": str(tmp)}, False),
         "relative home": ({"HOME": "here", "TMPDIR": str(tmp)}, False),
         "xdg": (home | {f"XDG_{what}": private(tmp / what) for what in XDG}, False),
-        "relative xdg": (home | {"XDG_CONFIG_HOME": "c", "XDG_RUNTIME_DIR": "r", "TMPDIR": str(tmp)}, False),
+        "relative xdg": (
+            home | {"XDG_CONFIG_HOME": "c", "XDG_RUNTIME_DIR": "r", "TMPDIR": str(tmp)},
+            False,
+        ),
         "runtime missing": (home | {"XDG_RUNTIME_DIR": f"{tmp}/missing/run"}, False),
-        "runtime open": (home | {"XDG_RUNTIME_DIR": private(tmp / "open", 0o755), "TMPDIR": str(tmp)}, False),
+        "runtime open": (
+            home | {"XDG_RUNTIME_DIR": private(tmp / "open", 0o755), "TMPDIR": str(tmp)},
+            False,
+        ),
         "runtime a link": (home | {"XDG_RUNTIME_DIR": f"{tmp}/link", "TMPDIR": str(tmp)}, False),
         "no such temp": (home | {"TMPDIR": f"{tmp}/none", "TEMP": private(tmp / "temp")}, False),
         "px home relative": (home | {"PX_HOME": "px/../px"}, False),
         "px home tilde": (home | {"PX_HOME": "~/px", "PX_SOCKET": "~/s.sock"}, False),
         "system": (home, True),
         "granted": (home | {name: f"{tmp}/{name}:{tmp}/second" for name in GRANTS}, True),
-        "granted in part": (home | {"PX_HOME": f"{tmp}/px", "RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "/s"}, False),
-    }  # fmt: skip
+        "granted in part": (
+            home | {"PX_HOME": f"{tmp}/px", "RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "/s"},
+            False,
+        ),
+    }
     for name, (environ, system) in environments.items():
         monkeypatch.setattr(tempfile, "tempdir", None)
         with mock.patch.dict(os.environ, environ, clear=True):
@@ -69,7 +82,7 @@ def test_system_and_px_home_contradict_each_other() -> None:
     assert caught.value.exit_code == 2
 
 
-# -- an answer is read whole or not at all -----------------------------------------------------------------------------
+# -- an answer is read whole or not at all ---------------------------------------------------------
 
 
 def parse(data: bytes) -> tuple[int, bytes]:
@@ -83,7 +96,9 @@ def parse(data: bytes) -> tuple[int, bytes]:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.integers(0, 400))
-def test_an_answer_is_read_whole_and_one_that_breaks_off_is_never_taken_for_it(pieces: list[bytes], keep: int) -> None:
+def test_an_answer_is_read_whole_and_one_that_breaks_off_is_never_taken_for_it(
+    pieces: list[bytes], keep: int
+) -> None:
     content = b"".join(pieces) + b"x"
     for whole in (chunked(*pieces, b"x"), reply(content)):
         assert parse(whole) == (200, content)
@@ -96,13 +111,17 @@ def test_an_answer_that_has_no_content_by_definition_needs_no_length(status: int
     assert parse(f"HTTP/1.1 {status} X\r\n\r\n".encode()) == (status, b"")
 
 
-@pytest.mark.parametrize("raw", ["SSH-2.0-OpenSSH_9.2", "HTTP/1.1 2x0 OK", "HTTP/1.1 200 OK\r\nno colon"])
+@pytest.mark.parametrize(
+    "raw", ["SSH-2.0-OpenSSH_9.2", "HTTP/1.1 2x0 OK", "HTTP/1.1 200 OK\r\nno colon"]
+)
 def test_what_is_not_http_is_refused(raw: str) -> None:
     with pytest.raises(Failure, match="is not pxd"):
         parse(f"{raw}\r\n\r\n".encode())
 
 
-def test_how_long_a_connection_is_waited_for_does_not_bound_the_body_that_follows(tmp_path: Path) -> None:
+def test_how_long_a_connection_is_waited_for_does_not_bound_the_body_that_follows(
+    tmp_path: Path,
+) -> None:
     """A daemon reads when it can; the kernel gives both the same time, SO_SNDTIMEO."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/s")
@@ -111,12 +130,14 @@ def test_how_long_a_connection_is_waited_for_does_not_bound_the_body_that_follow
             assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16) == bytes(16)
 
 
-# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+# -- Ctrl-C ----------------------------------------------------------------------------------------
 
 
 WAITING = {
-    "tools sync a": 1, "logs a -f": 0, "run a": 1, "exec 1": 1, "exec 1 --json": 1, "wait 12": 1, "pipe tail -f 12": 1,
-    "pipe run digest": 1, "kernel start": 1, "start tool:a tool:b": 1, "status --watch": 0, "daemon stop": 1,
+    "tools sync a": 1, "logs a -f": 0, "run a": 1, "exec 1": 1, "exec 1 --json": 1, "wait 12": 1,
+    "pipe tail -f 12": 1,
+    "pipe run digest": 1, "kernel start": 1, "start tool:a tool:b": 1, "status --watch": 0,
+    "daemon stop": 1,
 }  # fmt: skip
 
 
@@ -140,7 +161,10 @@ def test_what_reads_its_input_ends_the_same_way(px: Px, arguments: str) -> None:
     stdin = process.stdin
     assert stdin is not None
     os.write(stdin.fileno(), b"{")
-    until(lambda: fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)) == bytes(4), "the first of it is read")
+    until(
+        lambda: fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)) == bytes(4),
+        "the first of it is read",
+    )
     assert interrupted(process) == (1, False)
 
 

@@ -14,10 +14,14 @@ from pxctl.coerce import build_input, coerce
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
-        ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"), ({"type": "integer"}, "٣", "٣"),
-        ({"type": "integer"}, "9" * 5000, "9" * 5000), ({"type": "integer"}, "9" * 400, int("9" * 400)),
-        ({"type": "number"}, "1_000", "1_000"), ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "-.5", -0.5),
-        ({"type": "number"}, "1e999", "1e999"), ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "?", "?"),
+        ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"),
+        ({"type": "integer"}, "٣", "٣"),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({"type": "integer"}, "9" * 400, int("9" * 400)),
+        ({"type": "number"}, "1_000", "1_000"), ({"type": "number"}, "nan", "nan"),
+        ({"type": "number"}, "-.5", -0.5),
+        ({"type": "number"}, "1e999", "1e999"), ({"type": "boolean"}, "Yes", True),
+        ({"type": "boolean"}, "?", "?"),
         ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["string", "null"]}, "null", None),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
         ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "1,2", "1,2"),
@@ -53,16 +57,22 @@ SCHEMA = {
 def test_an_input_is_built() -> None:
     given = ["xs=1,2.5", "o.depth=3", "o.flag=yes", "dotted.name=3", "deep.er.still=x"]
     deep = {"o": {"old": 1, "depth": 3, "flag": "yes"}, "deep": {"er": {"still": "x"}}}
-    assert build_input(given, {"o": {"old": 1}}, SCHEMA) == {"xs": [1, 2.5], "dotted.name": 3, **deep}
+    assert build_input(given, {"o": {"old": 1}}, SCHEMA) == {
+        "xs": [1, 2.5],
+        "dotted.name": 3,
+        **deep,
+    }
 
 
 @pytest.mark.parametrize(
     ("arguments", "base", "why"),
     [
         (["n"], {}, "is not KEY=VALUE"), (["=1"], {}, "no key"), ([":=1"], {}, "no key"),
-        (["n:=[1,"], {}, "line 1 column"), (["n:=NaN"], {}, "no JSON number"), (["n=1", "n=2"], {}, "given twice"),
+        (["n:=[1,"], {}, "line 1 column"), (["n:=NaN"], {}, "no JSON number"),
+        (["n=1", "n=2"], {}, "given twice"),
         (["n.x=1"], {"n": 5}, "is not an object"), (["a..b=1"], {}, "empty part"),
-        (["n=1"], [1], "only be put over an object"), (["k=@nowhere"], {}, "k: cannot read nowhere: "),
+        (["n=1"], [1], "only be put over an object"),
+        (["k=@nowhere"], {}, "k: cannot read nowhere: "),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(arguments: list[str], base: Any, why: str) -> None:
@@ -79,10 +89,16 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], base: Any, why: st
         ({"type": "integer"}, b"5", 5),
         ({"type": "string", "contentEncoding": "base64"}, b"\xff", "/w=="),
         ({"$ref": "#/$defs/f"}, b"\xff", "data:application/octet-stream;base64,/w=="),
-        ({"type": "array", "items": {"$ref": "#/$defs/f"}}, b"", ["data:application/octet-stream;base64,"]),
+        (
+            {"type": "array", "items": {"$ref": "#/$defs/f"}},
+            b"",
+            ["data:application/octet-stream;base64,"],
+        ),
     ],
 )
-def test_a_file_is_given_as_the_schema_says(tmp_path: Path, schema: Any, content: bytes, value: Any) -> None:
+def test_a_file_is_given_as_the_schema_says(
+    tmp_path: Path, schema: Any, content: bytes, value: Any
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     root = {"properties": {"k": schema}, "$defs": {"f": {"type": "string", "format": "data-url"}}}
@@ -99,7 +115,9 @@ def test_a_file_is_given_as_the_schema_says(tmp_path: Path, schema: Any, content
         ({}, False),
     ],
 )
-def test_name_of_a_file_is_not_sent_in_place_of_the_file(tmp_path: Path, schema: Any, is_refused: bool) -> None:
+def test_name_of_a_file_is_not_sent_in_place_of_the_file(
+    tmp_path: Path, schema: Any, is_refused: bool
+) -> None:
     path = tmp_path / "d.csv"
     path.write_bytes(b"a,b")
     root = {"properties": {"k": schema}}

@@ -1,4 +1,6 @@
-"""Completion, help and manual: live names in time or not at all; every command explained, here and in its page."""
+"""Completion, help and manual: live names in time or not at all; every command explained, here
+and in its page.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ from supervisord_py.pipes.definition import USED
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 
 
-# -- completion -------------------------------------------------------------------------------------------------------
+# -- completion ------------------------------------------------------------------------------------
 
 
 def complete(px: Px, *words: str, **env: str) -> list[str]:
-    """Ask as bash does; the last word is the one being typed. Without what the shell itself completes."""
+    """Ask as bash does; the last word is the one being typed.
+
+    Without what the shell itself completes.
+    """
     return [value for kind, value in offered(px, *words, **env) if kind == "plain"]
 
 
@@ -37,7 +42,9 @@ def offered(px: Px, *words: str, **env: str) -> list[tuple[str, str]]:
 
 
 def offers(px: Px, wanted: list[str], *words: str) -> bool:
-    """Say whether these names come; the stand-in may miss the tenth of a second that completion gives a daemon."""
+    """Say whether these names come; the stand-in may miss the tenth of a second that completion
+    gives a daemon.
+    """
     deadline = time.monotonic() + DEADLINE
     while (found := complete(px, *words)) != wanted and time.monotonic() < deadline:
         assert found == [], "in time or not at all"
@@ -77,7 +84,9 @@ PATHS = {
 
 
 def test_paths_are_left_to_the_shell(px: Px) -> None:
-    assert {line: offered(px, *line.split()) for line in PATHS} == {line: [path] for line, path in PATHS.items()}
+    assert {line: offered(px, *line.split()) for line in PATHS} == {
+        line: [path] for line, path in PATHS.items()
+    }
 
 
 def test_options_that_every_command_takes_are_completed(px: Px) -> None:
@@ -89,7 +98,10 @@ def test_options_that_every_command_takes_are_completed(px: Px) -> None:
 def test_live_names(px: Px, daemon: FakeDaemon) -> None:
     units = [{"unit": f"tool:{name}", "name": name} for name in ("alpha", "alto", "beta")]
     daemon.on("GET /api/units", document({"units": units}))
-    daemon.on("GET /api/tools/alpha", document({"input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}}))
+    daemon.on(
+        "GET /api/tools/alpha",
+        document({"input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}}),
+    )
     daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
     assert offers(px, ["alpha", "alto"], "stop", "al")
     assert offers(px, ["tool:alpha", "tool:alto"], "stop", "tool:al")
@@ -99,13 +111,15 @@ def test_live_names(px: Px, daemon: FakeDaemon) -> None:
     assert offers(px, ["12", "9", "alpha", "alto", "beta"], "pipe", "output", "''")
 
 
-# -- help -------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 
 Path = tuple[str, ...]
 
 
-def all_commands(group: click.Group = root, path: Path = ()) -> Iterator[tuple[Path, click.Command]]:
+def all_commands(
+    group: click.Group = root, path: Path = ()
+) -> Iterator[tuple[Path, click.Command]]:
     yield path, group
     for name in group.list_commands(click.Context(group)):
         found = group.get_command(click.Context(group), name)
@@ -132,9 +146,16 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
         examples = ended.stdout.partition("\n  Examples:\n")[2].splitlines()
         assert examples
         assert all(" ".join(["pxctl", *path]) in line for line in examples)
-        page = re.sub(r"\\f[BIPR]|\\&", "", PAGE.read_text()).replace("\\-", "-").replace("\\(aq", "'")
+        page = (
+            re.sub(r"\\f[BIPR]|\\&", "", PAGE.read_text()).replace("\\-", "-").replace("\\(aq", "'")
+        )
         assert re.search(rf"^(\.B )?(\.BR )?{' '.join(path)}( |$)", page, re.MULTILINE)
-        options = [one for each in COMMANDS[path].params if isinstance(each, click.Option) for one in each.opts]
+        options = [
+            one
+            for each in COMMANDS[path].params
+            if isinstance(each, click.Option)
+            for one in each.opts
+        ]
         assert [one for one in options if one not in page] == []
 
 
@@ -213,14 +234,18 @@ def test_help_begins_with_first_steps_and_ends_with_the_manual() -> None:
         )
 
 
-def test_a_page_is_opened_by_man_from_where_it_lies_and_a_command_shows_its_help(house: House) -> None:
+def test_a_page_is_opened_by_man_from_where_it_lies_and_a_command_shows_its_help(
+    house: House,
+) -> None:
     house.fake("man", 'echo "man $*"')
     (page,) = house("help", "pxd.toml", "--json").json()["pages"]
     assert (page["section"], house("help", "pxd.toml").text) == (5, f"man {page['path']}\n")
     (house.bin / "man").unlink()
     ended = house("help", "pxd.toml", PATH=str(house.bin))
     assert (ended.code, page["path"] in ended.err.splitlines()[-1]) == (1, True)
-    assert "settings of pxd" in next(line for line in house("help").lines if line.startswith("pxd.toml "))
+    assert "settings of pxd" in next(
+        line for line in house("help").lines if line.startswith("pxd.toml ")
+    )
     assert house("help", "pipe", "run").text.startswith("Usage: pxctl pipe run ")
     ended = house("help", "nonsense")
     assert (ended.code, ended.err.splitlines()[-1]) == (2, "hint: pxctl help")

@@ -1,4 +1,6 @@
-"""Starting, stopping, restarting, installing the daemon: one daemon, whatever happens, and the truth about it."""
+"""Starting, stopping, restarting, installing the daemon: one daemon, whatever happens, and the
+truth about it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ from cli.px import House, Px
 from supervisord_py.daemon.service_files import LABEL
 
 UNIT = ".config/systemd/user/pxd.service"
-INSTALL, UNINSTALL = (("daemon", verb, "--platform", "systemd") for verb in ("install", "uninstall"))
+INSTALL, UNINSTALL = (
+    ("daemon", verb, "--platform", "systemd") for verb in ("install", "uninstall")
+)
 
 
-def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_waits_is_told(house: House) -> None:
+def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_waits_is_told(
+    house: House,
+) -> None:
     old = os.umask(0)
     try:
         ended = house("daemon", "start")
@@ -32,7 +38,11 @@ def test_a_daemon_is_started_detached_and_stopped_with_its_children_and_what_wai
         "the user's, which tools get"
     )
     log = home / "px/state/logs/pxd.log"
-    assert [path.stat().st_mode & 0o777 for path in (log, *list(log.parents)[:2])] == [0o600, 0o700, 0o700]
+    assert [path.stat().st_mode & 0o777 for path in (log, *list(log.parents)[:2])] == [
+        0o600,
+        0o700,
+        0o700,
+    ]
     ended = house("daemon", "stop")
     assert (ended.code, ended.text) == (0, "pxd stopped\n")
     assert "wait in line: 2;" in ended.err, "what a tool's callers wait for is not kept"
@@ -65,21 +75,31 @@ def test_the_log_is_written_through_nothing_that_is_not_ours(
         path.hardlink_to(victim)
     for _ in (1, 2):
         ended = house("daemon", "start")
-        assert (ended.code, str(path) in ended.err, "ls -ld" in ended.err) == (6, True, True), ended.err
-    assert not victim.exists() or not (list(victim.iterdir()) if victim.is_dir() else victim.read_text())
+        assert (ended.code, str(path) in ended.err, "ls -ld" in ended.err) == (6, True, True), (
+            ended.err
+        )
+    assert not victim.exists() or not (
+        list(victim.iterdir()) if victim.is_dir() else victim.read_text()
+    )
     assert not (house.px.folder / "calls").exists(), "pxd was not even started"
 
 
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ("exit78", 1, ["stderr: setting pxd.toml:3: [tols] is not known", "hint: pxctl config check"]),
+        (
+            "exit78",
+            1,
+            ["stderr: setting pxd.toml:3: [tols] is not known", "hint: pxctl config check"],
+        ),
         ("exit1", 1, ["stderr: setting pxd.toml:3: [tols] is not known", "hint: pxctl doctor"]),
         ("exit8", 8, ["another pxd holds its directories", "PX_HOME"]),
         ("silent", 7, ["not answered within 1 s"]),
     ],
 )
-def test_a_daemon_that_does_not_come_up_says_why(house: House, how: str, code: int, words: list[str]) -> None:
+def test_a_daemon_that_does_not_come_up_says_why(
+    house: House, how: str, code: int, words: list[str]
+) -> None:
     seconds = {"silent": "1", "exit8": "5"}.get(how, "60")  # of two it is waited for the end
     ended = house("daemon", "start", "--timeout", seconds, FAKE_PXD=how)
     for pid in re.findall(r"pid (\d+)\)", ended.err):
@@ -89,7 +109,10 @@ def test_a_daemon_that_does_not_come_up_says_why(house: House, how: str, code: i
 
 
 def test_no_pxd_anywhere(px: Px) -> None:
-    code = "import sys; sys.executable = '/no/python'; from pxctl.main import main; sys.exit(main(['daemon', 'start']))"
+    code = (
+        "import sys; sys.executable = '/no/python'; from pxctl.main import main; "
+        "sys.exit(main(['daemon', 'start']))"
+    )
     ended = px(argv=[sys.executable, "-c", code], PATH="/nowhere")
     assert (ended.code, "neither beside pxctl nor on PATH" in ended.err) == (5, True)
 
@@ -113,7 +136,9 @@ def test_stop_names_what_survived(house: House) -> None:
         os.kill(unit["pid"], signal.SIGKILL)
 
 
-def test_a_restart_that_does_not_happen_exits_7_and_one_without_an_answer_is_one(house: House) -> None:
+def test_a_restart_that_does_not_happen_exits_7_and_one_without_an_answer_is_one(
+    house: House,
+) -> None:
     house("daemon", "start")
     before = house("daemon", "status", "--json").json()
     assert house("daemon", "restart", "--json").json()["control"]["pid"] != before["control"]["pid"]
@@ -128,23 +153,35 @@ def test_daemon_status_tells_both_processes_and_what_is_wrong(px: Px, daemon: Fa
     keeper = {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z", "version": "1"}
     facts = {
         "version": "1", "socket": "/s", "kill_rung": "cgroup", "stopping": True, "keeper": keeper,
-        "control": keeper | {"pid": 6, "restarts": 1}, "interrupted": [{"unit": "tool:a", "pid": 9}],
+        "control": keeper | {"pid": 6, "restarts": 1},
+        "interrupted": [{"unit": "tool:a", "pid": 9}],
         "degraded": [{"part": "ledger", "detail": "disk full"}],
     }  # fmt: skip
     daemon.on("GET /api/daemon", document(facts))
     ended = px("daemon", "status")
-    for words in ("pid 5, 1.0K, started", "restarted 1x", "cgroup", "stopping", "tool:a (pid 9)", "ledger: disk full"):
+    for words in (
+        "pid 5, 1.0K, started",
+        "restarted 1x",
+        "cgroup",
+        "stopping",
+        "tool:a (pid 9)",
+        "ledger: disk full",
+    ):
         assert words in ended.text
 
 
 @pytest.mark.parametrize(("code", "wanted"), [(78, 1), (2, 2), (137, 1)])
-def test_how_pxd_ends_over_its_settings_becomes_a_code_of_the_client(house: House, code: int, wanted: int) -> None:
+def test_how_pxd_ends_over_its_settings_becomes_a_code_of_the_client(
+    house: House, code: int, wanted: int
+) -> None:
     ended = house("config", "check", FAKE_PXD=f"exit{code}")
     assert ended.code == wanted
-    assert ended.err.startswith("pxctl: cannot check the settings: setting pxd.toml:3: [tols] is not known\nhint: ")
+    assert ended.err.startswith(
+        "pxctl: cannot check the settings: setting pxd.toml:3: [tols] is not known\nhint: "
+    )
 
 
-# -- as a service; with a real systemd: tests/e2e ---------------------------------------------------------------------
+# -- as a service; with a real systemd: tests/e2e --------------------------------------------------
 
 
 def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
@@ -158,7 +195,11 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
     assert done == ["--user daemon-reload", "--user enable pxd.service", "--user start pxd.service"]
     (house.px.folder / UNIT).write_text("[Mine]\n")
     ended = house(*INSTALL)
-    assert (ended.code, "--force" in ended.err, (house.px.folder / UNIT).read_text()) == (8, True, "[Mine]\n")
+    assert (ended.code, "--force" in ended.err, (house.px.folder / UNIT).read_text()) == (
+        8,
+        True,
+        "[Mine]\n",
+    )
     assert house(*INSTALL, "--force").code == 0
     assert house(*UNINSTALL).code == 0
     assert not (house.px.folder / UNIT).exists()
@@ -167,7 +208,11 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
     asked.unlink()
     house("daemon", "start")
     ended = house(*INSTALL)
-    assert (ended.code, "runs already" in ended.err, " start " in asked.read_text()) == (0, True, False)
+    assert (ended.code, "runs already" in ended.err, " start " in asked.read_text()) == (
+        0,
+        True,
+        False,
+    )
 
 
 def test_a_unit_that_differs_only_in_its_path_is_kept(house: House) -> None:
@@ -176,7 +221,9 @@ def test_a_unit_that_differs_only_in_its_path_is_kept(house: House) -> None:
     assert house(*INSTALL, FAKE_UNIT=units[0]).code == 0
     assert house(*INSTALL, FAKE_UNIT=units[1]).code == 0, "another shell has another PATH"
     assert (house.px.folder / UNIT).read_text() == f"{units[0]}\n"
-    assert house(*INSTALL, FAKE_UNIT=units[1].replace("0022", "0077")).code == 8, "more than that differs"
+    assert house(*INSTALL, FAKE_UNIT=units[1].replace("0022", "0077")).code == 8, (
+        "more than that differs"
+    )
     assert house(*INSTALL, "--force", FAKE_UNIT=units[1]).code == 0
     assert (house.px.folder / UNIT).read_text() == f"{units[1]}\n"
     assert house(*INSTALL, "--force", FAKE_UNIT="[Unit]\nUMask=0022").code == 0
@@ -190,7 +237,9 @@ def test_a_unit_that_differs_only_in_its_path_is_kept(house: House) -> None:
         ('[ "$2" != enable ] || { echo Unit is masked >&2; exit 1; }', "Unit is masked"),
     ],
 )
-def test_a_service_manager_that_fails_is_told_and_nothing_is_left(house: House, script: str, words: str) -> None:
+def test_a_service_manager_that_fails_is_told_and_nothing_is_left(
+    house: House, script: str, words: str
+) -> None:
     house.fake("systemctl", script)
     ended = house(*INSTALL)
     assert (ended.code, words in ended.err) == (1, True)

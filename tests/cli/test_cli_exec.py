@@ -1,4 +1,7 @@
-"""`pxctl exec` against a stand-in: what it asks, what it shows where, how it ends. Real kernels: tests/e2e."""
+"""`pxctl exec` against a stand-in: what it asks, what it shows where, how it ends.
+
+Real kernels: tests/e2e.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,15 @@ PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 def started(**members: Any) -> dict[str, Any]:
-    return {"event": "cell_started", "index": 0, "count": 1, "id": CELL, "title": None, "kernel": KERNEL, **members}
+    return {
+        "event": "cell_started",
+        "index": 0,
+        "count": 1,
+        "id": CELL,
+        "title": None,
+        "kernel": KERNEL,
+        **members,
+    }
 
 
 def out(text: str, stream: str = "stdout") -> dict[str, Any]:
@@ -38,14 +49,20 @@ def display(mime: str, value: Any, **members: Any) -> dict[str, Any]:
 
 
 def ended(status: str = "ok", **members: Any) -> dict[str, Any]:
-    return {"event": "cell_done", "cell": {"id": CELL, "status": status, "duration_seconds": 0.12, **members}}
+    return {
+        "event": "cell_done",
+        "cell": {"id": CELL, "status": status, "duration_seconds": 0.12, **members},
+    }
 
 
 def done(status: str = "ok", message: str | None = None, **members: Any) -> dict[str, Any]:
-    return {"event": "done", "result": {"kernel": KERNEL, "status": status, "message": message, "cells": [], **members}}
+    return {
+        "event": "done",
+        "result": {"kernel": KERNEL, "status": status, "message": message, "cells": [], **members},
+    }
 
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+# -- what is asked ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,13 +82,20 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
     assert "hint: " in refused.err
 
 
-# -- on a pipe --------------------------------------------------------------------------------------------------------
+# -- on a pipe -------------------------------------------------------------------------------------
 
 
-def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
+def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(
+    px: Px, daemon: FakeDaemon
+) -> None:
     error = {"event": "error", "id": CELL, "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
     raised = {"name": "E", "value": "v", "traceback": ["x"]}
-    daemon.on(ROUTE, ndjson(started(), error, ended("error", error=raised), done("error", "The cell failed (E).")))
+    daemon.on(
+        ROUTE,
+        ndjson(
+            started(), error, ended("error", error=raised), done("error", "The cell failed (E).")
+        ),
+    )
     assert px("exec", "1").err == "E\nv�\n", "and the error is told once"
     assert px("exec", "1", "--color", "always").err == "\x1b[31mE\x1b[0m\nv�\n"
 
@@ -79,7 +103,9 @@ def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: 
 def test_notices_are_told_once(px: Px, daemon: FakeDaemon) -> None:
     text = "The kernel was replaced: variables are gone."
     last = done(notices=[text], message="exit() was called.")
-    daemon.on(ROUTE, ndjson({"event": "notice", "text": text}, started(), ended(notices=[text]), last))
+    daemon.on(
+        ROUTE, ndjson({"event": "notice", "text": text}, started(), ended(notices=[text]), last)
+    )
     assert px("exec", "1").err == f"pxctl: {text}\npxctl: exit() was called.\n"
 
 
@@ -90,13 +116,15 @@ def test_what_the_stream_left_out_is_read_from_the_file(px: Px, daemon: FakeDaem
         rest = files[request.arguments["stream"]][int(request.arguments["offset"]) :]
         connection.sendall(reply(rest, content_type="application/octet-stream"))
 
-    daemon.on(ROUTE, ndjson(started(), out("one "), out("E", "stderr"), ended(total_bytes=16), done()))
+    daemon.on(
+        ROUTE, ndjson(started(), out("one "), out("E", "stderr"), ended(total_bytes=16), done())
+    )
     daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page)
     whole = px("exec", "1")
     assert (whole.out, whole.err) == (b"one two three", "ERR")
 
 
-# -- on a terminal ----------------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
 def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], **env: str) -> str:
@@ -107,10 +135,15 @@ def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], **env: str) -> st
         return without_spinner(screen.text)
 
 
-def test_the_spinner_moves_while_ipykernel_is_installed_for_the_first_cell(px: Px, daemon: FakeDaemon) -> None:
+def test_the_spinner_moves_while_ipykernel_is_installed_for_the_first_cell(
+    px: Px, daemon: FakeDaemon
+) -> None:
     go_on = threading.Event()
     notice = {"event": "notice", "text": "installing ipykernel for /p (once); output: /p.log"}
-    preparing = {"event": "preparing", "text": "installing ipykernel for /p (once), 9 packages so far"}
+    preparing = {
+        "event": "preparing",
+        "text": "installing ipykernel for /p (once), 9 packages so far",
+    }
     daemon.on(ROUTE, pausing(go_on, [notice, preparing], [started(), out("42\n"), ended(), done()]))
     with px.terminal("exec", "1", columns=120) as screen:
         screen.see("9 packages so far… 0.5s")
@@ -138,11 +171,22 @@ def test_a_terminal_is_not_steered_and_sees_updates_at_last(px: Px, daemon: Fake
     first = display("text/plain", "0 %", display_id="d")
     updates = [display("text/plain", f"{at} %", display_id="d", update=True) for at in (50, 100)]
     rung = {"event": "rung", "id": CELL, "action": "sigint"}
-    seen = shown(px, daemon, started(), first, *updates, out("a\x1b[2J\x1b]0;title\x07\x9b1mb\x07"), rung, NO_COLOR="1")
+    seen = shown(
+        px,
+        daemon,
+        started(),
+        first,
+        *updates,
+        out("a\x1b[2J\x1b]0;title\x07\x9b1mb\x07"),
+        rung,
+        NO_COLOR="1",
+    )
     assert seen == "0 %\na�1mb�\npxctl: ending the cell: sigint\n100 %\n"
 
 
-def test_a_picture_is_saved_in_a_private_folder_named_and_drawn_where_that_can_be(px: Px, daemon: FakeDaemon) -> None:
+def test_a_picture_is_saved_in_a_private_folder_named_and_drawn_where_that_can_be(
+    px: Px, daemon: FakeDaemon
+) -> None:
     folder = px.folder / "px" / "pictures"
     folder.mkdir(parents=True, mode=0o700)
     week_old = time.time() - 8 * 86400
@@ -157,19 +201,45 @@ def test_a_picture_is_saved_in_a_private_folder_named_and_drawn_where_that_can_b
     assert sorted(os.listdir(folder)) == [path.name, "holiday.png"], "old ones of ours go"
     drawing = f"\x1b_Ga=T,f=100,m=0;{encoded}\x1b\\\n"
     assert drawn({"KITTY_WINDOW_ID": "1"}, "image/png", PICTURE) == drawing
-    assert drawn({"TERM_PROGRAM": "iTerm.app"}, "image/gif", b"x") == "\x1b]1337;File=inline=1;size=1:eA==\x07\n"
+    assert (
+        drawn({"TERM_PROGRAM": "iTerm.app"}, "image/gif", b"x")
+        == "\x1b]1337;File=inline=1;size=1:eA==\x07\n"
+    )
     for env in ({"KITTY_WINDOW_ID": "1"}, {"TERM_PROGRAM": "iTerm.app"}):
-        assert drawn(env, "image/png", b"") == "", "kitty would take what comes later for the rest of it"
+        assert drawn(env, "image/png", b"") == "", (
+            "kitty would take what comes later for the rest of it"
+        )
     large = drawn({"KITTY_WINDOW_ID": "1"}, "image/png", bytes(6000))
     assert (large.count("m=1;"), large.count("m=0;")) == (1, 1), "in pieces of 4096"
 
 
 TEXTS = st.lists(
     st.sampled_from(
-        ["a", "\n", "\r", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07", "\x1b]8;;x\x1b\\",
-         "\x1bP1;q", "\x1b(B", "m", "[", "1;3", "日本", "\x07", "\x9b", "\u202e", "\x7f"]
+        [
+            "a",
+            "\n",
+            "\r",
+            "\t",
+            "\x1b",
+            "\x1b[",
+            "\x1b[31m",
+            "\x1b[0m",
+            "\x1b[2J",
+            "\x1b]0;t\x07",
+            "\x1b]8;;x\x1b\\",
+            "\x1bP1;q",
+            "\x1b(B",
+            "m",
+            "[",
+            "1;3",
+            "日本",
+            "\x07",
+            "\x9b",
+            "\u202e",
+            "\x7f",
+        ]
     )
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 class Captured(Outlet):
@@ -182,12 +252,16 @@ class Captured(Outlet):
 
 
 @given(st.text() | TEXTS, st.integers(1, 7), st.booleans())
-def test_nothing_that_is_shown_steers_the_terminal_however_it_is_cut(text: str, size: int, colour: bool) -> None:
+def test_nothing_that_is_shown_steers_the_terminal_however_it_is_cut(
+    text: str, size: int, colour: bool
+) -> None:
     content, outlet = text.encode("utf-8", "replace"), Captured(colour=colour)
     for at in range(0, len(content), size):
         outlet.put(content[at : at + size])
     outlet.close_line()
     seen = "".join(outlet.shown)
-    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", seen)
+    assert not re.search(
+        "[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", seen
+    )
     assert not re.search(r"\x1b(?!\[[0-9;:]*m)", seen)
     assert colour or "\x1b" not in seen

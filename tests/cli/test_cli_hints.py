@@ -1,4 +1,6 @@
-"""Hints name commands that help: for the daemon that was meant, and never the command that has just failed."""
+"""Hints name commands that help: for the daemon that was meant, and never the command that has
+just failed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ SOCKET = ["--socket", "/a b/s"]
     ("text", "completed"),
     [
         ("pxctl daemon start", "pxctl --system daemon start"),
-        ("See `pxctl logs x` and `pxctl why x`.", "See `pxctl --system logs x` and `pxctl --system why x`."),
+        ("See `pxctl logs x` and `pxctl why x`.", "See `pxctl --system logs x` and `pxctl --system "
+                                                  "why x`."),
         ("pxctl stop a && pxctl start a", "pxctl --system stop a && pxctl --system start a"),
         ("try it: pxctl run x", "try it: pxctl --system run x"),
         ("pxctl --system daemon start", "pxctl --system daemon start"),
@@ -41,14 +44,19 @@ def test_commands_are_completed_and_other_words_are_not(text: str, completed: st
     assert hints.complete(text, ["--system"], COMMANDS) == completed
     assert hints.complete(completed, ["--system"], COMMANDS) == completed, "twice is once"
     assert hints.complete(text, [], COMMANDS) == text
-    assert hints.complete(text, SOCKET, COMMANDS) == completed.replace("--system", "--socket '/a b/s'") or (
-        "--system" in text
-    )
+    assert hints.complete(text, SOCKET, COMMANDS) == completed.replace(
+        "--system", "--socket '/a b/s'"
+    ) or ("--system" in text)
 
 
 def test_next_steps_in_documents_are_completed_at_any_depth() -> None:
     step, full = "pxctl status", "pxctl --system status"
-    value = {"hint": step, "detail": step, "checks": [{"repair": step, "n": 1}], "a": {"next_step": step, "hint": None}}
+    value = {
+        "hint": step,
+        "detail": step,
+        "checks": [{"repair": step, "n": 1}],
+        "a": {"next_step": step, "hint": None},
+    }
     assert hints.complete_document(value, ["--system"], COMMANDS) == {
         "hint": full,
         "detail": step,
@@ -74,25 +82,42 @@ def test_next_steps_in_documents_are_completed_at_any_depth() -> None:
         ("pxctl run 'x", "run x", False),
     ],
 )
-def test_a_hint_that_is_the_command_itself_is_known(hint: str, arguments: str, is_itself: bool) -> None:
+def test_a_hint_that_is_the_command_itself_is_known(
+    hint: str, arguments: str, is_itself: bool
+) -> None:
     assert hints.names_itself(hint, arguments.split()) is is_itself
 
 
-# -- the commands -----------------------------------------------------------------------------------------------------
+# -- the commands ----------------------------------------------------------------------------------
 
 ALL = (
-    "status", "run x", "start x", "stop x", "restart x", "pin x", "unpin x", "wait x", "tools list", "tools show x",
-    "tools validate x", "tools debug x", "tools new x", "tools add /x", "tools sync x", "tools remove x --yes",
+    "status", "run x", "start x", "stop x", "restart x", "pin x", "unpin x", "wait x", "tools list",
+    "tools show x",
+    "tools validate x", "tools debug x", "tools new x", "tools add /x", "tools sync x",
+    "tools remove x --yes",
     "exec 1", "kernel list", "kernel show x", "kernel start x", "kernel stop x", "kernel restart x",
-    "kernel interrupt x", "kernel attach x", "kernel export x", "pipe list", "pipe show x", "pipe validate x",
-    "pipe new x", "pipe add /x", "pipe remove x --yes", "pipe enable x", "pipe disable x", "pipe config x timeout=1",
-    "pipe run x", "pipe cancel x", "pipe queue", "pipe next x", "pipe runs", "pipe output 1", "pipe tail 1",
-    "pipe retry 1", "logs x", "events", "why x", "doctor", "daemon status", "daemon reload", "daemon restart",
+    "kernel interrupt x", "kernel attach x", "kernel export x", "pipe list", "pipe show x",
+    "pipe validate x",
+    "pipe new x", "pipe add /x", "pipe remove x --yes", "pipe enable x", "pipe disable x",
+    "pipe config x timeout=1",
+    "pipe run x", "pipe cancel x", "pipe queue", "pipe next x", "pipe runs", "pipe output 1",
+    "pipe tail 1",
+    "pipe retry 1", "logs x", "events", "why x", "doctor", "daemon status", "daemon reload",
+    "daemon restart",
     "config show", "version",
 )  # fmt: skip
 
 
-WAITING = {"wait x", "pipe run x", "pipe output 1", "pipe tail 1", "pipe retry 1", "logs x", "events", "daemon restart"}
+WAITING = {
+    "wait x",
+    "pipe run x",
+    "pipe output 1",
+    "pipe tail 1",
+    "pipe retry 1",
+    "logs x",
+    "events",
+    "daemon restart",
+}
 """These bear the absence of a daemon that was there for a while."""
 
 
@@ -143,7 +168,9 @@ def _answering(listening: socket.socket, answer: bytes, name: str) -> Iterator[s
 
 
 def test_no_hint_names_the_command_that_was_run(px: Px, bad_daemon: str) -> None:
-    """One process for each would take long: the commands run in this one, with their own environment."""
+    """One process for each would take long: the commands run in this one, with their own
+    environment.
+    """
     lines = [line for line in ALL if bad_daemon != "silent" or line not in WAITING]
     program = (
         "import json, os, sys\n"
@@ -158,22 +185,41 @@ def test_no_hint_names_the_command_that_was_run(px: Px, bad_daemon: str) -> None
     ended = px(argv=[sys.executable, "-c", program], given=json.dumps(lines).encode())
     found = {part.partition("\n")[0]: steps_of(part) for part in ended.err.split("$ ")[1:]}
     assert set(found) == set(lines)
-    pointing = {line: steps for line, steps in found.items() if any(hints.names_itself(s, line.split()) for s in steps)}
+    pointing = {
+        line: steps
+        for line, steps in found.items()
+        if any(hints.names_itself(s, line.split()) for s in steps)
+    }
     assert pointing == {}
     assert sum(map(bool, found.values())) > len(lines) // 2, found
     for steps in found.values():
         for step in steps:
-            assert re.search(r"(?<!/)pxctl (?!--socket|--help|\()[a-z]", step) is None, f"{step}: another daemon's"
+            assert re.search(r"(?<!/)pxctl (?!--socket|--help|\()[a-z]", step) is None, (
+                f"{step}: another daemon's"
+            )
 
 
-def test_hints_of_the_daemon_and_of_the_client_repeat_the_options(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/tools/x/run", problem(503, "start_failed", hint="See `pxctl logs tool:x`.", unit="tool:x"))
+def test_hints_of_the_daemon_and_of_the_client_repeat_the_options(
+    px: Px, daemon: FakeDaemon
+) -> None:
+    daemon.on(
+        "POST /api/tools/x/run",
+        problem(503, "start_failed", hint="See `pxctl logs tool:x`.", unit="tool:x"),
+    )
     daemon.on("POST /api/tools/add", document({"name": "x", "folder": "/x", "needs_sync": True}))
     (px.folder / "x").mkdir()
     given = ("--socket", px.socket)
-    assert px(*given, "run", "x").err.endswith(f"hint: See `pxctl --socket {px.socket} logs tool:x`.\n")
-    assert px(*given, "run", "x", "--json").json()["hint"] == f"See `pxctl --socket {px.socket} logs tool:x`."
-    assert f"build its .venv: pxctl --socket {px.socket} tools sync x" in px(*given, "tools", "add", "./x").err
+    assert px(*given, "run", "x").err.endswith(
+        f"hint: See `pxctl --socket {px.socket} logs tool:x`.\n"
+    )
+    assert (
+        px(*given, "run", "x", "--json").json()["hint"]
+        == f"See `pxctl --socket {px.socket} logs tool:x`."
+    )
+    assert (
+        f"build its .venv: pxctl --socket {px.socket} tools sync x"
+        in px(*given, "tools", "add", "./x").err
+    )
     assert px("run", "x").err.endswith("hint: See `pxctl logs tool:x`.\n"), (
         "PX_SOCKET is there for the next command, too"
     )

@@ -12,7 +12,11 @@ from cli.px import Px
 
 
 def piece(data: bytes, second: int, stream: str = "stdout", instance: int = 1) -> dict[str, Any]:
-    at = {"time": f"2026-11-21T10:00:{second:02d}.000Z", "position": second, "next_position": second + len(data)}
+    at = {
+        "time": f"2026-11-21T10:00:{second:02d}.000Z",
+        "position": second,
+        "next_position": second + len(data),
+    }
     return {**at, "stream": stream, "instance": instance, "base64": base64.b64encode(data).decode()}
 
 
@@ -20,10 +24,14 @@ def two_units(daemon: FakeDaemon) -> None:
     units = [{"unit": "tool:a"}, {"unit": "tool:bee"}]
     daemon.on("GET /api/units", document({"units": units}))
     daemon.on("GET /api/units/tool:a/logs", ndjson(piece(b"a1\na", 1), piece(b"2\n", 5)))
-    daemon.on("GET /api/units/tool:bee/logs", ndjson(piece(b"bad b1\n", 3), piece(b"b2", 4, "stderr")))
+    daemon.on(
+        "GET /api/units/tool:bee/logs", ndjson(piece(b"bad b1\n", 3), piece(b"b2", 4, "stderr"))
+    )
 
 
-def test_lines_of_several_units_have_names_and_are_in_the_order_of_time(px: Px, daemon: FakeDaemon) -> None:
+def test_lines_of_several_units_have_names_and_are_in_the_order_of_time(
+    px: Px, daemon: FakeDaemon
+) -> None:
     two_units(daemon)
     whole = ["tool:a   | a1", "tool:bee | bad b1", "tool:bee | b2", "tool:a   | a2"]
     for words in (["tool:*"], ["a", "bee"]):
@@ -36,7 +44,10 @@ def test_lines_of_several_units_have_names_and_are_in_the_order_of_time(px: Px, 
         "tool:bee | bad b1",
     ]
     found = [json.loads(line) for line in px("logs", "tool:*", "--json").lines]
-    assert [(one["unit"], one["text"]) for one in found[:2]] == [("tool:a", "a1"), ("tool:bee", "bad b1")]
+    assert [(one["unit"], one["text"]) for one in found[:2]] == [
+        ("tool:a", "a1"),
+        ("tool:bee", "bad b1"),
+    ]
 
 
 def test_without_a_unit_the_last_lines_of_all_are_shown(px: Px, daemon: FakeDaemon) -> None:
@@ -90,7 +101,9 @@ def test_what_cannot_be_meant_is_refused(px: Px, daemon: FakeDaemon) -> None:
     assert (ended.code, "pxctl pipe output 3" in ended.err) == (4, True)
 
 
-def test_a_terminal_sees_where_the_output_of_another_start_begins(px: Px, daemon: FakeDaemon) -> None:
+def test_a_terminal_sees_where_the_output_of_another_start_begins(
+    px: Px, daemon: FakeDaemon
+) -> None:
     daemon.on("GET /api/units/a/logs", ndjson(piece(b"one\n", 1), piece(b"two\n", 2, instance=2)))
     with px.terminal("logs", "a") as screen:
         assert screen.end() == 0

@@ -1,4 +1,6 @@
-"""One list of reasons and error types: the daemon's words, `pxctl help reasons`, `pxctl why`, and pxctl(1) agree."""
+"""One list of reasons and error types: the daemon's words, `pxctl help reasons`, `pxctl why`,
+and pxctl(1) agree.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from supervisord_py.process.model import Reason
 
 def paragraphs(table: tuple[Meaning, ...]) -> str:
     """Return a table as it stands in the page."""
-    rows = (f".TP\n.B {one.word}\n{one.meaning[0].upper()}{one.meaning[1:]}.\n.br\n{one.step}.\n" for one in table)
+    rows = (
+        f".TP\n.B {one.word}\n{one.meaning[0].upper()}{one.meaning[1:]}.\n.br\n{one.step}.\n"
+        for one in table
+    )
     return "".join(rows).replace("--", "\\-\\-").replace("'", "\\(aq")
 
 
@@ -23,12 +28,16 @@ def test_no_word_of_the_daemon_is_left_out_and_none_is_made_up() -> None:
 
 
 def test_why_and_the_table_use_the_same_sentences() -> None:
-    assert {one.word: one.meaning for one in REASONS} == {reason.value: told for reason, (told, _) in MEANINGS.items()}
+    assert {one.word: one.meaning for one in REASONS} == {
+        reason.value: told for reason, (told, _) in MEANINGS.items()
+    }
 
 
 def test_the_page_has_the_same_tables() -> None:
     page = (REPOSITORY / "man/man1/pxctl.1").read_text()
-    (part,) = re.findall(r"^\.SH REASONS AND ERROR TYPES\n(.*?)^\.SH ", page, re.MULTILINE | re.DOTALL)
+    (part,) = re.findall(
+        r"^\.SH REASONS AND ERROR TYPES\n(.*?)^\.SH ", page, re.MULTILINE | re.DOTALL
+    )
     for table in TABLES.values():
         assert paragraphs(table) in part
 

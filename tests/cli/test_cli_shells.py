@@ -18,14 +18,20 @@ SCRIPTS = REPOSITORY / "cli" / "completions"
 
 
 def environment(house: House) -> dict[str, str]:
-    return house.px.environment(PATH=f"{house.bin}:/usr/bin:/bin", TERM="dumb", ZDOTDIR=str(house.px.folder))
+    return house.px.environment(
+        PATH=f"{house.bin}:/usr/bin:/bin", TERM="dumb", ZDOTDIR=str(house.px.folder)
+    )
 
 
 def assert_completes(house: House, argv: list[str], setup: str, typed: str, wanted: str) -> None:
-    """Type a line that ends in a tab into an interactive shell on a terminal of its own; see what it becomes."""
+    """Type a line that ends in a tab into an interactive shell on a terminal of its own; see
+    what it becomes.
+    """
     master, slave = pty.openpty()
     place = {"env": environment(house), "cwd": house.px.folder}
-    process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, **place)
+    process = subprocess.Popen(
+        argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, **place
+    )
     os.close(slave)
     screen = ""
 
@@ -51,12 +57,17 @@ def assert_completes(house: House, argv: list[str], setup: str, typed: str, want
 
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {}/pxctl"),
-    "zsh": (["zsh", "-f", "-i"], "fpath=({} $fpath); autoload -Uz compinit; compinit -u; setopt no_beep"),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "fpath=({} $fpath); autoload -Uz compinit; compinit -u; setopt no_beep",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_bash_and_zsh_complete_files(name: str, house: House, require: Callable[[object, str], None]) -> None:
+def test_bash_and_zsh_complete_files(
+    name: str, house: House, require: Callable[[object, str], None]
+) -> None:
     require(shutil.which(name), f"needs {name}")
     (house.px.folder / "somewhere").mkdir()
     (house.px.folder / "somefile.json").write_text("{}")
@@ -91,11 +102,14 @@ def test_fish_completes_files_and_shows_whole_descriptions(
         "pxctl tools add example:co": "example:compound-interest",
         "pxctl status --js": "--json",
     }
-    lines = "; ".join(f"complete -C '{line}'; echo ====" for line in [*wanted, "pxctl stop --time", "pxctl sto"])
+    lines = "; ".join(
+        f"complete -C '{line}'; echo ====" for line in [*wanted, "pxctl stop --time", "pxctl sto"]
+    )
     script = f"source {SCRIPTS}/pxctl.fish; {lines}"
     done = subprocess.run(
         ["fish", "--no-config", "-c", script],
-        env=environment(house), cwd=house.px.folder, capture_output=True, text=True, check=True, timeout=DEADLINE,
+        env=environment(house), cwd=house.px.folder, capture_output=True, text=True, check=True,
+        timeout=DEADLINE,
     )  # fmt: skip
     *found, timeout, stop, _ = done.stdout.split("====\n")
     assert [each.partition("\t")[0].strip() for each in found] == list(wanted.values())

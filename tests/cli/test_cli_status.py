@@ -1,4 +1,6 @@
-"""`pxctl status` and how every call reports: documents, tables, errors, exit codes; and what it may import."""
+"""`pxctl status` and how every call reports: documents, tables, errors, exit codes; and what it
+may import.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ from pxctl.output import Column, clean, table, wants_colour, width_of
 from waiting import until
 
 UNIT = {
-    "unit": "tool:lorenz", "kind": "tool", "name": "lorenz", "state": "ready", "reason": None, "pid": 4711,
-    "uptime_seconds": 75.2, "rss_bytes": 12_897_485, "cpu_percent": 3.14, "last_used": "2020-01-01T00:00:00Z",
+    "unit": "tool:lorenz", "kind": "tool", "name": "lorenz", "state": "ready", "reason": None,
+    "pid": 4711,
+    "uptime_seconds": 75.2, "rss_bytes": 12_897_485, "cpu_percent": 3.14,
+    "last_used": "2020-01-01T00:00:00Z",
     "pinned": True, "next_run": None, "config_error": None,
 }  # fmt: skip
 NOTHING = {"pid": None, "uptime_seconds": None, "rss_bytes": None, "pinned": False}
@@ -36,14 +40,24 @@ STATUS: dict[str, Any] = {
 ROUTE, ARGV = "GET /api/status", [sys.executable, "-m", "pxctl", "status"]
 
 
-# -- on a pipe --------------------------------------------------------------------------------------------------------
+# -- on a pipe -------------------------------------------------------------------------------------
 
 
 def test_a_pipe_gets_every_column_whole_and_no_colour(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(ROUTE, document(STATUS))
     ended = px("status")
     assert (ended.code, ended.err) == (0, "")
-    heading = ["UNIT", "STATE", "PID", "UPTIME", "MEMORY", "CPU", "LAST USED / NEXT RUN", "PIN", "REASON"]
+    heading = [
+        "UNIT",
+        "STATE",
+        "PID",
+        "UPTIME",
+        "MEMORY",
+        "CPU",
+        "LAST USED / NEXT RUN",
+        "PIN",
+        "REASON",
+    ]
     assert re.split(r"  +", ended.lines[0]) == heading
     for word in ("tool:lorenz", "ready", "4711", "1m15s", "12.3M", "3.1%", "ago", "pinned"):
         assert word in ended.lines[1]
@@ -55,10 +69,20 @@ def test_a_pipe_gets_every_column_whole_and_no_colour(px: Px, daemon: FakeDaemon
 
 def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
     errors = [{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}]
-    lists = {"candidates": ["tool:x", "pipe:x"], "survivors": [{"pid": 7, "name": "sh"}], "errors": errors}
+    lists = {
+        "candidates": ["tool:x", "pipe:x"],
+        "survivors": [{"pid": 7, "name": "sh"}],
+        "errors": errors,
+    }
     daemon.on(ROUTE, problem(400, "ambiguous_name", 2, stderr_tail="one\ntwo\n", **lists))
     err = px("status", "x").err
-    for line in ("candidate: tool:x", "/a: odd", "(the whole input): all", "survived: pid 7 (sh)", "stderr: two"):
+    for line in (
+        "candidate: tool:x",
+        "/a: odd",
+        "(the whole input): all",
+        "survived: pid 7 (sh)",
+        "stderr: two",
+    ):
         assert f"  {line}\n" in err
 
 
@@ -72,7 +96,9 @@ sys.exit(main(["status"]))
 """
 
 
-def test_a_socket_that_may_not_be_used_exits_6(px: Px, daemon: FakeDaemon, require_root: None) -> None:
+def test_a_socket_that_may_not_be_used_exits_6(
+    px: Px, daemon: FakeDaemon, require_root: None
+) -> None:
     ended = px(argv=[sys.executable, "-c", AS_NOBODY])
     assert (ended.code, ended.out, "no access to" in ended.err) == (6, b"", True)
 
@@ -81,7 +107,9 @@ def test_a_reader_that_goes_away_ends_it_without_a_word_and_a_full_disk_is_an_er
     px: Px, daemon: FakeDaemon, require: Any
 ) -> None:
     def status_into(stdout: Any) -> tuple[int, bytes]:
-        done = subprocess.run(ARGV, stdout=stdout, stderr=subprocess.PIPE, env=px.environment(), check=False)
+        done = subprocess.run(
+            ARGV, stdout=stdout, stderr=subprocess.PIPE, env=px.environment(), check=False
+        )
         return done.returncode, done.stderr
 
     many = document(STATUS | {"units": [UNIT | {"unit": f"tool:x{at}"} for at in range(5000)]})
@@ -111,11 +139,18 @@ def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> 
     assert process.returncode == 0
 
 
-# -- on a terminal ----------------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
-def test_eighty_columns_keep_the_next_run_and_watching_says_what_does_not_fit(px: Px, daemon: FakeDaemon) -> None:
-    pipe = COLD | {"unit": "pipe:disk-digest", "kind": "pipe", "next_run": "2099-01-01T00:00:00Z", "running": 12}
+def test_eighty_columns_keep_the_next_run_and_watching_says_what_does_not_fit(
+    px: Px, daemon: FakeDaemon
+) -> None:
+    pipe = COLD | {
+        "unit": "pipe:disk-digest",
+        "kind": "pipe",
+        "next_run": "2099-01-01T00:00:00Z",
+        "running": 12,
+    }
     cold = [COLD | {"unit": f"tool:t{at}"} for at in range(38)]
     daemon.on(ROUTE, document(STATUS | {"units": [UNIT, pipe, *cold]}))
     with px.terminal("status", columns=80) as screen:
@@ -145,7 +180,7 @@ def test_a_slow_answer_is_waited_for_with_a_word(px: Px, daemon: FakeDaemon) -> 
         screen.see("tool:lorenz")
 
 
-# -- a thin client ----------------------------------------------------------------------------------------------------
+# -- a thin client ---------------------------------------------------------------------------------
 
 ALLOWED = {
     "json", "json.decoder", "json.encoder", "json.scanner", "_json",  # documents
@@ -173,11 +208,14 @@ def test_status_loads_nothing_beyond_the_list(px: Px, daemon: FakeDaemon, argume
     assert (ended.code, set(ended.err.split()) - ALLOWED) == (0, set())
 
 
-# -- tables and words --------------------------------------------------------------------------------------------------
+# -- tables and words ------------------------------------------------------------------------------
 
 COLUMNS = [
-    Column("UNIT", "0"), Column("STATE", "1", 1), Column("PID", "2", 4, right=True), Column("REASON", "3", 2, minimum=8)
-]  # fmt: skip
+    Column("UNIT", "0"),
+    Column("STATE", "1", 1),
+    Column("PID", "2", 4, right=True),
+    Column("REASON", "3", 2, minimum=8),
+]
 rows = st.lists(st.lists(st.text(max_size=30), min_size=4, max_size=4), min_size=1, max_size=5)
 
 
@@ -187,24 +225,44 @@ def lines_of(texts: list[list[str]], width: int | None) -> list[str]:
 
 
 @given(rows, st.integers(1, 90))
-def test_no_line_is_wider_than_asked_and_the_first_column_stays(texts: list[list[str]], width: int) -> None:
+def test_no_line_is_wider_than_asked_and_the_first_column_stays(
+    texts: list[list[str]], width: int
+) -> None:
     lines = lines_of(texts, width)
     assert len(lines) == len(texts) + 1
     assert all(width_of(line) <= width for line in lines)
     for row, line in zip(texts, lines[1:], strict=True):
         name = clean(row[0]) if row[0] != "-" else ""
         assert name.isprintable()
-        assert not name.strip() or width_of(name[0]) > width or line.lstrip()[:1] in {name.lstrip()[:1], "…"}
+        assert (
+            not name.strip()
+            or width_of(name[0]) > width
+            or line.lstrip()[:1] in {name.lstrip()[:1], "…"}
+        )
 
 
 def test_what_matters_least_goes_first() -> None:
     texts = [["tool:some-name", "ready", "12345", "memory_limit"]]
     seen = [" ".join(lines_of(texts, width)[0].split()) for width in (60, 38, 31, 21, 9)]
-    assert seen == ["UNIT STATE PID REASON", "UNIT STATE PID REASON", "UNIT STATE REASON", "UNIT STATE", "UNIT"]
+    assert seen == [
+        "UNIT STATE PID REASON",
+        "UNIT STATE PID REASON",
+        "UNIT STATE REASON",
+        "UNIT STATE",
+        "UNIT",
+    ]
 
 
 def test_numbers_in_words() -> None:
-    durations = {0: "0s", 0.44: "0.4s", 12.9: "12s", 200: "3m20s", 7500: "2h05m", 356_400: "4d03h", None: "-"}
+    durations = {
+        0: "0s",
+        0.44: "0.4s",
+        12.9: "12s",
+        200: "3m20s",
+        7500: "2h05m",
+        356_400: "4d03h",
+        None: "-",
+    }
     sizes = {0: "0B", 812: "812B", 12_897_485: "12.3M", 2**62: "4096.0P", None: "-"}
     for words, known in ((output.duration, durations), (output.size, sizes)):
         assert {number: words(number) for number in known} == known
@@ -212,8 +270,11 @@ def test_numbers_in_words() -> None:
 
 def test_when_there_is_colour() -> None:
     rows: list[tuple[str, dict[str, str], bool, bool]] = [
-        ("auto", {}, True, True), ("auto", {}, False, False), ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {}, True, True), ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
         ("auto", {"TERM": "dumb"}, True, False), ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
         ("always", {"NO_COLOR": "1"}, False, True), ("never", {"CLICOLOR_FORCE": "1"}, True, False),
     ]  # fmt: skip
-    assert [wants_colour(choice, env, terminal=is_one) for choice, env, is_one, _ in rows] == [row[3] for row in rows]
+    assert [wants_colour(choice, env, terminal=is_one) for choice, env, is_one, _ in rows] == [
+        row[3] for row in rows
+    ]

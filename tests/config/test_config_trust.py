@@ -53,7 +53,9 @@ def test_a_link_is_as_good_as_its_owner_and_its_target(tmp_path: Path, require_r
     assert str(target) in (untrusted(link) or "")
 
 
-def test_a_directory_is_not_trusted_if_another_user_can_exchange_it(tmp_path: Path, require_root: None) -> None:
+def test_a_directory_is_not_trusted_if_another_user_can_exchange_it(
+    tmp_path: Path, require_root: None
+) -> None:
     home = tmp_path / "home"
     (home / "tools").mkdir(parents=True)
     assert untrusted_directory(home / "tools") is None
@@ -66,7 +68,9 @@ def test_what_is_not_there_is_nobodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["pipes", "pipes/a", "pipes/a/pipe.md"])
-def test_a_pipe_that_others_can_write_is_broken_until_that_is_mended(tmp_path: Path, place: str) -> None:
+def test_a_pipe_that_others_can_write_is_broken_until_that_is_mended(
+    tmp_path: Path, place: str
+) -> None:
     folder = tmp_path / "pipes" / "a"
     folder.mkdir(parents=True)
     (folder / "pipe.md").write_text(PIPE)

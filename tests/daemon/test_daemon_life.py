@@ -1,4 +1,6 @@
-"""A real daemon: start, second daemon, replaced and killed control planes, killed keepers, what is told of losses."""
+"""A real daemon: start, second daemon, replaced and killed control planes, killed keepers, what
+is told of losses.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,15 @@ def facts(house: House, event: str) -> list[dict[str, Any]]:
 
 
 def test_there_is_never_a_second_daemon_on_one_ledger(running: House, short_tmp: Path) -> None:
-    """Sessions of one user may disagree about XDG_RUNTIME_DIR: the state directory decides. Locks may be deleted:
-    the other one holds still, or else the socket answers, which is not unlinked."""
+    """Sessions of one user may disagree about XDG_RUNTIME_DIR: the state directory decides. Locks
+    may be deleted: the other one holds still, or else the socket answers, which is not unlinked.
+    """
 
     def refused(**more: str) -> str:
         environ = {**running.environ, **more}
-        done = subprocess.run([BIN / "pxd"], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [BIN / "pxd"], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 8
         assert running.answers()
         return done.stderr
@@ -123,12 +128,17 @@ def test_a_stopped_keeper_is_no_dead_keeper(shared: House) -> None:
     assert facts(shared, "sweeping") == []
 
 
-def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_crash(shared: House) -> None:
+def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_crash(
+    shared: House,
+) -> None:
     tool, restarts = shared.status("echo")["pid"], shared.get("/api/daemon")["control"]["restarts"]
     settings = shared.home / "pxd.toml"
     settings.write_text('[tools]\nqueue_max = 7\n[kernels]\nexpose = "bash"\n')
     shared.process.send_signal(signal.SIGHUP)
-    until(lambda: setting(shared, "tools.queue_max") == (7, f"{settings}:2"), "the new setting is in force")
+    until(
+        lambda: setting(shared, "tools.queue_max") == (7, f"{settings}:2"),
+        "the new setting is in force",
+    )
     assert shared.get("/api/capabilities")["expose"] == "bash"
     settings.write_text("[tools]\nqueue_mux = 7\n")
     shared.process.send_signal(signal.SIGHUP)
@@ -145,12 +155,19 @@ def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_
     (degraded,) = until(lambda: shared.get("/api/health")["degraded"], "what is broken is told")
     assert "those that worked last are in force" in degraded["detail"]
     settings.unlink()
-    assert shared.request("POST", "/api/daemon/reload").json()["changed"] == ["tools.queue_max", "kernels.expose"]
+    assert shared.request("POST", "/api/daemon/reload").json()["changed"] == [
+        "tools.queue_max",
+        "kernels.expose",
+    ]
     assert not shared.get("/api/health")["degraded"]
 
 
 def setting(house: House, key: str) -> tuple[Any, str]:
-    return next((one["value"], one["origin"]) for one in house.get("/api/config")["settings"] if one["key"] == key)
+    return next(
+        (one["value"], one["origin"])
+        for one in house.get("/api/config")["settings"]
+        if one["key"] == key
+    )
 
 
 @pytest.mark.deep
@@ -170,7 +187,9 @@ def reason_of(house: House, name: str) -> tuple[str, str | None]:
 
 
 def interrupted(house: House) -> set[str]:
-    return {each["unit"] for each in house.get("/api/daemon")["interrupted"] if each["pid"] is not None}
+    return {
+        each["unit"] for each in house.get("/api/daemon")["interrupted"] if each["pid"] is not None
+    }
 
 
 def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House) -> None:
@@ -194,12 +213,20 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
     assert "tool:one, tool:two" in doctor["interrupted"]["detail"]
     assert '"tool:one", "tool:two"' in log.read_text()[before:]
     ends = [reason_of(running, name) for name in ("one", "two", "ended", "fails")]
-    assert ends == [("cold", "interrupted"), ("cold", "interrupted"), ("cold", "stopped"), ("failed", "early_exit")]
+    assert ends == [
+        ("cold", "interrupted"),
+        ("cold", "interrupted"),
+        ("cold", "stopped"),
+        ("failed", "early_exit"),
+    ]
     assert json.loads(running.pxctl("why", "one", "--json").stdout)["reason"] == "interrupted"
     running.run("one")
     assert reason_of(running, "one") == ("ready", None)
     os.kill(running.pids()[1], signal.SIGKILL)
-    until(lambda: running.answers() and running.get("/api/daemon")["control"]["restarts"] == 1, "another one serves")
+    until(
+        lambda: running.answers() and running.get("/api/daemon")["control"]["restarts"] == 1,
+        "another one serves",
+    )
     assert interrupted(running) == {"tool:one", "tool:two"}, "the same keeper, the same loss"
     assert reason_of(running, "one") == ("ready", None)
     assert reason_of(running, "two") == ("cold", "interrupted")

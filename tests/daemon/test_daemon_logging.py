@@ -1,4 +1,6 @@
-"""The own log: one event, three forms; secrets never; nothing that goes wrong with it stops the daemon."""
+"""The own log: one event, three forms; secrets never; nothing that goes wrong with it stops the
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_a_terminal_gets_lines_for_people() -> None:
     assert ("tool_slow" in said, "tool:x" in said, "{" in said) == (True, True, False)
 
 
-def test_what_libraries_log_and_warn_goes_the_same_way_and_exceptions_have_their_traceback(stream: io.StringIO) -> None:
+def test_what_libraries_log_and_warn_goes_the_same_way_and_exceptions_have_their_traceback(
+    stream: io.StringIO,
+) -> None:
     logging.getLogger("aiohttp.server").error("broken %s", "pipe")
     logging.getLogger("noise").debug("unheard")
     with warnings.catch_warnings():
@@ -65,7 +69,11 @@ def test_what_libraries_log_and_warn_goes_the_same_way_and_exceptions_have_their
         except ValueError:
             logger.exception("failed")
     first, second, *failed = lines(stream.getvalue())
-    assert (first["level"], first["event"], first["logger"]) == ("error", "broken pipe", "aiohttp.server")
+    assert (first["level"], first["event"], first["logger"]) == (
+        "error",
+        "broken pipe",
+        "aiohttp.server",
+    )
     assert "old thing" in second["event"]
     assert [(it["level"], it["event"]) for it in failed] == [("error", "failed")] * 2
     assert all("ValueError: invalid literal" in it["exception"] for it in failed)
@@ -81,15 +89,21 @@ def test_a_stderr_that_is_gone_or_full_stops_nobody(stream: io.StringIO) -> None
 
 def test_only_what_may_be_shown_is_shown(stream: io.StringIO) -> None:
     told = {"api_key": "sk-1", "password": ["a"], "token_file": Path("/a/b"), "tokens": 512}
-    structlog.get_logger().info("told", **told, error=ConflictError("no"), long="x" * (MAX_TEXT + 1))
+    structlog.get_logger().info(
+        "told", **told, error=ConflictError("no"), long="x" * (MAX_TEXT + 1)
+    )
     shown = {"api_key": HIDDEN, "password": HIDDEN, "token_file": "/a/b", "tokens": 512}
     shown |= {"error": "ConflictError: no", "long": "x" * MAX_TEXT + "…"}
     assert lines(stream.getvalue())[0].items() >= shown.items()
 
 
 @pytest.mark.usefixtures("stream")
-def test_in_a_file_lines_of_one_kind_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours by their event, those of libraries by their message without what is filled in; at debug level none."""
+def test_in_a_file_lines_of_one_kind_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours by their event, those of libraries by their message without what is filled in; at
+    debug level none.
+    """
     path = tmp_path / "pxd.log"
     with path.open("a", buffering=1) as file:
         configure_log("info", file)
@@ -148,8 +162,18 @@ def test_journald_gets_fields_and_what_it_does_not_take_goes_to_stderr_until_it_
         with listening() as journal:
             log.warning("tool_slow", unit="tool:x", seconds=1.5, api_key="k")
             message = "tool_slow unit=tool:x seconds=1.5 api_key=[hidden]"
-            known = {"MESSAGE": message, "PRIORITY": "4", "SYSLOG_IDENTIFIER": "pxd", "PX_EVENT": "tool_slow"}
-            assert heard(journal) == {**known, "PX_UNIT": "tool:x", "PX_SECONDS": "1.5", "PX_API_KEY": HIDDEN}
+            known = {
+                "MESSAGE": message,
+                "PRIORITY": "4",
+                "SYSLOG_IDENTIFIER": "pxd",
+                "PX_EVENT": "tool_slow",
+            }
+            assert heard(journal) == {
+                **known,
+                "PX_UNIT": "tool:x",
+                "PX_SECONDS": "1.5",
+                "PX_API_KEY": HIDDEN,
+            }
         path.unlink()
         with listening() as journal:
             log.info("again")
@@ -160,7 +184,7 @@ def test_journald_gets_fields_and_what_it_does_not_take_goes_to_stderr_until_it_
         logging.getLogger().handlers[0].close()
 
 
-# -- events in the log ------------------------------------------------------------------------------------------------
+# -- events in the log -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,13 +206,30 @@ def test_journald_gets_fields_and_what_it_does_not_take_goes_to_stderr_until_it_
         (None, "stopped", None, None),
     ],
 )
-def test_which_events_are_logged(unit: str | None, event: str, reason: str | None, level: str | None) -> None:
+def test_which_events_are_logged(
+    unit: str | None, event: str, reason: str | None, level: str | None
+) -> None:
     assert level_of(Event(1, 0.0, unit, event, reason)) == level
 
 
 def test_an_end_is_logged_with_its_unit_and_reason(stream: io.StringIO) -> None:
-    log_event(Event(1, 0.0, "tool:x", "stopped", "runtime_limit", facts={"pid": 5, "signal": None, "hint": "h"}))
+    log_event(
+        Event(
+            1,
+            0.0,
+            "tool:x",
+            "stopped",
+            "runtime_limit",
+            facts={"pid": 5, "signal": None, "hint": "h"},
+        )
+    )
     log_event(Event(2, 0.0, "tool:x", "run", None))
     (line,) = lines(stream.getvalue())
-    known = {"level": "warning", "event": "stopped", "unit": "tool:x", "reason": "runtime_limit", "pid": 5}
+    known = {
+        "level": "warning",
+        "event": "stopped",
+        "unit": "tool:x",
+        "reason": "runtime_limit",
+        "pid": 5,
+    }
     assert {name: value for name, value in line.items() if name != "time"} == known

@@ -1,4 +1,6 @@
-"""Where everything lies (the table of CONTRACT §1); one daemon a directory: its lock, its socket, its token."""
+"""Where everything lies (the table of CONTRACT §1); one daemon a directory: its lock, its
+socket, its token.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,21 @@ GRANTED = {
     "RUNTIME_DIRECTORY": "/run/a:/run/b", "STATE_DIRECTORY": "/var/lib/a:/var/lib/b",
     "LOGS_DIRECTORY": "/var/log/a:/x", "CONFIGURATION_DIRECTORY": "/etc/a:/y",
 }  # fmt: skip
-WON = "/etc/a/pxd.toml {}/tools {}/pipes /var/lib/a/pxd.db /var/log/a /run/a/pxd.sock /run/a/pxd.lock"
+WON = (
+    "/etc/a/pxd.toml {}/tools {}/pipes /var/lib/a/pxd.db /var/log/a /run/a/pxd.sock /run/a/pxd.lock"
+)
 
 
 @pytest.mark.parametrize(
     ("environ", "system", "places"),
     [
-        ({}, False, "c/pxd/pxd.toml d/pxd/tools d/pxd/pipes s/pxd/pxd.db s/pxd/logs r/pxd/pxd.sock r/pxd/pxd.lock"),
+        ({}, False, "c/pxd/pxd.toml d/pxd/tools d/pxd/pipes s/pxd/pxd.db s/pxd/logs r/pxd/pxd.sock "
+                    "r/pxd/pxd.lock"),
         ({"PX_HOME": "/h"}, False,
-         "/h/pxd.toml /h/tools /h/pipes /h/state/pxd.db /h/state/logs /h/run/pxd.sock /h/run/pxd.lock"),
-        ({}, True, "/etc/pxd/pxd.toml /var/lib/pxd/tools /var/lib/pxd/pipes /var/lib/pxd/state/pxd.db"
+         "/h/pxd.toml /h/tools /h/pipes /h/state/pxd.db /h/state/logs /h/run/pxd.sock "
+         "/h/run/pxd.lock"),
+        ({}, True, "/etc/pxd/pxd.toml /var/lib/pxd/tools /var/lib/pxd/pipes "
+                   "/var/lib/pxd/state/pxd.db"
                    " /var/lib/pxd/state/logs /run/pxd/pxd.sock /run/pxd/pxd.lock"),
         ({"PX_HOME": "/h", **GRANTED}, False, WON.format("/h", "/h")),
         (GRANTED, True, WON.format("/var/lib/pxd", "/var/lib/pxd")),
@@ -42,13 +49,24 @@ WON = "/etc/a/pxd.toml {}/tools {}/pipes /var/lib/a/pxd.db /var/log/a /run/a/pxd
     ],
 )  # fmt: skip
 def test_the_places_of_the_platform_of_px_home_of_the_system_and_what_the_service_manager_grants(
-    monkeypatch: pytest.MonkeyPatch, short_tmp: Path, environ: dict[str, str], system: bool, places: str
+    monkeypatch: pytest.MonkeyPatch,
+    short_tmp: Path,
+    environ: dict[str, str],
+    system: bool,
+    places: str,
 ) -> None:
-    for name, folder in (("CONFIG_HOME", "c"), ("DATA_HOME", "d"), ("STATE_HOME", "s"), ("RUNTIME_DIR", "r")):
+    for name, folder in (
+        ("CONFIG_HOME", "c"),
+        ("DATA_HOME", "d"),
+        ("STATE_HOME", "s"),
+        ("RUNTIME_DIR", "r"),
+    ):
         (short_tmp / folder).mkdir(mode=0o700)
         monkeypatch.setenv(f"XDG_{name}", str(short_tmp / folder))
     paths = resolve_paths(environ, system=system)
-    assert [getattr(paths, name) for name in NAMES] == [short_tmp / place for place in places.split()]
+    assert [getattr(paths, name) for name in NAMES] == [
+        short_tmp / place for place in places.split()
+    ]
     assert resolve_paths(environ, system=system, socket="/flag").socket == Path("/flag")
 
 
@@ -67,7 +85,9 @@ def test_a_symbolic_link_and_somebody_elses_directory_are_refused_and_not_change
     assert target.stat().st_mode & 0o777 == 0o755
 
 
-def test_the_lock_is_signed_not_inherited_and_a_pid_that_was_given_away_again_is_no_holder(tmp_path: Path) -> None:
+def test_the_lock_is_signed_not_inherited_and_a_pid_that_was_given_away_again_is_no_holder(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "pxd.lock"
     fd = lock.take_lock(path)
     lock.sign_lock(fd)
@@ -78,8 +98,12 @@ def test_the_lock_is_signed_not_inherited_and_a_pid_that_was_given_away_again_is
         assert lock.holder(path) is None
 
 
-def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
+def test_a_held_lock_of_a_dead_keeper_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What guards a killed keeper holds the lock until it has cleaned up; then the start goes
+    on.
+    """
     path, turns = tmp_path / "pxd.lock", list[float]()
     guard = lock.take_lock(path)
     path.write_text("999999999 1\n")
@@ -104,7 +128,9 @@ def test_a_stale_socket_is_replaced_and_a_live_one_never_unlinked_and_its_owner_
         with pytest.raises(lock.AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
             lock.bind_socket(path)
         # A full backlog says neither yes nor 'refused': somebody may be there.
-        monkeypatch.setattr(socket.socket, "connect", Mock(side_effect=BlockingIOError(errno.EAGAIN, "try again")))
+        monkeypatch.setattr(
+            socket.socket, "connect", Mock(side_effect=BlockingIOError(errno.EAGAIN, "try again"))
+        )
         with pytest.raises(lock.AlreadyRunningError):
             lock.bind_socket(path)
         assert path.stat().st_ino == before
@@ -140,7 +166,10 @@ def test_launchd_hands_over_the_socket_of_the_property_list(
         ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = count
         return error
 
-    with lock.bind_socket(short_tmp / "s") as bound, pytest.raises(PlaceError, match=words) if words else nullcontext():
+    with (
+        lock.bind_socket(short_tmp / "s") as bound,
+        pytest.raises(PlaceError, match=words) if words else nullcontext(),
+    ):
         os.set_inheritable(bound.fileno(), True)
         found[:] = [bound.fileno()] * 2
         given = lock.inherited_socket({}, os.getpid(), launch_activate_socket)

@@ -1,4 +1,6 @@
-"""Played as root under systemd on a kernel of its own (own_kernel.sh): writes what it saw into /run/px/seen.json."""
+"""Played as root under systemd on a kernel of its own (own_kernel.sh): writes what it saw into
+/run/px/seen.json.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,14 @@ TOOLS: dict[str, tuple[dict[str, Any], str]] = {
 def run(*argv: object) -> subprocess.CompletedProcess[str]:
     print("+", *argv, flush=True)
     words = [str(word) for word in argv]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=SECONDS)
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=SECONDS,
+    )
     print(done.stdout[-1500:], done.stderr[-1500:], done.returncode, flush=True)
     return done
 
@@ -89,15 +98,25 @@ class Client:
         daemon = self.read("daemon", "status")
         check = next(one for one in self.read("doctor")["checks"] if one["name"] == "limits")
         names = ("kill_rung", "memory_rung", "controllers")
-        return {**{name: daemon[name] for name in names}, "doctor": (check["status"], check["repair"])}
+        return {
+            **{name: daemon[name] for name in names},
+            "doctor": (check["status"], check["repair"]),
+        }
 
 
 def write_tools(folder: Path) -> None:
     for name, (manifest, code) in TOOLS.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "main.py").write_text(server(code))
-        plain = {"name": name, "version": "1", "input": {"type": "object"}, "start_timeout_seconds": 120}
-        (folder / name / "tool.json").write_text(json.dumps({**plain, "max_runtime_seconds": 120, **manifest}))
+        plain = {
+            "name": name,
+            "version": "1",
+            "input": {"type": "object"},
+            "start_timeout_seconds": 120,
+        }
+        (folder / name / "tool.json").write_text(
+            json.dumps({**plain, "max_runtime_seconds": 120, **manifest})
+        )
 
 
 def shown(name: str) -> str:
@@ -105,15 +124,21 @@ def shown(name: str) -> str:
 
 
 def machines_unit() -> dict[str, Any]:
-    """Every limit below the machine's unit, and again after each way in which its processes are replaced."""
+    """Every limit below the machine's unit, and again after each way in which its processes are
+    replaced.
+    """
     pxctl, seen = Client(flags=("--system",)), dict[str, Any]()
     Path("/etc/pxd").mkdir()
-    Path("/etc/pxd/pxd.toml").write_text("[daemon]\nzygotes = 0\n[kernels]\nprocesses = 60\ncpu_percent = 70\n")
+    Path("/etc/pxd/pxd.toml").write_text(
+        "[daemon]\nzygotes = 0\n[kernels]\nprocesses = 60\ncpu_percent = 70\n"
+    )
     write_tools(Path("/var/lib/pxd/tools"))
     pipe = Path("/var/lib/pxd/pipes/look")
     pipe.mkdir(parents=True)
     limits = "limits: {memory: 64MB, processes: 30, cpu_percent: 40}"
-    (pipe / "pipe.md").write_text(f"---\nagent: command\ncommand: sh look.sh\nenabled: false\n{limits}\n---\nLook.\n")
+    (pipe / "pipe.md").write_text(
+        f"---\nagent: command\ncommand: sh look.sh\nenabled: false\n{limits}\n---\nLook.\n"
+    )
     (pipe / "look.sh").write_text(LOOK)
     pxctl("daemon", "install")
     until(lambda: shown("ActiveState") == "active", "the unit is up", SECONDS)
@@ -142,7 +167,11 @@ def machines_unit() -> dict[str, Any]:
     kept = pxctl.read("status", "forker")["units"][0]["pid"]
     seen["after_reload"] = (pxctl.read("run", "forker"), kept == pid)
     run("systemctl", "kill", "--kill-who=main", "-s", "KILL", "pxd.service")
-    until(lambda: shown("ActiveState") == "active" and shown("MainPID") != keeper, "it is back", SECONDS)
+    until(
+        lambda: shown("ActiveState") == "active" and shown("MainPID") != keeper,
+        "it is back",
+        SECONDS,
+    )
     seen["after_kill"] = (pxctl.rungs(), pxctl.read("run", "forker"))
     run("systemctl", "restart", "pxd.service")
     seen["after_restart"] = (pxctl.rungs(), pxctl.read("run", "forker"))
@@ -160,7 +189,11 @@ def users_unit() -> dict[str, Any]:
     uid = pwd.getpwnam("px-user").pw_uid
     run("loginctl", "enable-linger", "px-user")
     until(Path(f"/run/user/{uid}/bus").exists, "the user manager is up", SECONDS)
-    environ = (f"XDG_RUNTIME_DIR=/run/user/{uid}", "HOME=/var/lib/px-user", f"PATH={BIN}:/usr/bin:/bin")
+    environ = (
+        f"XDG_RUNTIME_DIR=/run/user/{uid}",
+        "HOME=/var/lib/px-user",
+        f"PATH={BIN}:/usr/bin:/bin",
+    )
     pxctl = Client("runuser", "-u", "px-user", "--", "env", "-i", *environ)
     pxctl("daemon", "install")
     until(lambda: pxctl("daemon", "status").returncode == 0, "the user's unit is up", SECONDS)
@@ -171,7 +204,17 @@ def not_alone() -> dict[str, Any]:
     """A delegated group in which another process stays: its controllers cannot be handed on."""
     home = Path("/root/half")
     write_tools(home / "tools")
-    words = ("systemd-run", "--scope", "-p", "Delegate=yes", "env", f"PX_HOME={home}", "sh", "-c", f"{BIN}/pxd & wait")
+    words = (
+        "systemd-run",
+        "--scope",
+        "-p",
+        "Delegate=yes",
+        "env",
+        f"PX_HOME={home}",
+        "sh",
+        "-c",
+        f"{BIN}/pxd & wait",
+    )
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL):
         pxctl = Client("env", f"PX_HOME={home}", "PX_AUTOSTART=0")
         until(lambda: pxctl("daemon", "status").returncode == 0, "the daemon is up", SECONDS)

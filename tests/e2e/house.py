@@ -1,4 +1,6 @@
-"""A whole daemon in a throw-away home, driven only through its installed commands and its socket."""
+"""A whole daemon in a throw-away home, driven only through its installed commands and its
+socket.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,17 @@ class Answer:
         known = (self.status, problem["status"], kind or problem["kind"])
         assert known == (status, status, problem["kind"]), problem
         assert self.headers["content-type"].split(";")[0] == "application/problem+json"
-        assert (problem.keys() >= PROBLEM, bool(problem["detail"] and problem["hint"])) == (True, True), problem
+        assert (problem.keys() >= PROBLEM, bool(problem["detail"] and problem["hint"])) == (
+            True,
+            True,
+        ), problem
         return problem
 
 
 class Later(Future[Any]):
-    """A call that goes on beside the test; what `ask` returns is its result, or the broken connection."""
+    """A call that goes on beside the test; what `ask` returns is its result, or the broken
+    connection.
+    """
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         super().__init__()
@@ -100,8 +107,9 @@ class Later(Future[Any]):
 class House:
     """One PX_HOME, at most one daemon in it.
 
-    Where it is `measured` coverage follows into its processes, which costs each a tenth of a second and its brains half
-    of their speed: where a contract is gone through, and not where it is about deaths and loads.
+    Where it is `measured` coverage follows into its processes, which costs each a tenth of a second
+    and its brains half of their speed: where a contract is gone through, and not where it is about
+    deaths and loads.
     """
 
     home: Path
@@ -122,14 +130,21 @@ class House:
     def environ(self) -> dict[str, str]:
         left_out = ("PX_", "XDG_") if self.measured else ("PX_", "XDG_", "COVERAGE_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-        return {**kept, "PX_HOME": str(self.home), "PATH": f"{BIN}:{kept.get('PATH', '')}", **self.settings}
+        return {
+            **kept,
+            "PX_HOME": str(self.home),
+            "PATH": f"{BIN}:{kept.get('PATH', '')}",
+            **self.settings,
+        }
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- its life ----------------------------------------------------------------------------------
 
     def start(self, *args: str, wait: bool = True) -> None:
         words = [*self.runner, BIN / "pxd", *args]
         with open(self.home / "pxd.stderr", "ab") as log:
-            self.process = subprocess.Popen(words, env=self.environ, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                words, env=self.environ, stderr=log, stdin=subprocess.DEVNULL
+            )
         if wait:
             until(self.answers, f"pxd answers; it said: {self.said()}")
 
@@ -156,11 +171,14 @@ class House:
         until(self.answers, "the next brain answers")
 
     def strike(self, order: Sequence[str], dice: random.Random, **others: int) -> None:
-        """Kill in that order; return once the next brain answers, or without a keeper, once nothing guards anything."""
+        """Kill in that order; return once the next brain answers, or without a keeper, once
+        nothing guards anything.
+        """
         keeper, control = self.pids()
         pids = {"keeper": keeper, "brain": control, **others}
         for victim in order:
-            with contextlib.suppress(ProcessLookupError):  # a brain ends by itself once its keeper is gone
+            # a brain ends by itself once its keeper is gone
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pids[victim], signal.SIGKILL)
             a_moment(dice, 0.02)
         if "keeper" not in order:
@@ -168,10 +186,14 @@ class House:
             return
         self.process.wait(DEADLINE)
         if "brain" not in order:
-            self.wait_gone()  # the brain is the keeper's guard; where both are gone the next start is
+            # the brain is the keeper's guard; where both are gone the next start is
+            self.wait_gone()
 
     def wait_gone(self) -> None:
-        until(lambda: not marked(self.daemon_id), f"nothing is left of {self.home}: {marked(self.daemon_id)}")
+        until(
+            lambda: not marked(self.daemon_id),
+            f"nothing is left of {self.home}: {marked(self.daemon_id)}",
+        )
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -181,7 +203,9 @@ class House:
         return code
 
     def tear_down(self) -> None:
-        """End everything of this house, whatever state a test left it in: what is about the end has waited for it."""
+        """End everything of this house, whatever state a test left it in: what is about the end
+        has waited for it.
+        """
         print(self.said())  # pytest shows it where a test has failed
         if self.process is not None and self.process.poll() is None:
             if self.measured:  # a process that is killed tells nothing of what it covered
@@ -194,18 +218,27 @@ class House:
         remove_group(self.daemon_id)
 
     def _kill_marked(self) -> bool:
-        """Kill what is left; true once there is nothing. One that was forked meanwhile is only seen the next time."""
+        """Kill what is left; true once there is nothing.
+
+        One that was forked meanwhile is only seen the next time.
+        """
         left = marked(self.daemon_id)
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return not left
 
-    # -- its socket ----------------------------------------------------------------------------------------------------
+    # -- its socket --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def asking(
-        self, method: str, path: str, body: Any = None, *, headers: Any = None, seconds: float = DEADLINE
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Any = None,
+        seconds: float = DEADLINE,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request; yield its answer to be read while it comes."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -217,7 +250,9 @@ class House:
 
     def request(self, method: str, path: str, body: Any = None, **how: Any) -> Answer:
         with self.asking(method, path, body, **how) as response:
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+            return Answer(
+                response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+            )
 
     def get(self, path: str) -> Any:
         answer = self.request("GET", path)
@@ -233,13 +268,19 @@ class House:
         """Return an output, read in pages that fit together, up to its end for now."""
         found = b""
         while True:
-            page = self.request("GET", f"{path}{'&' if '?' in path else '?'}offset={len(found)}&limit={limit}")
-            assert (page.status, page.headers["content-type"]) == (200, "application/octet-stream"), page.body
+            page = self.request(
+                "GET", f"{path}{'&' if '?' in path else '?'}offset={len(found)}&limit={limit}"
+            )
+            assert (page.status, page.headers["content-type"]) == (
+                200,
+                "application/octet-stream",
+            ), page.body
             assert (page.headers["x-offset"], len(page.body) <= limit) == (str(len(found)), True)
             found += page.body
             is_complete = page.headers["x-complete"] == "true"
             assert not is_complete or page.headers["x-total-bytes"] == str(len(found))
-            if is_complete or not page.body:  # the end for now: who takes over cuts back what it is going to read anew
+            # the end for now: who takes over cuts back what it is going to read anew
+            if is_complete or not page.body:
                 return found
 
     def run(self, tool: str, body: Any = None, **how: Any) -> Answer:
@@ -254,19 +295,26 @@ class House:
         return self.unit(f"tool:{tool}")
 
     def events(self, unit: str, *names: str) -> list[dict[str, Any]]:
-        """Return what happened to a unit, oldest first: all of it, or what has one of these names."""
+        """Return what happened to a unit, oldest first: all of it, or what has one of these
+        names.
+        """
         told = self.request("GET", f"/api/events?unit={unit}&limit=20000").lines()
         return [each for each in told if not names or each["event"] in names]
 
-    # -- its client ----------------------------------------------------------------------------------------------------
+    # -- its client --------------------------------------------------------------------------------
 
     def pxctl(self, *args: str, text: bool = True, **how: Any) -> subprocess.CompletedProcess[Any]:
-        """Run pxctl in the house. Settings are those of `subprocess.run`; `env` is added to the house's."""
+        """Run pxctl in the house.
+
+        Settings are those of `subprocess.run`; `env` is added to the house's.
+        """
         env = {**self.environ, **how.pop("env", {})}
         words: dict[str, Any] = {"text": True, "errors": "replace"} if text else {}
         words |= {} if "input" in how else {"stdin": subprocess.DEVNULL}
         words |= {"cwd": self.home, "timeout": DEADLINE, **how}
-        return subprocess.run([BIN / "pxctl", *args], check=False, env=env, capture_output=True, **words)
+        return subprocess.run(
+            [BIN / "pxctl", *args], check=False, env=env, capture_output=True, **words
+        )
 
     def json(self, *args: str, code: int | None = 0) -> Any:
         """Return the document of a command that exits so, None: however."""
@@ -280,13 +328,18 @@ class House:
         words = {"text": True, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, **how}
         return beside([BIN / "pxctl", *args], env=env, cwd=self.home, **words)
 
-    # -- its tools -----------------------------------------------------------------------------------------------------
+    # -- its tools ---------------------------------------------------------------------------------
 
     def tool(self, name: str, code: str, **manifest: Any) -> Path:
         folder = self.home / "tools" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "main.py").write_text(textwrap.dedent(code))
-        plain = {"name": name, "version": "1.0", "description": "a test tool", "input": {"type": "object"}}
+        plain = {
+            "name": name,
+            "version": "1.0",
+            "description": "a test tool",
+            "input": {"type": "object"},
+        }
         (folder / "tool.json").write_text(json.dumps({**plain, **manifest}))
         return folder
 
@@ -333,11 +386,15 @@ os.wait()
 
 
 def server(run: str, first: str = "") -> str:
-    """Return the source of a tool whose run(body) is `run`, Python statements that return a JSON value.
+    """Return the source of a tool whose run(body) is `run`, Python statements that return a JSON
+    value.
 
     `first` is run when the tool starts.
     """
-    body, main = (textwrap.indent(textwrap.dedent(part).strip(), "    ") for part in (run, f"{first}\nserve()"))
+    body, main = (
+        textwrap.indent(textwrap.dedent(part).strip(), "    ")
+        for part in (run, f"{first}\nserve()")
+    )
     return f"{SERVER}\ndef run(body):\n{body}\n\nif __name__ == '__main__':\n{main}\n"
 
 
@@ -346,7 +403,11 @@ H = TypeVar("H", bound=House)
 
 @contextlib.contextmanager
 def house(
-    settings: Mapping[str, str] | None = None, kind: type[H] = House, *, start: bool = False, measured: bool = False
+    settings: Mapping[str, str] | None = None,
+    kind: type[H] = House,
+    *,
+    start: bool = False,
+    measured: bool = False,
 ) -> Iterator[H]:
     """Make a house with a short path (socket paths are limited) and leave nothing of it behind."""
     home = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
@@ -359,7 +420,9 @@ def house(
         yield made
 
 
-def of_module(make: Callable[..., contextlib.AbstractContextManager[Any]], *given: Any, **settings: Any) -> Any:
+def of_module(
+    make: Callable[..., contextlib.AbstractContextManager[Any]], *given: Any, **settings: Any
+) -> Any:
     """Return a fixture: what `make` opens, once for all tests of a file."""
     import pytest  # which sleeper.py is without
 
@@ -373,7 +436,12 @@ def of_module(make: Callable[..., contextlib.AbstractContextManager[Any]], *give
 
 def written_pid(path: Path) -> int:
     """Return the pid that a child writes into a file, once it has."""
-    return int(until(lambda: path.exists() and path.read_text(encoding="utf-8").strip(), f"a child wrote {path}"))
+    return int(
+        until(
+            lambda: path.exists() and path.read_text(encoding="utf-8").strip(),
+            f"a child wrote {path}",
+        )
+    )
 
 
 def gone(*pids: int) -> None:
@@ -390,7 +458,9 @@ def small_disk(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
     """Mount a file system of that size there (only root may); yields what gives it another size."""
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "px", folder], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "px", folder], check=True
+    )
 
     def resize(size: str) -> None:
         subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
@@ -398,4 +468,5 @@ def small_disk(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
     try:
         yield resize
     finally:
-        subprocess.run(["umount", "-l", folder], check=False)  # even where somebody just looks into it
+        # even where somebody just looks into it
+        subprocess.run(["umount", "-l", folder], check=False)

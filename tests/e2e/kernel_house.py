@@ -59,7 +59,11 @@ class Call(Answer):
 
     @property
     def told(self) -> str:
-        words = [self.document.get("message"), self.document.get("detail"), *self.document.get("notices", ())]
+        words = [
+            self.document.get("message"),
+            self.document.get("detail"),
+            *self.document.get("notices", ()),
+        ]
         for cell in self.document.get("cells", ()):
             words += [*cell["notices"], (cell["error"] or {}).get("value")]
         return "\n".join(word for word in words if word)
@@ -92,15 +96,28 @@ class Calls:
         self.house, self.cwd = home, str(cwd or home.home)
 
     def body(self, code: str | list[Any] | None, **members: Any) -> dict[str, Any]:
-        cells = [{"code": item} if isinstance(item, str) else item for item in code] if isinstance(code, list) else None
+        cells = (
+            [{"code": item} if isinstance(item, str) else item for item in code]
+            if isinstance(code, list)
+            else None
+        )
         code_of = {"cells": cells} if cells is not None else {} if code is None else {"code": code}
         return {"cwd": self.cwd, **code_of, **members}
 
     def ask(
-        self, kernel: str, code: str | list[Any] | None = None, *, seconds: float = DEADLINE, **members: Any
+        self,
+        kernel: str,
+        code: str | list[Any] | None = None,
+        *,
+        seconds: float = DEADLINE,
+        **members: Any,
     ) -> Call:
         body = self.body(code, **members)
-        return Call(**vars(self.house.request("POST", f"/api/kernels/{kernel}/execute", body, seconds=seconds)))
+        return Call(
+            **vars(
+                self.house.request("POST", f"/api/kernels/{kernel}/execute", body, seconds=seconds)
+            )
+        )
 
     def run(self, kernel: str, code: str | list[Any], **members: Any) -> Call:
         call = self.ask(kernel, code, **members)
@@ -118,7 +135,11 @@ class Calls:
     def begun(self, kernel: str, code: str, **members: Any) -> Later:
         mark = self.house.home / "begun"
         mark.unlink(missing_ok=True)
-        line = f": > {mark}" if members.get("language") == "bash" else f"open({str(mark)!r}, 'w').close()"
+        line = (
+            f": > {mark}"
+            if members.get("language") == "bash"
+            else f"open({str(mark)!r}, 'w').close()"
+        )
         later = self.later(kernel, f"{line}\n{code}", **members)
         until(lambda: mark.exists() or later.done(), "the cell has begun")
         assert mark.exists(), later.result().body
@@ -127,7 +148,9 @@ class Calls:
     @contextlib.contextmanager
     def stream(self, kernel: str, code: str | list[Any], **members: Any) -> Iterator[Stream]:
         path, headers = f"/api/kernels/{kernel}/execute", {"Accept": NDJSON}
-        with self.house.asking("POST", path, self.body(code, **members), headers=headers) as response:
+        with self.house.asking(
+            "POST", path, self.body(code, **members), headers=headers
+        ) as response:
             yield Stream(response)
 
     def interrupt(self, kernel: str) -> dict[str, Any]:
@@ -150,17 +173,24 @@ class Calls:
 
     def wait_running(self, kernel: str) -> str:
         """Return the id of the cell that runs, once one was sent; its code may not have begun."""
-        return until(lambda: self.known().get(kernel, {}).get("running"), f"a cell of {kernel} runs")
+        return until(
+            lambda: self.known().get(kernel, {}).get("running"), f"a cell of {kernel} runs"
+        )
 
     def history(self, kernel: str) -> list[dict[str, Any]]:
         return self.house.get(f"/api/kernels/{self.show(kernel)['id']}/cells")["cells"]
 
     def last(self, kernel: str) -> dict[str, Any]:
-        cells = until(lambda: [c for c in self.history(kernel)[-1:] if c["ended_at"]], f"{kernel}'s last cell ended")
+        cells = until(
+            lambda: [c for c in self.history(kernel)[-1:] if c["ended_at"]],
+            f"{kernel}'s last cell ended",
+        )
         return dict(cells[0])
 
     def output(self, kernel: str, cell: str, query: str = "", **how: Any) -> bytes:
-        return self.house.paged(f"/api/kernels/{self.show(kernel)['id']}/cells/{cell}/output{query}", **how)
+        return self.house.paged(
+            f"/api/kernels/{self.show(kernel)['id']}/cells/{cell}/output{query}", **how
+        )
 
     def events(self, kernel: str, *names: str) -> list[dict[str, Any]]:
         return self.house.events(f"kernel:{self.show(kernel)['id']}", *names)
@@ -175,16 +205,24 @@ def waits_for(path: Path, also: str = "None") -> str:
 
 
 def environment(folder: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True
+    )
     packages = next((folder / "lib").glob("python3*")) / "site-packages"
     (packages / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin" / "python"
 
 
 @contextlib.contextmanager
-def kernels_house(settings: Mapping[str, str] | None = None, *, measured: bool = False, **more: str) -> Iterator[Calls]:
-    """Open a house whose daemon serves, evicts nobody, and knows the kernelspecs of `home/jupyter`."""
-    with house({**QUICK, **NOBODY_IS_EVICTED, **(settings or {}), **more}, measured=measured) as home:
+def kernels_house(
+    settings: Mapping[str, str] | None = None, *, measured: bool = False, **more: str
+) -> Iterator[Calls]:
+    """Open a house whose daemon serves, evicts nobody, and knows the kernelspecs of
+    `home/jupyter`.
+    """
+    with house(
+        {**QUICK, **NOBODY_IS_EVICTED, **(settings or {}), **more}, measured=measured
+    ) as home:
         home.settings = {**home.settings, "JUPYTER_PATH": str(home.home / "jupyter")}
         home.start()
         yield Calls(home)
@@ -195,7 +233,9 @@ def gateways(home: House) -> dict[int, str]:
     found = {}
     for pid in marked(home.daemon_id):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            argv, environ = (Path(f"/proc/{pid}/{name}").read_bytes().decode() for name in ("cmdline", "environ"))
+            argv, environ = (
+                Path(f"/proc/{pid}/{name}").read_bytes().decode() for name in ("cmdline", "environ")
+            )
             if "--KernelGatewayApp.port=" in argv:
                 found[pid] = argv + environ
     return found
@@ -205,6 +245,9 @@ def descendants(pid: int) -> list[int]:
     children: list[int] = []
     with contextlib.suppress(OSError):  # it may end meanwhile, and so may each of its threads
         for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as words:
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as words,
+            ):
                 children += map(int, words.read().split())
     return [one for child in children if alive(child) for one in (child, *descendants(child))]

@@ -62,9 +62,13 @@ class PipeHouse(House):
         return folder
 
     def fake(self, name: str, *steps: str, front: str = "") -> Path:
-        return self.write(name, f"schedule: manual\nagent: fake\n{front}", f"FAKE: {shlex.join(steps)}\n")
+        return self.write(
+            name, f"schedule: manual\nagent: fake\n{front}", f"FAKE: {shlex.join(steps)}\n"
+        )
 
-    def shell(self, name: str, script: str, front: str = "schedule: manual", body: str = "Do it.\n") -> Path:
+    def shell(
+        self, name: str, script: str, front: str = "schedule: manual", body: str = "Do it.\n"
+    ) -> Path:
         command = json.dumps(shlex.join(["/bin/sh", "-c", script]))
         return self.write(name, f"agent: command\ncommand: {command}\n{front}", body)
 
@@ -74,7 +78,7 @@ class PipeHouse(House):
     def names(self) -> set[str]:
         return {each["name"] for each in self.get("/api/pipes")["pipes"]}
 
-    # -- executions ----------------------------------------------------------------------------------------------------
+    # -- executions --------------------------------------------------------------------------------
 
     def begin(self, name: str, **members: Any) -> Row:
         return Row(self.post(f"/api/pipes/{name}/run", members, 202))
@@ -98,7 +102,9 @@ class PipeHouse(House):
         return until(ask, f"execution {number} is over")
 
     def started(self, number: int) -> Row:
-        """Wait until an execution has a process, which may not have come to any line of its program yet."""
+        """Wait until an execution has a process, which may not have come to any line of its
+        program yet.
+        """
         return until(lambda: (it := self.row(number)).pid and it, f"execution {number} runs")
 
     def rows(self, query: str = "") -> list[Row]:
@@ -111,46 +117,64 @@ class PipeHouse(House):
 
     def of(self, name: str, count: int) -> list[Row]:
         """Wait until a pipe has so many executions, all of them over."""
-        found = until(lambda: len(it := self.rows(f"pipe={name}")) >= count and it, f"{count} executions of {name}")
+        found = until(
+            lambda: len(it := self.rows(f"pipe={name}")) >= count and it,
+            f"{count} executions of {name}",
+        )
         return [self.ended(each.id) for each in found or ()]
 
     def output(self, number: int, stream: str = "stdout") -> bytes:
-        return self.paged(f"/api/pipes/{self.row(number).pipe_name}/executions/{number}/output?stream={stream}")
+        return self.paged(
+            f"/api/pipes/{self.row(number).pipe_name}/executions/{number}/output?stream={stream}"
+        )
 
-    # -- processes -----------------------------------------------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
     def nothing_left(self) -> None:
         """Wait until nothing runs, and the control plane is alone with the daemon's mark."""
         until(lambda: not self.rows("status=running"), "no execution runs")
-        until(lambda: set(marked(self.daemon_id)) <= {self.pids()[1]}, "no process of an execution is left")
+        until(
+            lambda: set(marked(self.daemon_id)) <= {self.pids()[1]},
+            "no process of an execution is left",
+        )
 
     def holders(self, text: str) -> list[Path]:
         """Return the files of the house that hold a text."""
-        told = subprocess.run(["grep", "-rlFe", text, self.home], stdout=subprocess.PIPE, text=True, check=False)
+        told = subprocess.run(
+            ["grep", "-rlFe", text, self.home], stdout=subprocess.PIPE, text=True, check=False
+        )
         return [Path(each) for each in told.stdout.splitlines()]
 
 
 @contextlib.contextmanager
-def pipes_house(*, start: bool = True, measured: bool = False, **settings: str) -> Iterator[PipeHouse]:
+def pipes_house(
+    *, start: bool = True, measured: bool = False, **settings: str
+) -> Iterator[PipeHouse]:
     with house({**SETTINGS, **settings}, PipeHouse, measured=measured) as home:
         argv = json.dumps([sys.executable, "-I", "-S", str(FAKE_AGENT)])
-        (home.home / "agents.toml").write_text(f'[agents.fake]\nargv = {argv}\nparser = "pi-jsonl"\n')
+        (home.home / "agents.toml").write_text(
+            f'[agents.fake]\nargv = {argv}\nparser = "pi-jsonl"\n'
+        )
         if start:
             home.start()
         yield home
 
 
 def put(file: Path, text: str) -> None:
-    """Write a file whole: one that is emptied first changes twice, where somebody looks in between."""
+    """Write a file whole: one that is emptied first changes twice, where somebody looks in
+    between.
+    """
     fresh = file.with_name(f".{file.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(file)
 
 
 def in_time(attempt: Callable[[float], T | None], seconds: float) -> T:
-    """Return what the first attempt gives that had time enough, each having twice as many seconds as the one before.
+    """Return what the first attempt gives that had time enough, each having twice as many seconds
+    as the one before.
 
-    For agents that must come to something before their timeout: how long they take to come to it is the machine's.
+    For agents that must come to something before their timeout: how long they take to come to it is
+    the machine's.
     """
     while seconds < DEADLINE:
         if (found := attempt(seconds)) is not None:
@@ -160,8 +184,14 @@ def in_time(attempt: Callable[[float], T | None], seconds: float) -> T:
 
 
 def forked(written: Path) -> list[int]:
-    """Return the pids that the fake agent's children wrote down, in sessions of their own or not."""
-    return [int(line.split()[1]) for line in written.read_text().splitlines()] if written.exists() else []
+    """Return the pids that the fake agent's children wrote down, in sessions of their own or
+    not.
+    """
+    return (
+        [int(line.split()[1]) for line in written.read_text().splitlines()]
+        if written.exists()
+        else []
+    )
 
 
 def all_dead(pids: list[int]) -> bool:

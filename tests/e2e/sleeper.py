@@ -1,4 +1,6 @@
-"""What a daemon does in a machine that sleeps and whose clock is set: a script for that machine (machine.py)."""
+"""What a daemon does in a machine that sleeps and whose clock is set: a script for that machine
+(machine.py).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ PATIENCE = 170.0
 def main() -> None:
     with pipes_house(start=False) as home:
         home.tool("idle", server("return 1"), warm_keep_seconds=TIMEOUT)
-        gate = home.shell("long", "until [ -e gate ]; do sleep 0.1; done", f"timeout: {TIMEOUT}") / "gate"
+        gate = (
+            home.shell("long", "until [ -e gate ]; do sleep 0.1; done", f"timeout: {TIMEOUT}")
+            / "gate"
+        )
         home.shell("nine", "true", "schedule: '0 9 * * *'")
         home.start(wait=False)
         until(home.answers, "pxd answers", PATIENCE)
@@ -32,7 +37,9 @@ def main() -> None:
         woke = time.monotonic()
         asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - woke - asleep
         assert asleep > TIMEOUT + 1, f"the machine slept {asleep} s"
-        until(lambda: home.status("idle")["state"] != "ready", "what is too old is stopped", PATIENCE)
+        until(
+            lambda: home.status("idle")["state"] != "ready", "what is too old is stopped", PATIENCE
+        )
         gone = time.monotonic() - woke
         gate.touch()
         done = until(lambda: it if (it := home.row(number)).is_final else None, "its end", PATIENCE)
@@ -42,7 +49,8 @@ def main() -> None:
         due = until(lambda: home.rows("pipe=nine"), "the run of nine o'clock", PATIENCE)[0]
         late = datetime.fromisoformat(due.queued_at).timestamp() - nine
         print(
-            f"slept {asleep:.1f} s; idle tool gone after {gone:.1f} s; run {done.status}; calendar after {late:.2f} s"
+            f"slept {asleep:.1f} s; idle tool gone after {gone:.1f} s; run {done.status}; calendar "
+            f"after {late:.2f} s"
         )
         assert gone < 5, "the tool was too old when the machine woke up"
         assert done.status == "completed", f"a false timeout: {done}"

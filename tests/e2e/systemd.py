@@ -25,7 +25,9 @@ class Machine:
     def recipe(self, verb: str, *args: str) -> subprocess.CompletedProcess[str]:
         words = ["bash", Path(__file__).with_name("systemd.sh"), verb, self.folder, *args]
         quiet = subprocess.DEVNULL
-        return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, stdin=quiet)
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=120, check=False, stdin=quiet
+        )
 
     def do(self, *argv: str) -> str:
         done = self.recipe("exec", *argv)
@@ -41,22 +43,35 @@ class Machine:
 
     def is_new(self, main: str) -> bool:
         """Say whether it is up as another process; both facts are of the same moment."""
-        told = self.recipe("exec", "systemctl", "show", "-p", "ActiveState", "-p", "MainPID", "pxd.service").stdout
+        told = self.recipe(
+            "exec", "systemctl", "show", "-p", "ActiveState", "-p", "MainPID", "pxd.service"
+        ).stdout
         facts = dict(line.split("=", 1) for line in told.split())
-        return facts.get("ActiveState") == "active" and facts.get("MainPID") not in {None, main, "0"}
+        return facts.get("ActiveState") == "active" and facts.get("MainPID") not in {
+            None,
+            main,
+            "0",
+        }
 
     def pxctl(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return self.recipe("exec", f"{INSIDE}/bin/pxctl", "--system", *argv)
 
 
 def furnish(machine: Machine) -> None:
-    """Put the code, its environment and two commands where the inside sees them (its /tmp is another one)."""
+    """Put the code, its environment and two commands where the inside sees them (its /tmp is
+    another one).
+    """
     venv, bin_ = machine.share / "venv", machine.share / "bin"
     # The peers are for other tests, and twice as many files as all the rest.
     wanted = [path for path in Path(sys.prefix).iterdir() if path.name != "peers"]
     for how in ("-al", "-a"):  # hard links where the file system is the same
         venv.mkdir()
-        if subprocess.run(["cp", how, "-t", venv, *wanted], check=how == "-a", capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                ["cp", how, "-t", venv, *wanted], check=how == "-a", capture_output=True
+            ).returncode
+            == 0
+        ):
             break
         shutil.rmtree(venv)
     packages = next((venv / "lib").glob("python3*")) / "site-packages"
@@ -67,13 +82,19 @@ def furnish(machine: Machine) -> None:
     bin_.mkdir()
     for name, module in (("pxd", "supervisord_py.daemon.main"), ("pxctl", "pxctl.main")):
         for script in (bin_ / name, venv / "bin" / name):
-            script.unlink(missing_ok=True)  # in the environment it is a link to the real one, with a path of outside
-            script.write_text(f"#!{INSIDE}/venv/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
+            # in the environment it is a link to the real one, with a path of outside
+            script.unlink(missing_ok=True)
+            script.write_text(
+                f"#!{INSIDE}/venv/bin/python\nimport sys\nfrom {module} import "
+                "main\nsys.exit(main())\n"
+            )
             script.chmod(0o755)
 
 
 @contextlib.contextmanager
-def booted(require: Callable[[object, str], None], bring: Callable[[Machine], None] = furnish) -> Iterator[Machine]:
+def booted(
+    require: Callable[[object, str], None], bring: Callable[[Machine], None] = furnish
+) -> Iterator[Machine]:
     """Boot a machine and bring the code into it; skip where that cannot be, and in CI fail."""
     require(os.geteuid() == 0, "a systemd in namespaces needs root")
     require(Path("/lib/systemd/systemd").exists(), "needs systemd")

@@ -1,4 +1,6 @@
-"""Answers of tools that are not simply JSON with status 200: redirects, encodings, NaN, late ones and none."""
+"""Answers of tools that are not simply JSON with status 200: redirects, encodings, NaN, late
+ones and none.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def shared() -> Iterator[House]:
         yield made
 
 
-# -- redirects --------------------------------------------------------------------------------------------------------
+# -- redirects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["run", "stream"])
@@ -125,7 +127,9 @@ def test_redirect_within_the_tool_is_followed(
         (300, "/there", "which is no answer"),
     ],
 )
-def test_other_redirects_are_errors(shared: House, verb: str, status: int, to: str | None, words: str) -> None:
+def test_other_redirects_are_errors(
+    shared: House, verb: str, status: int, to: str | None, words: str
+) -> None:
     asked: dict[str, Any] = {"status": status}
     if to is not None:
         asked["to"] = to.replace("{verb}", verb)
@@ -150,16 +154,22 @@ def test_redirect_of_a_pixie_tool(shared: House) -> None:
     folder = shared.tool("pixie-answers", SERVER)
     (folder / "tool.json").write_text(json.dumps(PIXIE))
     for verb, path in (("run", "/run/"), ("stream", "/stream")):
-        answer = shared.request("POST", f"/api/tools/pixie-answers/{verb}", {"status": 307, "to": "/run/"})
-        assert (answer.status, answer.json().get("path", "").partition("?")[0]) == (200, path), answer
+        answer = shared.request(
+            "POST", f"/api/tools/pixie-answers/{verb}", {"status": 307, "to": "/run/"}
+        )
+        assert (answer.status, answer.json().get("path", "").partition("?")[0]) == (200, path), (
+            answer
+        )
     problem = shared.run("pixie-answers", {"status": 307, "to": "http://example.com/"}).json()
     assert (problem["status"], "leads out of the tool" in problem["detail"]) == (502, True)
 
 
-# -- encodings --------------------------------------------------------------------------------------------------------
+# -- encodings -------------------------------------------------------------------------------------
 
 
-def encoded(body: bytes, coding: str | None = None, kind: str = "application/json") -> dict[str, Any]:
+def encoded(
+    body: bytes, coding: str | None = None, kind: str = "application/json"
+) -> dict[str, Any]:
     asked = {"base64": base64.b64encode(body).decode(), "type": kind}
     return asked if coding is None else {**asked, "coding": coding}
 
@@ -195,12 +205,16 @@ def test_unasked_encoding_is_decoded(shared: House, verb: str, coding: str, body
 
 
 def test_large_and_streamed_answers_are_decoded(shared: House) -> None:
-    answer = shared.run("answers", encoded(gzip.compress(LARGE), "gzip", "application/octet-stream"))
+    answer = shared.run(
+        "answers", encoded(gzip.compress(LARGE), "gzip", "application/octet-stream")
+    )
     assert (answer.status, answer.body == LARGE) == (200, True)
     lines = b'{"n": 1}\n{"n": 2}\n'
     for kind, wanted in ((NDJSON, lines), (SSE, b'data: {"n": 1}\n\ndata: {"n": 2}\n\n')):
         asked = encoded(gzip.compress(lines), "gzip", NDJSON)
-        answer = shared.request("POST", "/api/tools/answers/stream", asked, headers={"Accept": kind})
+        answer = shared.request(
+            "POST", "/api/tools/answers/stream", asked, headers={"Accept": kind}
+        )
         assert (answer.status, answer.body) == (200, wanted)
     asked = {**encoded(gzip.compress(b"out of stock"), "gzip", "text/plain"), "code": 409}
     assert "answered 409: out of stock" in shared.run("answers", asked).json()["detail"]
@@ -209,7 +223,12 @@ def test_large_and_streamed_answers_are_decoded(shared: House) -> None:
 @pytest.mark.parametrize(
     ("coding", "body", "words", "kind"),
     [
-        ("br", b"\x8b\x01\x80abc\x03", "has the Content-Encoding 'br', which pxd cannot decode", "application/json"),
+        (
+            "br",
+            b"\x8b\x01\x80abc\x03",
+            "has the Content-Encoding 'br', which pxd cannot decode",
+            "application/json",
+        ),
         ("zstd", b"abc", "has the Content-Encoding 'zstd'", NDJSON),
         ("gzip, secret", b"abc", "has the Content-Encoding 'secret'", SSE),
         ("gzip", WHOLE, "is not gzip", "application/json"),
@@ -217,12 +236,18 @@ def test_large_and_streamed_answers_are_decoded(shared: House) -> None:
     ],
     ids=["br", "zstd", "unknown", "not gzip", "half of it"],
 )
-def test_unsound_encoding_is_an_error(shared: House, coding: str, body: bytes, words: str, kind: str) -> None:
+def test_unsound_encoding_is_an_error(
+    shared: House, coding: str, body: bytes, words: str, kind: str
+) -> None:
     problem = shared.run("answers", encoded(body, coding, kind)).json()
-    assert (problem["status"], words in problem["detail"], bool(problem["hint"])) == (502, True, True), problem
+    assert (problem["status"], words in problem["detail"], bool(problem["hint"])) == (
+        502,
+        True,
+        True,
+    ), problem
 
 
-# -- JSON -------------------------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
@@ -237,7 +262,7 @@ def test_nan_is_passed_on_with_a_notice(shared: House, value: str) -> None:
     assert "x-px-notice" not in shared.run("answers", encoded(WHOLE)).headers
 
 
-# -- no content -------------------------------------------------------------------------------------------------------
+# -- no content ------------------------------------------------------------------------------------
 
 NO_CONTENT = server("return body").replace(
     'if self.path == "/run": self.answer(run(body))',
@@ -251,7 +276,9 @@ NO_CONTENT = server("return body").replace(
 
 def test_answer_without_content_is_an_empty_one(shared: House) -> None:
     shared.tool("no-content", NO_CONTENT)
-    of_json, of_lines = (f'headers:={{"Content-Type": "{kind}"}}' for kind in ("application/json", NDJSON))
+    of_json, of_lines = (
+        f'headers:={{"Content-Type": "{kind}"}}' for kind in ("application/json", NDJSON)
+    )
     for arguments in (["status:=204"], ["status:=205", of_lines], ["status:=204", of_json]):
         for options in ([], ["--json"], ["--stream"]):
             done = shared.pxctl("run", "no-content", *arguments, *options, "--timeout", "10")
@@ -260,10 +287,13 @@ def test_answer_without_content_is_an_empty_one(shared: House) -> None:
     assert (done.returncode, (shared.home / "saved").read_bytes()) == (0, b""), done
     assert shared.run("no-content", {"status": 204}).status == 204
     refused = shared.pxctl("run", "no-content", "status:=304")
-    assert (refused.returncode, "answered 304 to POST /run, which is no answer" in refused.stderr) == (1, True)
+    assert (
+        refused.returncode,
+        "answered 304 to POST /run, which is no answer" in refused.stderr,
+    ) == (1, True)
 
 
-# -- late answers and none --------------------------------------------------------------------------------------------
+# -- late answers and none -------------------------------------------------------------------------
 
 SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
 SERIAL = SLOW.replace("ThreadingHTTPServer", "HTTPServer")
@@ -282,9 +312,14 @@ def test_tool_whose_call_timed_out_is_not_called_ready_before_it_answers(shared:
         checks = {check["name"]: check for check in shared.json("doctor", code=1)["checks"]}
         assert checks["tool:hangs"]["repair"] == "pxctl restart hangs"
         shared.kill_brain()
-        assert shared.status("hangs")["state"] == "unresponsive", "the next control plane knows it, too"
+        assert shared.status("hangs")["state"] == "unresponsive", (
+            "the next control plane knows it, too"
+        )
         started = shared.pxctl("start", "hangs", "--timeout", "0.5")
-        assert (started.returncode, "has answered neither a call nor GET /healthz" in started.stderr) == (7, True)
+        assert (
+            started.returncode,
+            "has answered neither a call nor GET /healthz" in started.stderr,
+        ) == (7, True)
         assert shared.pxctl("wait", "hangs", "--timeout", "0.5").returncode == 7
         waiting = Later(lambda: shared.pxctl("wait", "hangs"))
     finally:
@@ -299,8 +334,12 @@ def test_unresponsive_tool_is_named_as_the_cause(shared: House) -> None:
     pid = shared.run("stopped").json()["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        found = [case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]]
-        assert [case["case"] for case in found] == ["unresponsive"], "before a call was given up, too"
+        found = [
+            case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]
+        ]
+        assert [case["case"] for case in found] == ["unresponsive"], (
+            "before a call was given up, too"
+        )
         assert "GET /healthz" in found[0]["evidence"]
         assert shared.pxctl("run", "stopped", "--timeout", "0.3").returncode == 7
         for _ in range(2):
@@ -308,7 +347,9 @@ def test_unresponsive_tool_is_named_as_the_cause(shared: House) -> None:
             assert (late.returncode, "it is unresponsive" in late.stderr) == (7, True), late.stderr
             assert "has answered neither a call nor GET /healthz since 20" in late.stderr
             assert late.stderr.splitlines()[-1] == "hint: Run `pxctl restart stopped`."
-            found = [case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]]
+            found = [
+                case for case in shared.json("tools", "debug", "stopped")["cases"] if case["found"]
+            ]
             assert [case["case"] for case in found] == ["unresponsive"]
             assert found[0]["next_step"] == "pxctl restart stopped"
             shared.kill_brain()
@@ -344,7 +385,9 @@ def test_tool_that_answers_nothing_is_stopped_after_the_time_of_a_run(shared: Ho
 
 @pytest.mark.parametrize("protocol", ["HTTP/1.0", "HTTP/1.1"])
 def test_wait_in_a_serial_server_is_not_charged_to_the_run(shared: House, protocol: str) -> None:
-    """Six calls of 0.3 s to a server that works on one connection at a time, with a limit of 1.2 s."""
+    """Six calls of 0.3 s to a server that works on one connection at a time, with a limit of 1.2
+    s.
+    """
     name = f"serial-{protocol[-1]}"
     shared.tool(name, SERIAL.replace("HTTP/1.1", protocol), max_runtime_seconds=1.2)
     pid = shared.run(name).json()["pid"]
@@ -353,9 +396,13 @@ def test_wait_in_a_serial_server_is_not_charged_to_the_run(shared: House, protoc
 
 
 def test_wait_for_a_call_that_was_given_up_is_not_charged_to_the_next(shared: House) -> None:
-    shared.tool("goes-on", SERIAL.replace("HTTP/1.1", "HTTP/1.0"), max_runtime_seconds=1.5, concurrency=1)
+    shared.tool(
+        "goes-on", SERIAL.replace("HTTP/1.1", "HTTP/1.0"), max_runtime_seconds=1.5, concurrency=1
+    )
     pid = shared.run("goes-on").json()["pid"]
-    assert shared.request("POST", "/api/tools/goes-on/run?timeout=0.2", {"seconds": 1.3}).status == 504
+    assert (
+        shared.request("POST", "/api/tools/goes-on/run?timeout=0.2", {"seconds": 1.3}).status == 504
+    )
     assert shared.run("goes-on", {"seconds": 0.6}).json() == {"pid": pid}
 
 

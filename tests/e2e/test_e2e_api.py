@@ -1,4 +1,6 @@
-"""The daemon by its contract: places, modes, routes, status codes, problem documents, streams (CONTRACT §1, 2, 4)."""
+"""The daemon by its contract: places, modes, routes, status codes, problem documents, streams
+(CONTRACT §1, 2, 4).
+"""
 
 from __future__ import annotations
 
@@ -39,21 +41,31 @@ COUNTING = server("""
 def home() -> Iterator[PipeHouse]:
     """One daemon for the whole module; every test has its own tool where state matters."""
     listen = {"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}
-    with house({"PX_TOOLS__WARM_KEEP_MAX": "50", **listen}, PipeHouse, start=True, measured=True) as made:
+    with house(
+        {"PX_TOOLS__WARM_KEEP_MAX": "50", **listen}, PipeHouse, start=True, measured=True
+    ) as made:
         made.tool("echo", COUNTING)
         yield made
 
 
-def test_the_description_knows_every_promised_route_and_metrics_are_prometheus_text(home: House) -> None:
+def test_the_description_knows_every_promised_route_and_metrics_are_prometheus_text(
+    home: House,
+) -> None:
     described = home.get("/api/openapi.json")
     assert described["openapi"].startswith("3.")
-    routes = {f"{method.upper()} {re.sub('{.*?}', '{}', p)}" for p, m in described["paths"].items() for method in m}
+    routes = {
+        f"{method.upper()} {re.sub('{.*?}', '{}', p)}"
+        for p, m in described["paths"].items()
+        for method in m
+    }
     promised = [line.split() for line in ROUTES.strip().splitlines()]
     assert routes >= {f"{method} /api/{path}" for method, *paths in promised for path in paths}
     answer = home.request("GET", "/api/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     for line in answer.body.decode().splitlines():
-        assert re.fullmatch(r"# (HELP|TYPE) .+|[a-z_]+(\{.*\})? ([-+0-9.e]+|[+-]Inf|NaN)", line), line
+        assert re.fullmatch(r"# (HELP|TYPE) .+|[a-z_]+(\{.*\})? ([-+0-9.e]+|[+-]Inf|NaN)", line), (
+            line
+        )
 
 
 @pytest.mark.parametrize(
@@ -90,9 +102,14 @@ def test_events_as_lines_and_as_server_sent_events_past_and_to_come(home: House)
     assert (lines.headers["content-type"].split(";")[0], len(events)) == ("application/x-ndjson", 3)
     assert all(event.keys() >= EVENT and RFC3339.fullmatch(event["time"]) for event in events)
     headers = {"Accept": SSE, "Last-Event-ID": str(events[1]["id"])}
-    rest = until(lambda: ids(home.request("GET", "/api/events", headers=headers)), "what was told is written down")
+    rest = until(
+        lambda: ids(home.request("GET", "/api/events", headers=headers)),
+        "what was told is written down",
+    )
     assert rest[0] == str(events[2]["id"]), "it goes on right after the last one seen"
-    with home.asking("GET", "/api/events?follow=1&unit=echo&limit=1", headers={"Accept": SSE}) as following:
+    with home.asking(
+        "GET", "/api/events?follow=1&unit=echo&limit=1", headers={"Accept": SSE}
+    ) as following:
         assert str(following.headers["Content-Type"]).startswith(SSE)
         assert home.request("PUT", "/api/tools/echo/pin").json()["pinned"] is True
         assert any(following.readline() == b"event: pinned\n" for _ in range(60))
@@ -104,17 +121,27 @@ def test_logs_by_accept_and_resumed_by_position(home: House) -> None:
     for n in range(3):
         home.run("talks", {"say": f"line {n}", "cry": f"alas {n}"})
     path = "/api/units/talks/logs"
-    # Two streams are two pipes, and a print is several writes: the end of one says nothing of the other.
+    # Two streams are two pipes, and a print is several writes: the end of one says nothing of the
+    # other.
     for stream, word in (("stdout", "line"), ("stderr", "alas")):
         said = "".join(f"{word} {n}\n" for n in range(3)).encode()
-        until(lambda s=stream, said=said: home.request("GET", f"{path}?stream={s}").body == said, f"all of {stream}")
+        until(
+            lambda s=stream, said=said: home.request("GET", f"{path}?stream={s}").body == said,
+            f"all of {stream}",
+        )
     raw = home.request("GET", f"{path}?stream=stderr&lines=1")
     assert (raw.headers["content-type"], raw.body) == ("application/octet-stream", b"alas 2\n")
     pieces = home.request("GET", path, headers={"Accept": "application/x-ndjson"}).lines()
     assert {p["stream"] for p in pieces} == {"stdout", "stderr"}
-    assert all(RFC3339.fullmatch(p["time"]) and p.keys() >= {"text", "position", "instance"} for p in pieces)
+    assert all(
+        RFC3339.fullmatch(p["time"]) and p.keys() >= {"text", "position", "instance"}
+        for p in pieces
+    )
     whole = ids(home.request("GET", path, headers={"Accept": SSE}))
-    assert ids(home.request("GET", path, headers={"Accept": SSE, "Last-Event-ID": whole[0]})) == whole[1:]
+    assert (
+        ids(home.request("GET", path, headers={"Accept": SSE, "Last-Event-ID": whole[0]}))
+        == whole[1:]
+    )
 
 
 def test_a_lease_holds_the_instance_for_as_long_as_the_connection(home: House) -> None:
@@ -138,10 +165,16 @@ def test_modes_from_the_first_instant_whatever_the_umask(umask: int) -> None:
         assert home.pxctl("exec", "print('private')").returncode == 0
         find = ["find", home.home / "run", home.home / "state", "-printf", "%y%m %p\n"]
         found = subprocess.run(find, capture_output=True, text=True, check=False).stdout
-        modes = {path: mode for mode, _, path in (line.partition(" ") for line in found.splitlines())}
+        modes = {
+            path: mode for mode, _, path in (line.partition(" ") for line in found.splitlines())
+        }
         # A kernel makes its sockets itself, under the user's umask, in a folder that is private.
         sockets = str(home.home / "run" / "k")
-        own = {path: mode for path, mode in modes.items() if mode[0] != "s" or not path.startswith(sockets)}
+        own = {
+            path: mode
+            for path, mode in modes.items()
+            if mode[0] != "s" or not path.startswith(sockets)
+        }
         assert own.keys() != modes.keys()
         odd = {path: mode for path, mode in own.items() if mode not in {"d700", "f600", "s600"}}
         assert (odd, own[home.socket]) == ({}, "s600"), "of a kernel, too"

@@ -1,4 +1,6 @@
-"""Limits that the kernel holds, on one of its own: below the machine's unit, a user's, and where nothing is ours."""
+"""Limits that the kernel holds, on one of its own: below the machine's unit, a user's, and where
+nothing is ours.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,37 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]  # everything is some ten times slower there
+# everything is some ten times slower there
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 BOOT_SECONDS = 800
 NO_KERNEL = 125
 MB = 1 << 20
-ALL = {"kill_rung": "cgroup", "memory_rung": "cgroup", "controllers": ["cpu", "memory", "pids"], "doctor": ["ok", None]}
+ALL = {
+    "kill_rung": "cgroup",
+    "memory_rung": "cgroup",
+    "controllers": ["cpu", "memory", "pids"],
+    "doctor": ["ok", None],
+}
 
 
 @pytest.fixture(scope="module")
 def seen(require: Callable[[object, str], None]) -> Iterator[dict[str, Any]]:
     """What `cgroups_inside.py` saw; one boot for all."""
-    require(os.geteuid() == 0, "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only")
+    require(
+        os.geteuid() == 0,
+        "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only",
+    )
     require(shutil.which("linux.uml"), "NOT SHOWN: limits of cgroups; needs user-mode-linux")
-    with tempfile.TemporaryDirectory(prefix="pxuml-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="pxuml-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         code, said = played(Path(folder))
-        require(code != NO_KERNEL, f"NOT SHOWN: limits of cgroups; the kernel does not boot here: {said}")
+        require(
+            code != NO_KERNEL,
+            f"NOT SHOWN: limits of cgroups; the kernel does not boot here: {said}",
+        )
         assert code == 0, said
         yield json.loads((Path(folder) / "share" / "seen.json").read_text())
 
@@ -44,11 +60,14 @@ def played(folder: Path) -> tuple[int, str]:
         try:
             _, said = kernel.communicate(timeout=BOOT_SECONDS)
         finally:
-            for path in (folder / "uml").glob("*/pid"):  # late, or cut off: it leads a group of its own
+            # late, or cut off: it leads a group of its own
+            for path in (folder / "uml").glob("*/pid"):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(int(path.read_text()), signal.SIGKILL)
     out = folder / "share" / "out"
-    return kernel.returncode, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
+    return kernel.returncode, said + (
+        out.read_text(errors="replace")[-4000:] if out.exists() else ""
+    )
 
 
 def bounded(forked: int) -> bool:
@@ -62,15 +81,29 @@ def test_units_have_every_controller_and_who_is_not_alone_none(seen: dict[str, A
     assert seen["not_alone"] == {**half, "doctor": ["warn", "pxctl daemon install"]}
 
 
-def test_the_kernel_ends_who_is_over_its_limit_of_memory_and_the_ledger_has_the_peak(seen: dict[str, Any]) -> None:
+def test_the_kernel_ends_who_is_over_its_limit_of_memory_and_the_ledger_has_the_peak(
+    seen: dict[str, Any],
+) -> None:
     unit = seen["machines_unit"]
     problem, why = unit["too_much"], unit["why"]
-    assert (unit["eaten"], problem["title"], problem["reason"]) == (0, "ResourceLimitExceeded", "memory_limit")
-    assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("memory_limit", signal.SIGKILL, "cgroup")
+    assert (unit["eaten"], problem["title"], problem["reason"]) == (
+        0,
+        "ResourceLimitExceeded",
+        "memory_limit",
+    )
+    assert (why["reason"], why["signal"], why["verdict"]["by"]) == (
+        "memory_limit",
+        signal.SIGKILL,
+        "cgroup",
+    )
     assert why["verdict"]["limit_bytes"] == 200 * MB
     assert 190 * MB < why["memory_peak_bytes"] == why["verdict"]["rss_bytes"] <= 200 * MB
     why = unit["from_above"]  # who dies of a limit above its own was not over it
-    assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("oom_kill", signal.SIGKILL, "cgroup")
+    assert (why["reason"], why["signal"], why["verdict"]["by"]) == (
+        "oom_kill",
+        signal.SIGKILL,
+        "cgroup",
+    )
     assert unit["keeper_lives"]
 
 

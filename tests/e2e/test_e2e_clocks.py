@@ -1,4 +1,6 @@
-"""Clocks that part: in a time namespace, and in a machine that is suspended and whose clock is set."""
+"""Clocks that part: in a time namespace, and in a machine that is suspended and whose clock is
+set.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ os.execv(sys.argv[1], sys.argv[1:])
 """Become a command on a machine that has been asleep for eleven days since its boot: needs root."""
 
 
-def test_no_deadline_mixes_the_clock_that_counts_suspend_with_the_one_that_does_not(require_root: None) -> None:
-    """Age of a tool, timeouts of an execution and of a cell, an interval, and what a new control plane adopts."""
+def test_no_deadline_mixes_the_clock_that_counts_suspend_with_the_one_that_does_not(
+    require_root: None,
+) -> None:
+    """Age of a tool, timeouts of an execution and of a cell, an interval, and what a new control
+    plane adopts.
+    """
     with pipes_house(start=False) as home:
         home.runner = (sys.executable, "-c", LONG_ASLEEP)
         home.tool("brief", server("return 1"), warm_keep_seconds=0.2)
@@ -55,7 +61,9 @@ def test_no_deadline_mixes_the_clock_that_counts_suspend_with_the_one_that_does_
 def test_a_suspend_ends_nothing_falsely_and_a_clock_that_is_set_is_noticed_within_a_second(
     require: Callable[[object, str], None], short_tmp: Path
 ) -> None:
-    """A run goes on by its timeout awake, what has become too old in the meantime goes, a calendar is asked anew."""
+    """A run goes on by its timeout awake, what has become too old in the meantime goes, a
+    calendar is asked anew.
+    """
     not_shown = "not shown here: " if os.environ.get("PX_TEST_NOT_SHOWN") == "machine" else ""
     require(machine.is_possible(), f"{not_shown}needs {machine.NEEDED}")
     console = machine.play(short_tmp, Path(__file__).with_name("sleeper.py"), seconds=500)

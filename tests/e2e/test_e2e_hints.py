@@ -1,4 +1,6 @@
-"""What a person reads when something went wrong: the true cause, the place in the code, a command that helps."""
+"""What a person reads when something went wrong: the true cause, the place in the code, a
+command that helps.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ listening.listen()
 time.sleep(1000)
 """
 BOOT_LINE = "print('up', file=sys.stderr, flush=True)"
-MUTE = server("return body", BOOT_LINE).replace("self.answer(run(body))", "self.answer({'oops': 1}, 500)")
+MUTE = server("return body", BOOT_LINE).replace(
+    "self.answer(run(body))", "self.answer({'oops': 1}, 500)"
+)
 FAULTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "lifespan": (
         LIFESPAN,
@@ -44,12 +48,42 @@ FAULTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "exited with code 1 before it was ready: no model here",
         "logs",
     ),
-    "variable": ("import os\nos.environ['A_KEY']", {}, "KeyError: 'A_KEY' (main.py:2)", "Set A_KEY in"),
-    "port": ("import sys\nsys.exit('Error: That port is already in use.')", {}, "already in use", "bind 127.0.0.1"),
-    "ipv6": (IPV6_ONLY, {"start_timeout_seconds": 1, "listen": "port"}, "it listens on [::]:", "bind 127.0.0.1"),
-    "background": ("", {"command": ["sh", "-c", "sleep 0 & exit 0"]}, "exited with code 0", "foreground"),
-    "nowhere": ("", {"command": ["no-such-program"]}, "is not on its PATH (", "command -v no-such-program"),
-    "moved": ("", {"command": ["./script"]}, "its `#!` line names /old/venv/bin/python", "first line of"),
+    "variable": (
+        "import os\nos.environ['A_KEY']",
+        {},
+        "KeyError: 'A_KEY' (main.py:2)",
+        "Set A_KEY in",
+    ),
+    "port": (
+        "import sys\nsys.exit('Error: That port is already in use.')",
+        {},
+        "already in use",
+        "bind 127.0.0.1",
+    ),
+    "ipv6": (
+        IPV6_ONLY,
+        {"start_timeout_seconds": 1, "listen": "port"},
+        "it listens on [::]:",
+        "bind 127.0.0.1",
+    ),
+    "background": (
+        "",
+        {"command": ["sh", "-c", "sleep 0 & exit 0"]},
+        "exited with code 0",
+        "foreground",
+    ),
+    "nowhere": (
+        "",
+        {"command": ["no-such-program"]},
+        "is not on its PATH (",
+        "command -v no-such-program",
+    ),
+    "moved": (
+        "",
+        {"command": ["./script"]},
+        "its `#!` line names /old/venv/bin/python",
+        "first line of",
+    ),
     "windows": ("", {"command": ["./script"]}, "line endings of Windows", "sed -i"),
     "node": (
         "require('express')",
@@ -64,7 +98,9 @@ shared = of_module(house, {"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measure
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_start_that_fails_names_the_cause_and_the_cure(shared: House, name: str, require: Any) -> None:
+def test_a_start_that_fails_names_the_cause_and_the_cure(
+    shared: House, name: str, require: Any
+) -> None:
     require(name != "node" or shutil.which("node") is not None, "node is not installed")
     code, manifest, detail, hint = FAULTS[name]
     folder = shared.tool(name, code, **manifest)
@@ -87,7 +123,10 @@ def test_a_program_that_only_the_clients_path_has_is_named_with_its_place(shared
     shared.tool("mine", "", command=["serve-it", "{port}"])
     path = f"{mine}:{shared.environ['PATH']}"
     done = shared.pxctl("run", "mine", env={"PATH": path})
-    assert f"serve-it is on your PATH, not on the daemon's: write {mine}/serve-it, or" in done.stderr.splitlines()[-1]
+    assert (
+        f"serve-it is on your PATH, not on the daemon's: write {mine}/serve-it, or"
+        in done.stderr.splitlines()[-1]
+    )
     document = json.loads(shared.pxctl("run", "mine", "--json", env={"PATH": path}).stdout)
     assert (document["program"], str(mine) in document["hint"]) == ("serve-it", True)
     shared.tool("by-shell", "", command=["sh", "-c", "serve-it 1"])
@@ -98,10 +137,17 @@ def test_an_exception_in_the_code_of_a_new_tool_is_told_everywhere(shared: House
     assert shared.pxctl("tools", "new", "fresh").returncode == 0
     main = shared.home / "tools" / "fresh" / "main.py"
     sound = main.read_text()
-    (line,) = (number for number, text in enumerate(sound.splitlines(), 1) if "result = text * times" in text)
+    (line,) = (
+        number
+        for number, text in enumerate(sound.splitlines(), 1)
+        if "result = text * times" in text
+    )
     main.write_text(sound.replace("result = text * times", 'result = {}["len"]'))
     place, said = f"{main}:{line}", f"KeyError: 'len' (main.py:{line})"
-    done = until(lambda: (it := shared.pxctl("run", "fresh", "text=x")).returncode and it, "the changed tool answers")
+    done = until(
+        lambda: (it := shared.pxctl("run", "fresh", "text=x")).returncode and it,
+        "the changed tool answers",
+    )
     assert f"tool:fresh answered 500: {said}" in done.stderr
     assert done.stderr.splitlines()[-1] == f"hint: Fix {place} (KeyError)."
     streamed = shared.pxctl("run", "--stream", "fresh", "text=x")
@@ -122,11 +168,16 @@ def test_an_exception_in_the_code_of_a_new_tool_is_told_everywhere(shared: House
     assert said in shared.pxctl("why", "fresh").stdout
 
     report = shared.json("tools", "validate", "fresh", code=1)
-    assert said in next(check["message"] for check in report["checks"] if check["name"] == "sample_input_run")
+    assert said in next(
+        check["message"] for check in report["checks"] if check["name"] == "sample_input_run"
+    )
 
     main.write_text(sound)
     until(lambda: shared.run("fresh", {"text": "x"}).status == 200, "the mended tool answers")
-    until(lambda: "nothing is wrong" in shared.json("why", "fresh")["summary"], "its last run is a good one")
+    until(
+        lambda: "nothing is wrong" in shared.json("why", "fresh")["summary"],
+        "its last run is a good one",
+    )
 
 
 def test_a_500_without_a_word_is_found_whatever_the_server_printed_before(shared: House) -> None:
@@ -136,7 +187,9 @@ def test_a_500_without_a_word_is_found_whatever_the_server_printed_before(shared
         "what it wrote at its start is not the run's"
     )
     for _ in range(2):
-        found = [case["case"] for case in shared.json("tools", "debug", "mute")["cases"] if case["found"]]
+        found = [
+            case["case"] for case in shared.json("tools", "debug", "mute")["cases"] if case["found"]
+        ]
         assert found == ["bad_answer"]
         assert shared.pxctl("restart", "mute").returncode == 0
 
@@ -146,11 +199,15 @@ def test_a_tool_that_refuses_a_run_by_4xx_is_found_and_told_of(shared: House) ->
     for _ in range(2):
         assert "answered 404" in shared.pxctl("run", "refuses").stderr
         until(lambda: "answered 404" in shared.json("why", "refuses")["summary"], "why tells of it")
-        (case,) = (case for case in shared.json("tools", "debug", "refuses")["cases"] if case["found"])
+        (case,) = (
+            case for case in shared.json("tools", "debug", "refuses")["cases"] if case["found"]
+        )
         assert (case["case"], "404" in case["evidence"]) == ("bad_answer", True)
         assert case["next_step"].startswith("Serve POST /run without credentials")
         shared.pxctl("stop", "refuses")
-    assert not shared.events("tool:refuses", "run_failed"), "that may be right: it is no failure of the tool's"
+    assert not shared.events("tool:refuses", "run_failed"), (
+        "that may be right: it is no failure of the tool's"
+    )
 
 
 def test_a_sync_that_builds_nothing_does_not_say_that_it_did(shared: House) -> None:
@@ -160,7 +217,10 @@ def test_a_sync_that_builds_nothing_does_not_say_that_it_did(shared: House) -> N
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "python").symlink_to("/nowhere/python3")
     for command in (["tools", "sync", "bare"], ["run", "bare"]):
-        failed = until(lambda command=command: (it := shared.pxctl(*command)).returncode and it, "it is noticed")
+        failed = until(
+            lambda command=command: (it := shared.pxctl(*command)).returncode and it,
+            "it is noticed",
+        )
         assert f"hint: python3 -m venv --clear {folder}/.venv" in failed.stderr
 
 
@@ -168,5 +228,7 @@ def test_the_test_request_that_does_not_fit_is_named(shared: House) -> None:
     folder = shared.tool("strict", server("return body"), input=ONLY_N)
     (folder / "test-request.json").write_text(json.dumps({"times": 2}))
     report = shared.json("tools", "validate", "strict", code=1)
-    message = next(check["message"] for check in report["checks"] if check["name"] == "sample_input_run")
+    message = next(
+        check["message"] for check in report["checks"] if check["name"] == "sample_input_run"
+    )
     assert "test-request.json does not fit the input in tool.json: /times " in message

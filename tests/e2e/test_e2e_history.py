@@ -1,4 +1,6 @@
-"""What is kept of the past, and how it is asked for: `pxctl events`, `pxctl why`, `GET /api/events`."""
+"""What is kept of the past, and how it is asked for: `pxctl events`, `pxctl why`, `GET
+/api/events`.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ AGING = (
     "UPDATE events SET time = time - ?",
     "UPDATE run_events SET time = time - ?",
     "UPDATE failure_events SET time = time - ?",
-    "UPDATE instances SET started_at = started_at - ?1, ready_at = ready_at - ?1, ended_at = ended_at - ?1",
+    "UPDATE instances SET started_at = started_at - ?1, ready_at = ready_at - ?1, ended_at = "
+    "ended_at - ?1",
 )
-RUN_FACTS = '{"run":"r","outcome":"completed","status":200,"error_kind":null,"duration_seconds":0.01}'
+RUN_FACTS = (
+    '{"run":"r","outcome":"completed","status":200,"error_kind":null,"duration_seconds":0.01}'
+)
 
 
 CALM = server("return body")
@@ -97,13 +102,18 @@ def test_a_cell_that_failed_is_found_among_the_failures(home: House) -> None:
     for code in ("x = 1", "1 / 0", "x"):
         home.post("/api/kernels/work/execute", {"code": code, "timeout": 60})
     allowed = {"code": "1 / 0", "allow_error": True}
-    assert home.post("/api/kernels/work/execute", {"cells": [allowed], "timeout": 60})["status"] == "ok"
+    assert (
+        home.post("/api/kernels/work/execute", {"cells": [allowed], "timeout": 60})["status"]
+        == "ok"
+    )
     kernel = home.get("/api/kernels/work")
     found, _ = px_events(home, "--failed", "--unit", "kernel:*")
     told = [(event["unit"], event["event"], event["status"], event["error"]) for event in found]
     assert told == [(f"kernel:{kernel['id']}", "cell_failed", "error", "ZeroDivisionError")]
     why = home.get(f"/api/units/kernel:{kernel['id']}/why")
-    assert [event["event"] for event in why["chain"]] == ["starting", "spawned", "ready"], "it led to nothing"
+    assert [event["event"] for event in why["chain"]] == ["starting", "spawned", "ready"], (
+        "it led to nothing"
+    )
 
 
 def test_a_number_is_called_an_execution_only_where_there_is_one(home: House) -> None:
@@ -111,13 +121,18 @@ def test_a_number_is_called_an_execution_only_where_there_is_one(home: House) ->
     number = json.loads(home.pxctl("pipe", "run", "counted", "--json").stdout)["id"]
     for command in ("why", "logs", "status"):
         there = home.pxctl(command, str(number))
-        assert (there.returncode != 0, "is the id of an execution" in there.stderr) == (True, True), there
+        assert (there.returncode != 0, "is the id of an execution" in there.stderr) == (
+            True,
+            True,
+        ), there
         none = home.pxctl(command, "987654")
         assert (none.returncode, "is the id of an execution" in none.stderr) == (4, False), none
         assert "there is no execution 987654 either" in none.stderr
 
 
-def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_directions(home: House) -> None:
+def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_directions(
+    home: House,
+) -> None:
     whole = [event["id"] for event in home.request("GET", "/api/events?since=1h").lines()]
     newest = home.request("GET", "/api/events?limit=3")
     ids = [event["id"] for event in newest.lines()]
@@ -125,9 +140,15 @@ def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_direction
     before = home.request("GET", f"/api/events?limit=2&before={ids[0]}").lines()
     assert [event["id"] for event in before] == whole[-5:-3]
     oldest = home.request("GET", f"/api/events?limit=2&after={whole[0]}")
-    assert ([event["id"] for event in oldest.lines()], oldest.headers["x-complete"]) == (whole[1:3], "false")
+    assert ([event["id"] for event in oldest.lines()], oldest.headers["x-complete"]) == (
+        whole[1:3],
+        "false",
+    )
     both = home.request("GET", f"/api/events?after={whole[0]}&before={whole[3]}")
-    assert ([event["id"] for event in both.lines()], both.headers["x-complete"]) == (whole[1:3], "true")
+    assert ([event["id"] for event in both.lines()], both.headers["x-complete"]) == (
+        whole[1:3],
+        "true",
+    )
     seen = {"Last-Event-ID": str(whole[1])}
     resumed = home.request("GET", "/api/events", headers=seen).lines()
     assert [event["id"] for event in resumed][: len(whole) - 2] == whole[2:]
@@ -137,7 +158,9 @@ def test_an_answer_says_whether_it_is_all_and_can_be_continued_in_both_direction
 
 def test_what_is_followed_is_selected_as_well(home: House) -> None:
     query = "follow=1&unit=c*&event=stopped&event=ready&since=1h"
-    with home.asking("GET", f"/api/events?{query}", headers={"Accept": "application/x-ndjson"}) as following:
+    with home.asking(
+        "GET", f"/api/events?{query}", headers={"Accept": "application/x-ndjson"}
+    ) as following:
         assert json.loads(following.readline())["event"] == "ready"
         home.post("/api/tools/calm/stop")
         told = json.loads(following.readline())
@@ -146,7 +169,9 @@ def test_what_is_followed_is_selected_as_well(home: House) -> None:
 
 @pytest.mark.parametrize("many", [10_000, pytest.param(100_000, marks=pytest.mark.deep)])
 def test_successes_push_out_no_failure_and_a_death_outlasts_its_age(many: int) -> None:
-    """Many runs are put into the ledger, and what was before becomes 400 days old; the rest is as usual."""
+    """Many runs are put into the ledger, and what was before becomes 400 days old; the rest is
+    as usual.
+    """
     with house() as home:
         begin(home)
         home.stop()
@@ -159,7 +184,12 @@ def test_successes_push_out_no_failure_and_a_death_outlasts_its_age(many: int) -
         assert asked(home, "unit=fragile&event=died") == ["died"]
         assert home.request("GET", f"/api/events?limit={2 * many}").body.count(b"\n") > many
         why = home.get("/api/units/fragile/why")
-        assert [event["event"] for event in why["chain"]] == ["starting", "spawned", "ready", "died"]
+        assert [event["event"] for event in why["chain"]] == [
+            "starting",
+            "spawned",
+            "ready",
+            "died",
+        ]
 
         # A shorter limit is in force at once, and then a second one for all that is old.
         (home.home / "pxd.toml").write_text("[history]\nruns_rows = 100\nevents_days = 300\n")
@@ -184,11 +214,17 @@ def fill_with_runs(home: House, many: int) -> None:
         for statement in AGING:
             ledger.execute(statement, (OLD_SECONDS,))
         rows = ((last + number, time.time(), RUN_FACTS) for number in range(1, many + 1))
-        sql = "INSERT INTO run_events (id, time, unit, event, facts) VALUES (?, ?, 'tool:calm', 'run', ?)"
+        sql = (
+            "INSERT INTO run_events (id, time, unit, event, facts) VALUES (?, ?, 'tool:calm', "
+            "'run', ?)"
+        )
         ledger.executemany(sql, rows)
     ledger.close()
 
 
 def last_id_of(ledger: sqlite3.Connection) -> int:
-    both = "SELECT max(id) FROM (SELECT max(id) AS id FROM events UNION ALL SELECT max(id) FROM run_events)"
+    both = (
+        "SELECT max(id) FROM (SELECT max(id) AS id FROM events UNION ALL SELECT max(id) FROM "
+        "run_events)"
+    )
     return int(ledger.execute(both).fetchone()[0])

@@ -1,4 +1,6 @@
-"""`Idempotency-Key`: a request that may have begun is never run again, however the daemon ended meanwhile."""
+"""`Idempotency-Key`: a request that may have begun is never run again, however the daemon ended
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def effects(home: House) -> int:
 
 @pytest.mark.parametrize("verb", ["run", "stream"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_run_that_was_cut_off_is_not_run_again(home: House, end: Callable[[House], None], verb: str) -> None:
+def test_a_run_that_was_cut_off_is_not_run_again(
+    home: House, end: Callable[[House], None], verb: str
+) -> None:
     path = f"/api/tools/pay/{verb}"
     first = Later(lambda: keyed(home, path, "order-1", {"a": 1}))
     until(lambda: effects(home) == 1, "the tool has the run")
@@ -108,7 +112,9 @@ def test_a_pipe_that_was_cut_off_is_not_run_again() -> None:
         until(marks.exists, "the execution runs")
         kill_keeper(home)
         first.cut_off()
-        keyed(home, "/api/pipes/pay/run?wait=1", "p-1", {}).refused(409, "interrupted_outcome_unknown")
+        keyed(home, "/api/pipes/pay/run?wait=1", "p-1", {}).refused(
+            409, "interrupted_outcome_unknown"
+        )
         assert marks.read_text() == "x\n"
 
 

@@ -1,4 +1,6 @@
-"""What everything that is started inherits from the shell, or the service manager, that started pxd."""
+"""What everything that is started inherits from the shell, or the service manager, that started
+pxd.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_children_have_the_umask_and_limits_that_pxd_was_started_with(umask: str
         home.runner = ("nice", "-n", "3", "sh", "-c", f'umask {umask}; {limits}; exec "$0" "$@"')
         home.start()
         home.tool("tool", REPORT + server("return report()"))
-        folder = home.write("agent", "schedule: manual\nagent: command\ncommand: [python3, report.py]")
+        folder = home.write(
+            "agent", "schedule: manual\nagent: command\ncommand: [python3, report.py]"
+        )
         (folder / "report.py").write_text(PROGRAM)
         want = expected(umask)
         in_words = [want["umask"], *map(str, want["nofile"]), want["mode"]]
@@ -90,7 +94,9 @@ def test_children_have_the_umask_and_limits_that_pxd_was_started_with(umask: str
 
 
 def test_what_is_forked_has_them_too() -> None:
-    """A zygote's forks: of a tool, and of kernels, one of which was prepared before it had an order."""
+    """A zygote's forks: of a tool, and of kernels, one of which was prepared before it had an
+    order.
+    """
     with house(kind=PipeHouse) as home:
         home.runner = ("sh", "-c", 'umask 022; ulimit -Sn 500; exec "$0" "$@"')
         home.start()

@@ -1,4 +1,5 @@
-"""What users, programs and cells do wrong, and what strangers try: a clear error each time, and nobody else notices.
+"""What users, programs and cells do wrong, and what strangers try: a clear error each time, and
+nobody else notices.
 
 The tests named d1 to d11, here and elsewhere, are about the known defects of earlier designs.
 """
@@ -39,7 +40,7 @@ def calls() -> Iterator[Calls]:
         assert (made.value("other", "keep"), made.show("other")["pid"]) == ("42", pid)
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,9 @@ def calls() -> Iterator[Calls]:
 def test_a_member_that_does_not_fit_is_named_by_its_pointer(
     calls: Calls, members: dict[str, Any], pointer: str
 ) -> None:
-    answer = calls.house.request("POST", "/api/kernels/unfit/execute", {"cwd": calls.cwd, **members})
+    answer = calls.house.request(
+        "POST", "/api/kernels/unfit/execute", {"cwd": calls.cwd, **members}
+    )
     problem = answer.refused(422, "invalid_input")
     assert [error["pointer"] for error in problem["errors"]] == [pointer], problem
     assert len(problem["detail"]) < 500, "nobody wants to read it all back"
@@ -76,7 +79,11 @@ def test_a_member_that_does_not_fit_is_named_by_its_pointer(
 def test_a_name_that_is_no_name_is_refused_everywhere(calls: Calls, name: str) -> None:
     calls.ask(name, "1").refused(422, "invalid_input")
     paths = [("GET", name), ("DELETE", name), ("POST", f"{name}/restart"), ("GET", f"{name}/cells")]
-    for method, path in (*paths, ("GET", f"other/cells/{name}/output"), ("GET", f"other/artifacts/{name}")):
+    for method, path in (
+        *paths,
+        ("GET", f"other/cells/{name}/output"),
+        ("GET", f"other/artifacts/{name}"),
+    ):
         answer = calls.house.request(method, f"/api/kernels/{path}")
         assert answer.status in {400, 404, 422}, (method, path, answer.body)
 
@@ -93,7 +100,9 @@ def test_a_name_that_is_no_name_is_refused_everywhere(calls: Calls, name: str) -
     ],
     ids=lambda told: repr(told)[:40],
 )
-def test_pxctl_exits_as_promised_and_says_why(calls: Calls, args: tuple[str, ...], code: int, word: str) -> None:
+def test_pxctl_exits_as_promised_and_says_why(
+    calls: Calls, args: tuple[str, ...], code: int, word: str
+) -> None:
     done = calls.house.pxctl(*args)
     assert (done.returncode, word.lower() in done.stderr.lower()) == (code, True), done
     assert "Traceback (most recent call last):\n  File" not in done.stderr, "no traceback of ours"
@@ -107,7 +116,12 @@ def test_pxctl_exits_as_promised_and_says_why(calls: Calls, args: tuple[str, ...
         (b'{"nbformat": 4,\n  oops}', "line 2 column 3"),
         (b"[" * 200_000, "recursion"),
         (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": {}}', "/cells: "),
-        (json.dumps({**EMPTY_NOTEBOOK, "cells": [{"cell_type": "code", "metadata": {}}]}).encode(), "source"),
+        (
+            json.dumps(
+                {**EMPTY_NOTEBOOK, "cells": [{"cell_type": "code", "metadata": {}}]}
+            ).encode(),
+            "source",
+        ),
         (b'{"nbformat": 5, "nbformat_minor": 0, "metadata": {}, "cells": []}', "nbformat is 5"),
     ],
     ids=["bytes", "text", "deep", "cells", "no source", "new"],
@@ -122,7 +136,7 @@ def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(
     assert bad.read_bytes() == content
 
 
-# -- interpreters, kernelspecs, folders -------------------------------------------------------------------------------
+# -- interpreters, kernelspecs, folders ------------------------------------------------------------
 
 
 def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_in_silence(
@@ -139,7 +153,9 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
     calls.end("dies")
     for _ in range(2):
         answer = calls.house.request("POST", by_id, {"code": "x"})
-        assert (answer.status in {422, 503}, cwd in answer.json()["detail"]) == (True, True), answer.body
+        assert (answer.status in {422, 503}, cwd in answer.json()["detail"]) == (True, True), (
+            answer.body
+        )
         folder.mkdir(exist_ok=True)
     gone = calls.ask("dies", "x", interpreter=python, cwd=cwd).refused(422, "invalid_input")
     assert python in gone["detail"]
@@ -149,13 +165,25 @@ def test_an_interpreter_or_folder_that_is_gone_since_is_told_and_none_is_taken_i
     ("spec", "word"),
     [
         ({"argv": ["/no/such/kernel", "{connection_file}"]}, "/no/such/kernel"),
-        ({"argv": [sys.executable, "-c", "import sys; sys.exit('my own words')", "{connection_file}"]}, "my own words"),
+        (
+            {
+                "argv": [
+                    sys.executable,
+                    "-c",
+                    "import sys; sys.exit('my own words')",
+                    "{connection_file}",
+                ]
+            },
+            "my own words",
+        ),
         ({"argv": [sys.executable, "-c", "pass"]}, "connection_file"),
         ({"argv": []}, "argv"),
     ],
     ids=["missing", "exits", "no connection file", "empty"],
 )
-def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(calls: Calls, spec: Any, word: str) -> None:
+def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(
+    calls: Calls, spec: Any, word: str
+) -> None:
     fine = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     for name, told in (("broken", spec), ("fine", {"argv": fine})):
         file = Path(calls.cwd, "jupyter", "kernels", name, "kernel.json")
@@ -167,7 +195,7 @@ def test_a_kernelspec_that_cannot_start_says_why_and_takes_no_other_down(calls: 
     assert "fine" in calls.house.get("/api/kernelspecs")["kernelspecs"]
 
 
-# -- strangers --------------------------------------------------------------------------------------------------------
+# -- strangers -------------------------------------------------------------------------------------
 
 
 def ask(port: str, method: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
@@ -185,23 +213,38 @@ def ask(port: str, method: str, **headers: str) -> tuple[int, http.client.HTTPMe
 def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(calls: Calls) -> None:
     calls.run("d2", "1", backend=GATEWAY)
     (known,) = gateways(calls.house).values()
-    port, token = (re.findall(f"{name}=([^\0]+)", known)[0] for name in ("KernelGatewayApp.port", "KG_AUTH_TOKEN"))
+    port, token = (
+        re.findall(f"{name}=([^\0]+)", known)[0]
+        for name in ("KernelGatewayApp.port", "KG_AUTH_TOKEN")
+    )
     wrong: tuple[dict[str, str], ...] = ({}, {"Origin": FOREIGN}, {"Authorization": "token wrong"})
-    assert {ask(port, method, **headers)[0] for method in ("GET", "POST") for headers in wrong} <= {401, 403}
+    assert {ask(port, method, **headers)[0] for method in ("GET", "POST") for headers in wrong} <= {
+        401,
+        403,
+    }
     status, headers = ask(port, "GET", Authorization=f"token {token}")
     assert (status, headers.get("Access-Control-Allow-Origin") != "*") == (200, True)
     _, headers = ask(port, "OPTIONS", Origin=FOREIGN, Access_Control_Request_Method="POST")
     assert headers.get("Access-Control-Allow-Origin") not in {"*", FOREIGN}
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(calls.house.daemon_id)]
-    assert not [line for line in lines if token.encode() in line], "a token is in nobody's command line"
+    assert not [line for line in lines if token.encode() in line], (
+        "a token is in nobody's command line"
+    )
     code = f"any({token!r} in value for value in __import__('os').environ.values())"
     assert calls.value("d2", code, backend=GATEWAY) == "False"
 
 
 @pytest.mark.deep
-def test_d3_two_projects_behind_one_gateway_get_their_own_interpreters(calls: Calls, short_tmp: Path) -> None:
-    """Each kernel runs the environment of its own folder, and that environment's commands come first on PATH."""
-    code = "import os, shutil, sys\nprint(sys.prefix, shutil.which('python'), os.environ['VIRTUAL_ENV'], os.getcwd())"
+def test_d3_two_projects_behind_one_gateway_get_their_own_interpreters(
+    calls: Calls, short_tmp: Path
+) -> None:
+    """Each kernel runs the environment of its own folder, and that environment's commands come
+    first on PATH.
+    """
+    code = (
+        "import os, shutil, sys\nprint(sys.prefix, shutil.which('python'), "
+        "os.environ['VIRTUAL_ENV'], os.getcwd())"
+    )
     for project in (short_tmp / "one", short_tmp / "two"):
         found = project / ".venv"
         environment(found)
@@ -227,21 +270,32 @@ for path in [pxd, connection.replace("connection.json", "ipc-1")]:
 
 @pytest.mark.deep
 def test_d10_another_user_is_refused(calls: Calls, require_root: None) -> None:
-    """Neither the connection file, nor the sockets, nor the cells' output. Under any umask: test_e2e_api.py."""
+    """Neither the connection file, nor the sockets, nor the cells' output.
+
+    Under any umask: test_e2e_api.py.
+    """
     calls.run("d10-other", "print('private')")
-    places = [calls.show("d10-other")["connection_file"], calls.house.home / "state" / "cells", calls.house.socket]
+    places = [
+        calls.show("d10-other")["connection_file"],
+        calls.house.home / "state" / "cells",
+        calls.house.socket,
+    ]
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-    done = subprocess.run([python, "-c", STRANGER, *places], capture_output=True, text=True, check=False, **nobody)
+    done = subprocess.run(
+        [python, "-c", STRANGER, *places], capture_output=True, text=True, check=False, **nobody
+    )
     assert done.returncode == 0, done.stderr
 
 
-# -- cells gone wild --------------------------------------------------------------------------------------------------
+# -- cells gone wild -------------------------------------------------------------------------------
 
 
 @pytest.mark.deep
 def test_d6_running_out_of_descriptors_touches_no_busy_session(tmp_path: Path) -> None:
-    """The start is refused in clear words, or one idle session makes room; the busy one goes on, the daemon too."""
+    """The start is refused in clear words, or one idle session makes room; the busy one goes on,
+    the daemon too.
+    """
     with house({"PX_DAEMON__ZYGOTES": "0"}, start=True) as home:
         calls = Calls(home)
         later = calls.begun("busy", waits_for(tmp_path / "go", "x = 1; print('END')"))
@@ -260,7 +314,11 @@ def test_d6_running_out_of_descriptors_touches_no_busy_session(tmp_path: Path) -
         for each, limits in before.items():
             resource.prlimit(each, resource.RLIMIT_NOFILE, limits)
         (tmp_path / "go").touch()
-        assert (later.result().text, calls.show("busy")["pid"], calls.value("busy", "x")) == ("END", pid, "1")
+        assert (later.result().text, calls.show("busy")["pid"], calls.value("busy", "x")) == (
+            "END",
+            pid,
+            "1",
+        )
         assert calls.run("after", "1").ok
 
 
@@ -289,17 +347,27 @@ def test_a_fork_bomb_meets_the_limit_of_processes(require_root: None) -> None:
         made, _, why = calls.value("bomb", BOMB).partition(" ")
         assert (int(made) < 40, "temporarily unavailable" in why) == (True, True), "the limit binds"
         calls.end("bomb")
-        assert not [it.pid for it in psutil.process_iter(["uids"]) if it.info["uids"].real == 64321 and alive(it.pid)]
+        assert not [
+            it.pid
+            for it in psutil.process_iter(["uids"])
+            if it.info["uids"].real == 64321 and alive(it.pid)
+        ]
         assert calls.value("beside", "keep") == "1"
 
 
 @pytest.mark.deep
-def test_a_kernel_that_was_stopped_by_a_signal_is_named_at_once_and_keeps_its_variables(calls: Calls) -> None:
+def test_a_kernel_that_was_stopped_by_a_signal_is_named_at_once_and_keeps_its_variables(
+    calls: Calls,
+) -> None:
     calls.run("still", "x = 41")
     pid = calls.show("still")["pid"]
     os.kill(pid, signal.SIGSTOP)
     until(lambda: ") T " in Path(f"/proc/{pid}/stat").read_text(), "it has stopped")
     call = calls.ask("still", "x + 1")
-    assert (call.status, str(pid) in call.told, "kill -CONT" in call["hint"]) == (409, True, True), call
+    assert (call.status, str(pid) in call.told, "kill -CONT" in call["hint"]) == (
+        409,
+        True,
+        True,
+    ), call
     os.kill(pid, signal.SIGCONT)
     assert calls.value("still", "x + 1") == "42"

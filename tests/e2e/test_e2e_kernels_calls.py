@@ -1,4 +1,6 @@
-"""`pxctl exec`, `pxctl kernel …` and `POST …/execute` on real kernels: what a call gives, and how it ends."""
+"""`pxctl exec`, `pxctl kernel …` and `POST …/execute` on real kernels: what a call gives, and
+how it ends.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,25 @@ from e2e.house import BIN, DEADLINE, house, of_module, small_disk, until
 from e2e.kernel_house import PATIENT, Calls, kernels_house
 
 KERNEL_KEYS = {
-    "id", "name", "cwd", "interpreter", "backend", "state", "pid", "queued", "last_used", "started_at", "rss_bytes",
-    "reason",
+    "id", "name", "cwd", "interpreter", "backend", "state", "pid", "queued", "last_used",
+    "started_at", "rss_bytes", "reason",
 }  # fmt: skip
 CELL_KEYS = {
-    "id", "title", "status", "text", "outputs", "error", "truncated", "artifact", "total_bytes", "duration_seconds",
-    "steps",
+    "id", "title", "status", "text", "outputs", "error", "truncated", "artifact", "total_bytes",
+    "duration_seconds", "steps",
 }  # fmt: skip
 calls = of_module(kernels_house, {**PATIENT, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "1"}, measured=True)
 
 
-def execute(calls: Calls, kernel: str, code: str, *options: str, **how: Any) -> subprocess.CompletedProcess[Any]:
+def execute(
+    calls: Calls, kernel: str, code: str, *options: str, **how: Any
+) -> subprocess.CompletedProcess[Any]:
     return calls.house.pxctl("exec", code, "--kernel", kernel, *options, **how)
 
 
-def test_variables_stay_also_when_a_cell_runs_out_of_time_and_are_not_there_for_a_call_of_its_own(calls: Calls) -> None:
+def test_variables_stay_also_when_a_cell_runs_out_of_time_and_are_not_there_for_a_call_of_its_own(
+    calls: Calls,
+) -> None:
     assert execute(calls, "stay", "x = 6 * 7; print('set')").stdout == "set\n"
     assert execute(calls, "stay", "x + 1").stdout == "43\n"
     alone = execute(calls, "stay", "x", "--per-call")
@@ -45,12 +51,16 @@ def test_variables_stay_also_when_a_cell_runs_out_of_time_and_are_not_there_for_
     assert "NameError" in execute(calls, "stay", "x", "--reset").stderr
 
 
-def test_streams_results_and_displays_go_where_programs_expect_them_and_no_byte_is_lost(calls: Calls) -> None:
+def test_streams_results_and_displays_go_where_programs_expect_them_and_no_byte_is_lost(
+    calls: Calls,
+) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); display({'a': 1}); 2 + 2"
     ended = execute(calls, "stay", code)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "out\n{'a': 1}\n4\n", "err\n")
     code = "import sys\nfor at in range(5000): sys.stdout.write(f'{at:08d} ' + 'x' * 1015 + '\\n')"
-    assert execute(calls, "stay", code).stdout == "".join(f"{at:08d} " + "x" * 1015 + "\n" for at in range(5000))
+    assert execute(calls, "stay", code).stdout == "".join(
+        f"{at:08d} " + "x" * 1015 + "\n" for at in range(5000)
+    )
     code = "import os\nfor _ in range(3): os.write(1, bytes(range(256)))"
     assert execute(calls, "stay", code, text=False).stdout == bytes(range(256)) * 3
 
@@ -100,7 +110,9 @@ def test_a_cell_that_calls_its_own_session_is_refused_and_not_deadlocked(calls: 
 
 def test_a_script_runs_cell_by_cell_and_stops_at_the_first_failure(calls: Calls) -> None:
     script = calls.house.home / "steps.py"
-    script.write_text("# %% load\nprint('one')\n# %% [markdown]\n# words\n# %% bad\n1 / 0\n# %% never\nprint(3)\n")
+    script.write_text(
+        "# %% load\nprint('one')\n# %% [markdown]\n# words\n# %% bad\n1 / 0\n# %% never\nprint(3)\n"
+    )
     ended = calls.house.pxctl("exec", "-f", str(script), "--kernel", "stay")
     assert (ended.returncode, ended.stdout) == (1, "one\n")
     assert "Cell 2 of 3 (bad) failed (ZeroDivisionError). Cell 3 was not run." in ended.stderr
@@ -110,7 +122,9 @@ def notebook(path: Path, *sources: str) -> Any:
     """Write one whose code cells have an old output and a count, and return it."""
     old = {"outputs": [nbformat.v4.new_output("stream", text="old")], "execution_count": 99}
     cells = [nbformat.v4.new_markdown_cell("# words", metadata={"a": 1})]
-    cells += [nbformat.v4.new_code_cell(source, metadata={"tags": ["x"]}, **old) for source in sources]
+    cells += [
+        nbformat.v4.new_code_cell(source, metadata={"tags": ["x"]}, **old) for source in sources
+    ]
     made = nbformat.v4.new_notebook(cells=cells, metadata={"custom": {"kept": True}})
     nbformat.write(made, path)
     return made
@@ -127,14 +141,20 @@ def test_a_notebook_is_executed_and_saved(calls: Calls) -> None:
     nbformat.validate(executed)
     assert executed.cells[1].outputs == [nbformat.v4.new_output("stream", text="two\n")]
     (result,) = executed.cells[2].outputs  # and no event
-    assert (result["data"], result["execution_count"]) == ({"text/plain": "42"}, executed.cells[2].execution_count)
+    assert (result["data"], result["execution_count"]) == (
+        {"text/plain": "42"},
+        executed.cells[2].execution_count,
+    )
     for made in (written, executed):  # what is the user's stays as it was
         for cell in made.cells[1:]:
             cell.outputs, cell.execution_count = [], None
         made.metadata = {"custom": made.metadata.custom}
     assert executed == written
     notebook(given, "print('before')", "1 / 0", "print('never')")
-    assert calls.house.pxctl("exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode == 1
+    assert (
+        calls.house.pxctl("exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode
+        == 1
+    )
     cells = nbformat.read(given, as_version=4).cells
     assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
     assert cells[3].execution_count is None
@@ -165,12 +185,20 @@ def test_the_documents_have_every_key_of_the_contract(calls: Calls) -> None:
     assert {"kernel", "cwd", "interpreter", "variables", "cells"} <= document.keys()
     (cell,) = document["cells"]
     assert cell.keys() >= CELL_KEYS
-    assert (cell["status"], cell["error"]["name"], document["variables"]) == ("error", "ZeroDivisionError", "kept")
+    assert (cell["status"], cell["error"]["name"], document["variables"]) == (
+        "error",
+        "ZeroDivisionError",
+        "kept",
+    )
     listed = calls.house.json("kernel", "list")
     assert listed["schema"] == "px.kernels/1"
     assert all(set(item) >= KERNEL_KEYS for item in listed["kernels"])
     shown = calls.show("keys")
-    assert (shown["id"], shown["pid"] > 0, shown["rss_bytes"] > 1_000_000) == (document["kernel"], True, True)
+    assert (shown["id"], shown["pid"] > 0, shown["rss_bytes"] > 1_000_000) == (
+        document["kernel"],
+        True,
+        True,
+    )
     assert all(shown[name].endswith("Z") for name in ("last_used", "started_at"))
 
 
@@ -182,14 +210,26 @@ def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
     for event in events:
         named.setdefault(event["event"], []).append(event)
     order = [event["event"] for event in events]
-    assert [name for name in order if name in {"cell_started", "cell_done"}] == ["cell_started", "cell_done"] * 3
-    assert [(it["index"], it["title"]) for it in named["cell_started"]] == [(0, "one"), (1, None), (2, None)]
+    assert [name for name in order if name in {"cell_started", "cell_done"}] == [
+        "cell_started",
+        "cell_done",
+    ] * 3
+    assert [(it["index"], it["title"]) for it in named["cell_started"]] == [
+        (0, "one"),
+        (1, None),
+        (2, None),
+    ]
     done = [event["cell"] for event in named["cell_done"]]
     assert (order[-1], done) == ("done", events[-1]["result"]["cells"])
     assert "".join(event["text"] for event in named["output"]) == "a\n"
-    assert {(event["id"], event["stream"]) for event in named["output"]} == {(done[0]["id"], "stdout")}
+    assert {(event["id"], event["stream"]) for event in named["output"]} == {
+        (done[0]["id"], "stdout")
+    }
     assert named["result"][0]["data"]["text/plain"] == "2"
-    assert (named["error"][0]["name"], named["error"][0]["id"]) == ("ZeroDivisionError", done[2]["id"])
+    assert (named["error"][0]["name"], named["error"][0]["id"]) == (
+        "ZeroDivisionError",
+        done[2]["id"],
+    )
 
 
 SLOW_CONTROL = """
@@ -210,7 +250,9 @@ def slowed(publisher, thread, current=threading.current_thread, sleep=time.sleep
 publisher = get_ipython().kernel.iopub_thread
 publisher.thread = slowed(publisher, publisher.thread)
 """
-"""Between asking whether another thread lives, and the use of a socket that this one closes at its end."""
+"""Between asking whether another thread lives, and the use of a socket that this one closes at
+its end.
+"""
 
 
 def test_a_kernel_that_ends_waits_for_the_last_words_of_its_threads(calls: Calls) -> None:
@@ -241,11 +283,21 @@ def test_a_kernel_is_a_unit_like_any_other(calls: Calls) -> None:
         done = calls.house.pxctl(*words)
         assert (done.returncode, beginning in done.stdout) == (0, True), (words, done)
     logs = calls.house.pxctl("logs", unit)
-    assert (logs.returncode, logs.stdout, "pxctl kernel export general" in logs.stderr) == (0, "", True)
+    assert (logs.returncode, logs.stdout, "pxctl kernel export general" in logs.stderr) == (
+        0,
+        "",
+        True,
+    )
     calls.end("general")
     assert calls.house.pxctl("status", unit).returncode == 3
     life = calls.house.events(unit)[-5:]
-    assert [event["event"] for event in life] == ["starting", "spawned", "ready", "stopping", "stopped"]
+    assert [event["event"] for event in life] == [
+        "starting",
+        "spawned",
+        "ready",
+        "stopping",
+        "stopped",
+    ]
     assert [event["cause"] for event in life[1:]] == [event["id"] for event in life[:-1]], "a chain"
 
 
@@ -255,7 +307,9 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(calls: Calls) ->
         folder.mkdir()
         assert execute(calls, "twins", "1", cwd=folder).returncode == 0
     for folder in folders:
-        shown = json.loads(calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folder).stdout)
+        shown = json.loads(
+            calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folder).stdout
+        )
         assert shown["cwd"] == os.path.realpath(folder)
         by_path = (f"twins?cwd={folder}", shown["id"], f"kernel:{shown['id']}")
         assert {calls.show(path)["id"] for path in by_path} == {shown["id"]}
@@ -263,7 +317,9 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(calls: Calls) ->
         elsewhere = calls.house.pxctl("kernel", command, "twins")
         assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:twins-")) == (2, 2)
     assert execute(calls, "twins", "true", "--bash", cwd=folders[0]).returncode == 0
-    shown = json.loads(calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folders[0]).stdout)
+    shown = json.loads(
+        calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folders[0]).stdout
+    )
     assert shown["backend"] != "bash", "a bare name means the Python session"
 
 
@@ -273,26 +329,47 @@ def test_every_command_takes_the_session_of_the_folder(calls: Calls) -> None:
         folder.mkdir()
         execute(calls, "both", "1 / 0", cwd=folder)
     for folder in folders:
-        session = json.loads(calls.house.pxctl("kernel", "show", "both", "--json", cwd=folder).stdout)
+        session = json.loads(
+            calls.house.pxctl("kernel", "show", "both", "--json", cwd=folder).stdout
+        )
         for name in ("both", "kernel:both"):
             for command in ("why", "status", "is-active", "wait"):
                 done = calls.house.pxctl(command, name, "-q", cwd=folder)
-                assert (done.returncode, done.stdout.split()) == (0, [session["unit"]]), (command, done)
+                assert (done.returncode, done.stdout.split()) == (0, [session["unit"]]), (
+                    command,
+                    done,
+                )
             logs = calls.house.pxctl("logs", name, cwd=folder)
             assert (logs.returncode, session["id"] in logs.stderr) == (0, True), logs
             events = calls.house.pxctl("events", "--unit", name, "--json", cwd=folder)
-            assert {json.loads(line)["unit"] for line in events.stdout.splitlines()} == {session["unit"]}, events
+            assert {json.loads(line)["unit"] for line in events.stdout.splitlines()} == {
+                session["unit"]
+            }, events
             lines = calls.house.pxctl("logs", name, "--grep", "x", cwd=folder)
             assert lines.returncode == 0, lines
         stopped = calls.house.pxctl("stop", "both", "-q", cwd=folder)
         assert stopped.stdout.split() == [session["unit"]], stopped
-        assert calls.house.pxctl("is-active", "both", cwd=folder).returncode == 3, "though the other one may live"
-    for command in (("why",), ("status",), ("is-active",), ("wait",), ("logs",), ("events", "--unit")):
+        assert calls.house.pxctl("is-active", "both", cwd=folder).returncode == 3, (
+            "though the other one may live"
+        )
+    for command in (
+        ("why",),
+        ("status",),
+        ("is-active",),
+        ("wait",),
+        ("logs",),
+        ("events", "--unit"),
+    ):
         elsewhere = calls.house.pxctl(*command, "both")
-        assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:both-")) == (2, 2), elsewhere
+        assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:both-")) == (
+            2,
+            2,
+        ), elsewhere
 
 
-def test_a_real_console_joins_the_live_session(calls: Calls, require: Callable[[object, str], None]) -> None:
+def test_a_real_console_joins_the_live_session(
+    calls: Calls, require: Callable[[object, str], None]
+) -> None:
     require((BIN / "jupyter-console").exists(), "needs jupyter_console")
     execute(calls, "joined", "shared = 20")
     command = shlex.split(calls.house.pxctl("kernel", "attach", "joined").stdout)
@@ -300,12 +377,15 @@ def test_a_real_console_joins_the_live_session(calls: Calls, require: Callable[[
 
     def shown() -> str:
         return subprocess.run(
-            [*command, "--simple-prompt", "--no-confirm-exit"], cwd=calls.cwd, timeout=DEADLINE, check=False,
-            env={**calls.house.environ, "HOME": calls.cwd}, input="seen = shared + 22\nprint('console', seen)\n",
+            [*command, "--simple-prompt", "--no-confirm-exit"], cwd=calls.cwd, timeout=DEADLINE,
+            check=False,
+            env={**calls.house.environ, "HOME": calls.cwd},
+            input="seen = shared + 22\nprint('console', seen)\n",
             stdout=-1, stderr=-2, text=True,
         ).stdout  # fmt: skip
 
-    # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
+    # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its
+    # input.
     until(lambda: "console 42" in shown(), "the console shows what its cell printed")
     assert execute(calls, "joined", "seen").stdout == "42\n"
 
@@ -315,7 +395,11 @@ def test_the_history_is_listed_and_exported_also_of_a_stopped_session(calls: Cal
     execute(calls, "past", "import sys; print('err', file=sys.stderr); 1 / 0")
     calls.end("past")
     cells = calls.history("past")
-    assert [(cell["title"], cell["status"]) for cell in cells] == [("first", "ok"), (None, "ok"), (None, "error")]
+    assert [(cell["title"], cell["status"]) for cell in cells] == [
+        ("first", "ok"),
+        (None, "ok"),
+        (None, "error"),
+    ]
     path = calls.house.home / "past.ipynb"
     assert calls.house.pxctl("kernel", "export", "past", "-o", str(path)).returncode == 0
     saved = nbformat.reads(calls.house.pxctl("kernel", "export", "past").stdout, as_version=4)

@@ -1,7 +1,9 @@
-"""`kill -9` of brain, keeper and kernel at random moments, in all orders: nothing leaked or lost, rows that are true.
+"""`kill -9` of brain, keeper and kernel at random moments, in all orders: nothing leaked or lost,
+rows that are true.
 
-Each seed chooses the moment and what the kernel is doing then. A brain's death is nothing to a kernel: its variables
-stay, its cell goes on and is followed to its end. The kernel's own death is told at once. The keeper's takes all along.
+Each seed chooses the moment and what the kernel is doing then. A brain's death is nothing to a
+kernel: its variables stay, its cell goes on and is followed to its end. The kernel's own death is
+told at once. The keeper's takes all along.
 """
 
 from __future__ import annotations
@@ -13,7 +15,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.house import DEADLINE, House, Later, a_moment, alive, gone, marked, of_module, until, written_pid
+from e2e.house import (
+    DEADLINE,
+    House,
+    Later,
+    a_moment,
+    alive,
+    gone,
+    marked,
+    of_module,
+    until,
+    written_pid,
+)
 from e2e.kernel_house import Calls, descendants, gateways, kernels_house
 from e2e.pipe_house import whole
 from rounds import rounds
@@ -41,7 +54,11 @@ ENDING = {
     "children": CHILDREN + PRINTS,
 }
 """What a kernel is busy with; what prints says END and leaves once `go` is there."""
-ENDLESS = {**ENDING, "C": "sum(range(10 ** 10))", "await": "import asyncio; await asyncio.sleep(1000)"}
+ENDLESS = {
+    **ENDING,
+    "C": "sum(range(10 ** 10))",
+    "await": "import asyncio; await asyncio.sleep(1000)",
+}
 SLEEPS = "import time; time.sleep(1000)"
 fallen = of_module(kernels_house)
 
@@ -53,8 +70,12 @@ def code_of(home: House, what: str, codes: dict[str, str] = ENDING) -> str:
     return codes[what].format(**{name: str(place) for name, place in places.items()})
 
 
-def busy(calls: Calls, session: str, seed: int, codes: dict[str, str]) -> tuple[Later | None, list[int]]:
-    """Make a session busy with what the seed says; return the call, and the pids of what left its session."""
+def busy(
+    calls: Calls, session: str, seed: int, codes: dict[str, str]
+) -> tuple[Later | None, list[int]]:
+    """Make a session busy with what the seed says; return the call, and the pids of what left
+    its session.
+    """
     what = list(codes)[(seed + 1) % len(codes)]
     print(f"seed {seed}: {what}")
     code = code_of(calls.house, what, codes)
@@ -68,9 +89,15 @@ def escaped(home: House) -> list[int]:
 
 @pytest.fixture(scope="module")
 def besieged() -> Iterator[Calls]:
-    """One daemon for all deaths of brains and kernels: it must stand them all, and `other` never notices."""
-    # An interrupt has long enough to show itself: a kernel that this machine lets wait is not taken for a deaf one.
-    patient = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "20", "PX_KERNELS__LADDER_KILL_SECONDS": "21"}
+    """One daemon for all deaths of brains and kernels: it must stand them all, and `other` never
+    notices.
+    """
+    # An interrupt has long enough to show itself: a kernel that this machine lets wait is not taken
+    # for a deaf one.
+    patient = {
+        "PX_KERNELS__LADDER_TERMINATE_SECONDS": "20",
+        "PX_KERNELS__LADDER_KILL_SECONDS": "21",
+    }
     with kernels_house(patient, PX_API__DRAIN_SECONDS="1") as calls:
         calls.run("other", "keep = 42")
         pid = calls.show("other")["pid"]
@@ -79,10 +106,14 @@ def besieged() -> Iterator[Calls]:
 
 
 def strays(home: House) -> list[int]:
-    """Return the living processes of this daemon that neither a row of it nor the shared gateway explains."""
+    """Return the living processes of this daemon that neither a row of it nor the shared gateway
+    explains.
+    """
     known = {home.pids()[1]}
     listed = home.get("/api/kernels")
-    rows = [each["pid"] for each in (*listed["kernels"], *listed["zygotes"]) if each["pid"] is not None]
+    rows = [
+        each["pid"] for each in (*listed["kernels"], *listed["zygotes"]) if each["pid"] is not None
+    ]
     for pid in (*rows, *gateways(home)):
         known |= {pid, *descendants(pid)} if alive(pid) else set()
     return [pid for pid in marked(home.daemon_id) if pid not in known]
@@ -121,11 +152,14 @@ def test_kill_of_the_brain_keeps_variables_and_follows_the_cell(besieged: Calls,
 
 
 def test_pxctl_exec_sees_its_cell_through_the_death_of_the_brain(besieged: Calls) -> None:
-    """The client reads on where it was: its stdout has every byte once, and it exits with the cell's outcome."""
+    """The client reads on where it was: its stdout has every byte once, and it exits with the
+    cell's outcome.
+    """
     calls, home = besieged, besieged.house
     options = ("--kernel", "client", "--timeout", "110")
     client = home.pxctl_later("exec", *options, code_of(home, "prints"))
-    first = client.stdout.readline()  # it knows its cell now: before that there would be nothing to go on with
+    # it knows its cell now: before that there would be nothing to go on with
+    first = client.stdout.readline()
     until(lambda: calls.history("client"), "the cell has its row")
     home.kill_brain()
     (home.home / "go").touch()
@@ -152,7 +186,9 @@ def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: Calls) -
 def test_kill_of_the_kernel_is_told_and_takes_its_children_along_also_without_a_brain(
     besieged: Calls, seed: int
 ) -> None:
-    """The keeper holds the exit record until the next brain has read it: a death that nobody saw is told as well."""
+    """The keeper holds the exit record until the next brain has read it: a death that nobody saw
+    is told as well.
+    """
     calls, dice = besieged, random.Random(200 + seed)
     order = [["kernel"], ["brain", "kernel"], ["kernel"], ["kernel", "brain"]][seed % 4]
     calls.run("kernel", f"x = {seed}")
@@ -161,27 +197,40 @@ def test_kill_of_the_kernel_is_told_and_takes_its_children_along_also_without_a_
     a_moment(dice, 0.2)
     calls.house.strike(order, dice, kernel=pid)
     if later is not None and order == ["kernel"]:
-        call = later.result()  # the cell itself would have gone on for minutes, and its call for seconds
+        # the cell itself would have gone on for minutes, and its call for seconds
+        call = later.result()
         assert call.ended == ("error", "lost"), call.document
         assert "SIGKILL" in call.told
     gone(pid, *left)
     if later is not None:
         later.cut_off()
         ended = calls.last("kernel")
-        assert (ended["status"], ended["variables"], bool(ended["error"])) == ("error", "lost", True), ended
+        assert (ended["status"], ended["variables"], bool(ended["error"])) == (
+            "error",
+            "lost",
+            True,
+        ), ended
     if order == ["kernel"]:
-        until(lambda: calls.show("kernel")["pid"] not in {pid, None}, "it has come back by itself, once")
+        until(
+            lambda: calls.show("kernel")["pid"] not in {pid, None},
+            "it has come back by itself, once",
+        )
     assert_lost(calls, "kernel")
     died = [event for event in calls.events("kernel", "died") if event.get("pid") == pid]
     assert [(event["reason"], event["signal"]) for event in died] == [("signal", 9)]
 
 
-ORDERS = "keeper, keeper brain, brain keeper, keeper kernel, kernel keeper, brain kernel keeper, kernel keeper brain"
+ORDERS = (
+    "keeper, keeper brain, brain keeper, keeper kernel, kernel keeper, brain kernel keeper, kernel "
+    "keeper brain"
+)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", rounds(2, of=10))
-def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off(fallen: Calls, seed: int) -> None:
+def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off(
+    fallen: Calls, seed: int
+) -> None:
     calls, home, dice = fallen, fallen.house, random.Random(400 + seed)
     orders = [order.split() for order in ORDERS.split(", ")]
     order = orders[seed % len(orders)]
@@ -195,10 +244,13 @@ def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_
     left += [pid, *marked(home.daemon_id)]
     home.start()
     assert not any(map(alive, left)), "the next start sweeps what nobody guarded"
-    until(lambda: not strays(home), "all that bears its mark has a row")  # its own first zygote may be on its way
+    # its own first zygote may be on its way
+    until(lambda: not strays(home), "all that bears its mark has a row")
     found = calls.show("k")
     assert (found["state"], found["pid"], found["running"]) == ("stopped", None, None)
-    assert found["reason"] in ({"interrupted"} if "kernel" not in order else {"interrupted", "signal"})
+    assert found["reason"] in (
+        {"interrupted"} if "kernel" not in order else {"interrupted", "signal"}
+    )
     if later is not None:
         ended = calls.history("k")[-1]
         assert ended["ended_at"], "no row says for ever that a cell runs"
@@ -212,7 +264,10 @@ def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_
 def test_a_stop_of_the_daemon_ends_cells_and_says_so(fallen: Calls) -> None:
     """A C loop, escaped children and a shell cell at once: exit 0, nothing left, all told."""
     calls, home = fallen, fallen.house
-    running = {what: calls.begun(what, code_of(home, what, ENDLESS), timeout=105) for what in ("C", "children")}
+    running = {
+        what: calls.begun(what, code_of(home, what, ENDLESS), timeout=105)
+        for what in ("C", "children")
+    }
     running["shell"] = calls.begun("shell", "sleep 1000", language="bash", timeout=105)
     left = escaped(home)
     assert home.stop() == 0

@@ -1,4 +1,6 @@
-"""What a kernel finds around it: variables, interpreter, modules, memory; and which kinds of cells there are at all."""
+"""What a kernel finds around it: variables, interpreter, modules, memory; and which kinds of
+cells there are at all.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,29 @@ from kernels.gateway_house import TOKEN, gateway
 from rounds import mostly_deep
 
 PROVIDERS = "OPENAI ANTHROPIC GOOGLE GEMINI OPENROUTER PERPLEXITY EXA AZURE_OPENAI MISTRAL".split()  # noqa: SIM905
-SECRETS = dict.fromkeys([*(f"{name}_API_KEY" for name in PROVIDERS), "PERPLEXITY_COOKIES"], "secret-value")
+SECRETS = dict.fromkeys(
+    [*(f"{name}_API_KEY" for name in PROVIDERS), "PERPLEXITY_COOKIES"], "secret-value"
+)
 PASSED = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_TIME": "C.UTF-8", "https_proxy": "http://127.0.0.1:9"}
 PASSED |= dict.fromkeys(["XDG_MINE", "PI_MINE", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING"], "1")
-KEPT_BACK = SECRETS | dict.fromkeys(["PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN"], "token-of-ours")
-KEPT_BACK |= {"XDG_DENIED": "denied by setting", "UNKNOWN_NAME": "not allowed", "PX_API__LISTEN": "127.0.0.1:0"}
-ALLOW = ["PATH", "HOME", "LANG", "TZ", "https_proxy", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING", "VIRTUAL_ENV"]
+KEPT_BACK = SECRETS | dict.fromkeys(
+    ["PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN"], "token-of-ours"
+)
+KEPT_BACK |= {
+    "XDG_DENIED": "denied by setting",
+    "UNKNOWN_NAME": "not allowed",
+    "PX_API__LISTEN": "127.0.0.1:0",
+}
+ALLOW = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "TZ",
+    "https_proxy",
+    "OMP_NUM_THREADS",
+    "ALLOWED_BY_SETTING",
+    "VIRTUAL_ENV",
+]
 ALLOW += ["OPENAI_API_KEY"]
 """The last one is denied as well: deny wins."""
 
@@ -30,7 +49,8 @@ ALLOW += ["OPENAI_API_KEY"]
 def calls() -> Iterator[Calls]:
     with house({**PASSED, **KEPT_BACK}, measured=True) as made:
         (made.home / "pxd.toml").write_text(
-            f"[kernels]\nenv_allow = {json.dumps(ALLOW)}\nenv_deny = {json.dumps([*SECRETS, 'XDG_DENIED'])}\n"
+            f"[kernels]\nenv_allow = {json.dumps(ALLOW)}\nenv_deny = "
+            f"{json.dumps([*SECRETS, 'XDG_DENIED'])}\n"
         )
         made.start()
         yield Calls(made)
@@ -40,10 +60,14 @@ def test_the_kernel_gets_what_is_allowed_and_none_of_the_secrets(calls: Calls) -
     environ = json.loads(calls.value("env", "import json, os; print(json.dumps(dict(os.environ)))"))
     assert environ.keys() >= PASSED.keys()
     assert not {*KEPT_BACK, "PX_HOME", "PX_CONTROL"} & environ.keys()
-    tokens = [path.read_text().strip() for path in calls.house.home.rglob("*token*") if path.is_file()]
+    tokens = [
+        path.read_text().strip() for path in calls.house.home.rglob("*token*") if path.is_file()
+    ]
     assert tokens, "the listener has a token file"
     for text in ("\n".join(environ.values()), calls.value("shell-env", "env", language="bash")):
-        assert not [secret for secret in (*tokens, "token-of-ours", "secret-value") if secret in text]
+        assert not [
+            secret for secret in (*tokens, "token-of-ours", "secret-value") if secret in text
+        ]
     assert environ["PX_SOCKET"] == calls.house.socket
     assert environ["PX_UNIT"] == f"kernel:{calls.show('env')['id']}"
     assert environ["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
@@ -70,7 +94,9 @@ EXPOSED = {
 
 
 @pytest.mark.parametrize("row", mostly_deep(EXPOSED, "PX_PY=0"))
-def test_capabilities_say_which_cells_are_offered_and_the_others_are_refused(tmp_path: Path, row: str) -> None:
+def test_capabilities_say_which_cells_are_offered_and_the_others_are_refused(
+    tmp_path: Path, row: str
+) -> None:
     settings, offered = EXPOSED[row]
     if row == "no python":
         for name in ("bash", "sh", "sleep"):
@@ -82,16 +108,23 @@ def test_capabilities_say_which_cells_are_offered_and_the_others_are_refused(tmp
         assert document["schema"] == "px.capabilities/1"
         for language, expected in zip(("python", "bash"), offered, strict=True):
             assert document[language]["offered"] is expected, document
-            call = calls.ask("kind", "echo 1" if language == "bash" else "print(1)", language=language)
+            call = calls.ask(
+                "kind", "echo 1" if language == "bash" else "print(1)", language=language
+            )
             assert (call.status == 200) is expected, call.body
             assert expected or (document[language]["reason"] and call["hint"])
 
 
 @pytest.mark.deep
 def test_the_names_of_the_original_are_accepted() -> None:
-    """PI_PYTHON_GATEWAY_URL makes the external gateway the backend; its token is taken, shown nowhere."""
+    """PI_PYTHON_GATEWAY_URL makes the external gateway the backend; its token is taken, shown
+    nowhere.
+    """
     flags = dict.fromkeys(("PI_PYTHON_SKIP_CHECK", "PI_PYTHON_IPC_TRACE", "PI_DEBUG_STARTUP"), "1")
-    settings = {"PI_PYTHON_GATEWAY_URL": "http://127.0.0.1:9", "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-3"}
+    settings = {
+        "PI_PYTHON_GATEWAY_URL": "http://127.0.0.1:9",
+        "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-3",
+    }
     with house({**settings, **flags}, start=True) as made:
         calls, log = Calls(made), made.home / "pxd.stderr"
         assert made.get("/api/capabilities")["backend"] == "gateway-external"
@@ -99,13 +132,20 @@ def test_the_names_of_the_original_are_accepted() -> None:
         assert (refused.status, b"127.0.0.1:9" in refused.body) == (503, True), refused
         assert calls.value("x", "1 + 1", backend="direct") == "2"
         assert "token-of-ours-3" not in made.pxctl("config", "show").stdout
-        until(lambda: "execute_request" in log.read_text(errors="replace"), "PI_PYTHON_IPC_TRACE logs the messages")
+        until(
+            lambda: "execute_request" in log.read_text(errors="replace"),
+            "PI_PYTHON_IPC_TRACE logs the messages",
+        )
         assert "token-of-ours-3" not in log.read_text(errors="replace")
 
 
 @pytest.mark.deep
-def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(home: House, tmp_path: Path) -> None:
-    """A wrong token names its setting, an address where nobody listens is named, the right settings work."""
+def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
+    home: House, tmp_path: Path
+) -> None:
+    """A wrong token names its setting, an address where nobody listens is named, the right
+    settings work.
+    """
     calls, file = Calls(home), home.home / "pxd.toml"
     file.touch(0o600)
 
@@ -174,14 +214,17 @@ def test_a_kernel_that_hangs_in_its_start_is_replaced_by_a_reset_and_by_a_call_a
         assert ("loading" in why["summary"], why["state"]) == (True, "starting"), why
         if not again:
             waiting = calls.later(name, "2", timeout=50, **where)
-            until(lambda name=name: calls.show(name)["queued"] == 1, "somebody waits for the kernel that hangs")
+            until(
+                lambda name=name: calls.show(name)["queued"] == 1,
+                "somebody waits for the kernel that hangs",
+            )
         module.write_text("mine = 3\n")
         assert calls.value(name, "mine", timeout=50, **where, **again) == "3"
         if not again:
             assert waiting.result().text == "2"
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 FORKS = """
 import os, signal
@@ -198,7 +241,11 @@ def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(ti
     before = tight.run("soft", "mine = 1")
     assert before["notices"] == []
     call = tight.run("soft", ["big = bytearray(180 << 20); mine += 1", "mine"])
-    assert (call.statuses, call["cells"][1]["text"], call["variables"]) == (["ok", "ok"], "2\n", "lost")
+    assert (call.statuses, call["cells"][1]["text"], call["variables"]) == (
+        ["ok", "ok"],
+        "2\n",
+        "lost",
+    )
     assert "memory" in call.told
     after = tight.run("soft", "'mine' in globals()")
     assert (after.text, after["instance"] != before["instance"]) == ("False", True)
@@ -214,7 +261,9 @@ def test_memory_is_shown_with_shared_pages_counted_once_and_says_so(calls: Calls
     (shown,) = calls.house.get(f"/api/status?unit={unit}")["units"]
     listed = calls.show("shown")
     for document in (shown, listed):
-        assert (document["memory_kind"], document["rss_bytes"] > 500 << 20) == ("pss", True), document
+        assert (document["memory_kind"], document["rss_bytes"] > 500 << 20) == ("pss", True), (
+            document
+        )
         assert 60 << 20 < document["memory_bytes"] < 200 << 20, document
     calls.run("shown", "for pid in workers: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)")
 
@@ -229,7 +278,9 @@ def test_by_default_the_soft_limit_is_half_of_the_machine(calls: Calls) -> None:
 
 @pytest.mark.deep
 def test_pages_that_forked_workers_share_count_once(tight: Calls) -> None:
-    """Two workers forked over 60 MB of data: 300 MB if each process is counted whole, 110 MB of real memory."""
+    """Two workers forked over 60 MB of data: 300 MB if each process is counted whole, 110 MB of
+    real memory.
+    """
     call = tight.run("forks", FORKS)
     assert (call["variables"], call["notices"]) == ("kept", []), call.document
     assert tight.value("forks", "len(data)") == str(60 << 20)
@@ -237,12 +288,17 @@ def test_pages_that_forked_workers_share_count_once(tight: Calls) -> None:
 
 
 @pytest.mark.parametrize("language", mostly_deep(["python", "bash"], "python"))
-def test_over_hard_memory_the_cell_is_ended_and_the_limit_is_named(tight: Calls, language: str) -> None:
+def test_over_hard_memory_the_cell_is_ended_and_the_limit_is_named(
+    tight: Calls, language: str
+) -> None:
     eater = "held = []\nwhile True: held.append(bytearray(20 << 20))"
     code = eater if language == "python" else f"{sys.executable} -c '{eater}'"
     tight.run(f"hard-{language}", "mine = 1", language=language)
     call = tight.run(f"hard-{language}", code, language=language)
-    assert (call.cell["status"], call.cell["error"]["name"]) == ("error", "ResourceLimitExceeded"), call.document
+    assert (call.cell["status"], call.cell["error"]["name"]) == (
+        "error",
+        "ResourceLimitExceeded",
+    ), call.document
     assert "memory" in call.cell["error"]["value"]
     if language == "python":
         assert call["variables"] == "lost"

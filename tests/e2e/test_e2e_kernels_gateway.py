@@ -1,4 +1,6 @@
-"""The shared gateway as users meet it: a unit among the others, replaced when it cannot go on, adopted."""
+"""The shared gateway as users meet it: a unit among the others, replaced when it cannot go on,
+adopted.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,24 @@ def leave_descriptors(pid: int, count: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
 
 
-def test_a_gateway_without_descriptors_is_replaced_unless_a_kernel_in_it_is_busy(calls: Calls) -> None:
+def test_a_gateway_without_descriptors_is_replaced_unless_a_kernel_in_it_is_busy(
+    calls: Calls,
+) -> None:
     """Twice in a row. With none left it does not even answer."""
     calls.value("first", "1", backend=GATEWAY)
     for turn, left in enumerate((3, 0)):
         before = pid_of_gateway(calls)
         leave_descriptors(before, left)
         if left:
-            doctor = {check["name"]: check for check in calls.house.json("doctor", code=None)["checks"]}
+            doctor = {
+                check["name"]: check for check in calls.house.json("doctor", code=None)["checks"]
+            }
             assert "file descriptors" in doctor[UNIT]["detail"], doctor
             assert doctor[UNIT]["repair"] == f"pxctl restart {UNIT}"
             busy = calls.begun(
-                "first", "import time\ntry: time.sleep(1000)\nexcept KeyboardInterrupt: pass", backend=GATEWAY
+                "first",
+                "import time\ntry: time.sleep(1000)\nexcept KeyboardInterrupt: pass",
+                backend=GATEWAY,
             )
             refused = calls.ask("other", "1", backend=GATEWAY).refused(503)
             assert calls.show("first")["unit"] in refused["detail"]
@@ -54,7 +62,9 @@ def test_a_gateway_without_descriptors_is_replaced_unless_a_kernel_in_it_is_busy
         until(lambda before=before: not alive(before), "the old one is gone")
         assert pid_of_gateway(calls) != before
     assert calls.show("first")["failure"] is None
-    assert calls.value("first", "2", backend=GATEWAY) == "2", "the end of its gateway is no crash of a kernel"
+    assert calls.value("first", "2", backend=GATEWAY) == "2", (
+        "the end of its gateway is no crash of a kernel"
+    )
     (told, *_) = calls.house.events(UNIT, "recycled")
     assert "run out of file descriptors" in told["detail"]
 
@@ -85,7 +95,10 @@ def test_the_gateway_is_a_unit_that_commands_know(calls: Calls) -> None:
 
 def test_gateway_and_its_kernels_are_adopted_each_time_the_control_plane_dies(calls: Calls) -> None:
     calls.value("kept", "mine = 1", backend=GATEWAY)
-    gateway, kernel = pid_of_gateway(calls), calls.value("kept", "import os; os.getpid()", backend=GATEWAY)
+    gateway, kernel = (
+        pid_of_gateway(calls),
+        calls.value("kept", "import os; os.getpid()", backend=GATEWAY),
+    )
     go = calls.house.home / "go"
     running = calls.begun("works", waits_for(go), backend=GATEWAY)
     for turn in range(2):

@@ -1,4 +1,6 @@
-"""A Python without ipykernel: what is installed for its cells is seen by everybody, and costs no call its time."""
+"""A Python without ipykernel: what is installed for its cells is seen by everybody, and costs no
+call its time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ while [ $# -gt 1 ]; do [ "$1" = --target ] && mkdir -p "$2" && ln -s {packages}/
 
 
 class Bare(Calls):
-    """A daemon whose project has a Python without ipykernel, and an installer that waits to be told to go on."""
+    """A daemon whose project has a Python without ipykernel, and an installer that waits to be
+    told to go on.
+    """
 
     def __init__(self, home: House, project: Path) -> None:
         super().__init__(home, project)
@@ -38,12 +42,17 @@ class Bare(Calls):
             path.unlink(missing_ok=True)
 
     def unit(self) -> dict[str, Any]:
-        (found,) = (unit for unit in self.house.get("/api/status")["units"] if unit["kind"] == "kernel")
+        (found,) = (
+            unit for unit in self.house.get("/api/status")["units"] if unit["kind"] == "kernel"
+        )
         return dict(found)
 
     def is_preparing(self) -> bool:
         """Say whether a session is, and its installer has said how much there is to do."""
-        return any("24 packages" in str(unit["preparing"]) for unit in self.house.get("/api/status")["units"])
+        return any(
+            "24 packages" in str(unit["preparing"])
+            for unit in self.house.get("/api/status")["units"]
+        )
 
 
 def without_uv(folder: Path) -> Path:
@@ -57,13 +66,18 @@ def without_uv(folder: Path) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Bare]:
     project = tmp_path / "project"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", project / ".venv"],
+        check=True,
+        capture_output=True,
+    )
     with house({**PATIENT, "PX_KERNELS__TIMEOUT_SECONDS": "20"}) as home:
         tools = home.home / "bin"
         tools.mkdir()
         (tools / "uv").write_text(UV.format(home=home.home, packages=sysconfig.get_path("purelib")))
         (tools / "uv").chmod(0o755)
-        # A daemon without a uv of its own, beside whose Python the installer of the test would not be looked for.
+        # A daemon without a uv of its own, beside whose Python the installer of the test would not
+        # be looked for.
         home.runner = (str(without_uv(tmp_path / "daemon")),)
         home.settings = {**home.settings, "PATH": f"{tools}:/usr/bin:/bin"}
         home.start()
@@ -90,10 +104,16 @@ def test_an_install_is_a_state_that_everybody_sees_and_costs_no_call_its_time(ba
         assert second.until("cell_done")["cell"]["text"] == "43\n"
     assert first.result().text == "42"
     assert bare.started.read_text() == "started\n"
-    assert [event["event"] for event in bare.house.events(unit["unit"])][:3] == ["preparing", "prepared", "starting"]
+    assert [event["event"] for event in bare.house.events(unit["unit"])][:3] == [
+        "preparing",
+        "prepared",
+        "starting",
+    ]
 
 
-def test_a_failed_install_is_told_with_its_cause_and_is_tried_again_by_the_next_call(bare: Bare) -> None:
+def test_a_failed_install_is_told_with_its_cause_and_is_tried_again_by_the_next_call(
+    bare: Bare,
+) -> None:
     for _ in range(2):
         bare.begin()
         call = bare.later("default", "1")
@@ -128,7 +148,9 @@ def test_a_caller_who_leaves_does_not_end_the_install_and_a_stop_does(bare: Bare
     assert bare.value("default", "3") == "3"
 
 
-def test_an_install_that_a_dead_control_plane_has_begun_is_begun_again_by_the_next_call(bare: Bare) -> None:
+def test_an_install_that_a_dead_control_plane_has_begun_is_begun_again_by_the_next_call(
+    bare: Bare,
+) -> None:
     for _ in range(2):
         cut_off = bare.later("default", "1")
         until(bare.is_preparing, "the session is preparing")

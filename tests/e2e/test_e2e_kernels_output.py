@@ -1,4 +1,6 @@
-"""What cells print and show: complete, byte for byte, whoever reads or does not. 50 MB are nothing special."""
+"""What cells print and show: complete, byte for byte, whoever reads or does not. 50 MB are
+nothing special.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ PRINT = f"{SOURCE}for piece in pieces(): print(piece, end='')"
 CHILD = f"{SOURCE}import sys\nfor piece in pieces(): sys.stdout.write(piece)"
 WRITTEN = {
     "by os.write": f"{SOURCE}import os\nfor piece in pieces(): os.write(1, piece.encode())",
-    "by a child": f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)",
+    "by a child": f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], "
+    "check=True)",
 }
 calls = of_module(kernels_house, {**PATIENT, "PX_KERNELS__LADDER_TERMINATE_SECONDS": "15"})
 
@@ -46,7 +49,9 @@ def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
     assert len(cell["text"]) < PREVIEW + 1024
 
 
-def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(calls: Calls) -> None:
+def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(
+    calls: Calls,
+) -> None:
     process = calls.house.pxctl_later("exec", "--kernel", "head", PRINT)
     assert process.stdout.readline().startswith("000000 ")
     process.stdout.close()
@@ -65,19 +70,25 @@ def test_both_streams_are_kept_in_order_and_can_be_read_apart_and_in_pages(calls
         assert calls.output("written", cell["id"], f"?stream={stream}") == expected
     short = calls.run("written", "print('äöü€' * 21)").cell
     assert calls.output("written", short["id"], limit=7) == ("äöü€" * 21 + "\n").encode()
-    beyond = calls.house.request("GET", f"/api/kernels/written/cells/{short['id']}/output?offset=1000")
+    beyond = calls.house.request(
+        "GET", f"/api/kernels/written/cells/{short['id']}/output?offset=1000"
+    )
     assert (beyond.status, beyond.body, beyond.headers["x-complete"]) == (200, b"", "true")
 
 
-def test_what_a_thread_or_a_child_prints_after_the_end_is_kept_with_its_cell(calls: Calls, tmp_path: Path) -> None:
+def test_what_a_thread_or_a_child_prints_after_the_end_is_kept_with_its_cell(
+    calls: Calls, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     code = (
         "import os, subprocess, sys, threading, time\n"
         "def late():\n"
         f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-        "    sys.stdout.write('late\\n')\n"  # at one stroke: print would write the end of the line by itself
+        # at one stroke: print would write the end of the line by itself
+        "    sys.stdout.write('late\\n')\n"
         "threading.Thread(target=late).start()\n"
-        f"subprocess.Popen('while [ ! -e {go} ]; do sleep 0.01; done; echo LATE', shell=True)\nprint('early')"
+        f"subprocess.Popen('while [ ! -e {go} ]; do sleep 0.01; done; echo LATE', "
+        "shell=True)\nprint('early')"
     )
     first = calls.run("written", code).cell
     assert first["text"] == "early\n"
@@ -91,8 +102,12 @@ def test_what_a_thread_or_a_child_prints_after_the_end_is_kept_with_its_cell(cal
 
 
 @pytest.mark.parametrize("backend", mostly_deep(["direct", GATEWAY], "direct"))
-def test_d1_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: Calls, backend: str) -> None:
-    """It reads nothing until the cell has ended and another call has been answered: then all of it is there."""
+def test_d1_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(
+    calls: Calls, backend: str
+) -> None:
+    """It reads nothing until the cell has ended and another call has been answered: then all of
+    it is there.
+    """
     name = f"stalled-{backend}"
     with calls.stream(name, PRINT, timeout=60, backend=backend) as stream:
         cell = stream.until("cell_started")["id"]
@@ -102,7 +117,11 @@ def test_d1_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: 
     output = [event for event in events if event["event"] == "output"]
     told = "".join(event["text"] for event in output).encode()
     assert hashlib.sha256(told).digest() == hashlib.sha256(LINES).digest()
-    assert (output[0]["offset"], events[-1]["event"], events[-1]["result"]["status"]) == (0, "done", "ok")
+    assert (output[0]["offset"], events[-1]["event"], events[-1]["result"]["status"]) == (
+        0,
+        "done",
+        "ok",
+    )
     done = events[-1]["result"]["cells"][0]
     assert (done["id"], done["total_bytes"]) == (cell, len(told))
 
@@ -110,7 +129,9 @@ def test_d1_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: 
 @pytest.mark.deep
 @pytest.mark.timeout(400)
 def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
-    """1 GB print, with a subscriber that reads nothing: the control plane grows by less than 150 MB."""
+    """1 GB print, with a subscriber that reads nothing: the control plane grows by less than 150
+    MB.
+    """
     calls.run("giga", "mib = 'x' * (1 << 20)")
     control = psutil.Process(calls.house.pids()[1])
     before = control.memory_info().rss
@@ -126,7 +147,9 @@ def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
     (row,) = [item for item in calls.history("giga") if item["id"] == cell]
     assert (row["status"], row["total_bytes"]) == ("ok", 1 << 30), row
     assert max(sizes) - before < 150 * MIB, (before, max(sizes))
-    last = calls.house.request("GET", f"/api/kernels/giga/cells/{cell}/output?offset={(1 << 30) - 10}&limit=100")
+    last = calls.house.request(
+        "GET", f"/api/kernels/giga/cells/{cell}/output?offset={(1 << 30) - 10}&limit=100"
+    )
     assert (last.body, last.headers["x-complete"]) == (b"x" * 10, "true")
 
 
@@ -139,13 +162,19 @@ print('deaf'); hold(gate, nothing, 1)
 
 
 @pytest.mark.parametrize("backend", mostly_deep(["direct", GATEWAY], "direct"))
-def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(calls: Calls, backend: str, tmp_path: Path) -> None:
-    """In a C call no thread of the kernel can send a message: the daemon finds the bytes in the file by itself."""
+def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(
+    calls: Calls, backend: str, tmp_path: Path
+) -> None:
+    """In a C call no thread of the kernel can send a message: the daemon finds the bytes in the
+    file by itself.
+    """
     path = tmp_path / "gate"
     os.mkfifo(path)
     with (
         open(path, "r+b", buffering=0) as gate,
-        calls.stream(f"deaf-{backend}", DEAF.format(path=str(path)), backend=backend, timeout=60) as stream,
+        calls.stream(
+            f"deaf-{backend}", DEAF.format(path=str(path)), backend=backend, timeout=60
+        ) as stream,
     ):
         cell = stream.until("cell_started")["id"]
         for said in ("begun\n", "deaf\n"):
@@ -161,7 +190,10 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(calls: Calls,
 
 
 RICH: dict[str, tuple[dict[str, Any], str]] = {
-    "markdown first": ({"text/markdown": "# m", "text/plain": "p", "text/html": "<b>h</b>"}, "# m\n"),
+    "markdown first": (
+        {"text/markdown": "# m", "text/plain": "p", "text/html": "<b>h</b>"},
+        "# m\n",
+    ),
     "plain before html": ({"text/plain": "p", "text/html": "<b>h</b>"}, "p\n"),
     "html to markdown": ({"text/html": "<h1>T</h1><p>a <b>b</b></p>"}, "# T\n\na **b**\n"),
     "json": ({"application/json": {"a": [1, None]}, "text/plain": "p"}, "p\n"),
@@ -186,21 +218,31 @@ def test_rich_outputs_are_shown_by_precedence_and_kept_whole(calls: Calls, row: 
 
 def test_a_large_rich_output_is_a_reference_that_can_be_fetched(calls: Calls) -> None:
     image = "base64.b64encode(random.Random(5).randbytes(1 << 20)).decode()"
-    code = f"import base64, random\ndisplay({{'image/png': {image}, 'text/plain': 'big'}}, raw=True)"
+    code = (
+        f"import base64, random\ndisplay({{'image/png': {image}, 'text/plain': 'big'}}, raw=True)"
+    )
     cell = calls.run("rich", code).cell
     reference = cell["outputs"][0]["data"]["image/png"]
     assert (cell["text"], reference["bytes"]) == ("big\n", MIB)
     answer = calls.house.request("GET", f"/api/kernels/rich/artifacts/{reference['artifact']}")
     assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
     assert answer.body == random.Random(5).randbytes(MIB)
-    assert calls.house.request("GET", f"/api/kernels/rich/artifacts/{cell['id']}.9999.png").status == 404
+    assert (
+        calls.house.request("GET", f"/api/kernels/rich/artifacts/{cell['id']}.9999.png").status
+        == 404
+    )
 
 
 @pytest.mark.parametrize(
     "code",
-    ["print('before')\nraise ValueError('why')", "class A:\n    def __repr__(self): raise ValueError('why')\nA()"],
+    [
+        "print('before')\nraise ValueError('why')",
+        "class A:\n    def __repr__(self): raise ValueError('why')\nA()",
+    ],
 )
-def test_a_traceback_is_in_the_text_without_colours_and_in_the_error_as_it_was(calls: Calls, code: str) -> None:
+def test_a_traceback_is_in_the_text_without_colours_and_in_the_error_as_it_was(
+    calls: Calls, code: str
+) -> None:
     cell = calls.run("rich", code).cell
     assert ("ValueError: why" in cell["text"], "\x1b" in cell["text"]) == (True, False)
     assert (cell["error"]["name"], cell["error"]["value"]) == ("ValueError", "why")

@@ -1,7 +1,7 @@
 """Sessions: what makes two calls share a kernel, lines, places, ends, and crashes.
 
-Law: a crashed cell is never run again (counted in a file that only the cell writes), and a running or queued session is
-never evicted.
+Law: a crashed cell is never run again (counted in a file that only the cell writes), and a running
+or queued session is never evicted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ calls = of_module(kernels_house, PATIENT)
 narrow = of_module(kernels_house, PATIENT, PX_KERNELS__MAX_SESSIONS="2", PX_KERNELS__QUEUE_MAX="2")
 
 
-def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call(calls: Calls, tmp_path: Path) -> None:
+def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call(
+    calls: Calls, tmp_path: Path
+) -> None:
     real, link, other = (tmp_path / name for name in ("real", "link", "other"))
     real.mkdir()
     other.mkdir()
@@ -31,7 +33,9 @@ def test_name_real_folder_and_interpreter_make_a_session_also_right_after_a_call
     second = calls.run("key", "mine", cwd=f"{link}/../link/")
     assert (second.text, second["cwd"]) == ("1", os.path.realpath(real))
     assert (first["kernel"], first["instance"]) == (second["kernel"], second["instance"])
-    there = calls.run("key", "import os; 'mine' in globals(), os.path.basename(os.getcwd())", cwd=str(other))
+    there = calls.run(
+        "key", "import os; 'mine' in globals(), os.path.basename(os.getcwd())", cwd=str(other)
+    )
     assert there.text == "(False, 'other')"
     environment(real / ".venv")
     third = calls.run("key", "import sys; print('mine' in globals(), sys.prefix)", cwd=str(real))
@@ -59,7 +63,9 @@ def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Pat
     assert first.result().ok
 
 
-def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narrow: Calls, tmp_path: Path) -> None:
+def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(
+    narrow: Calls, tmp_path: Path
+) -> None:
     for name in "abc":
         narrow.run(name, f"mine = {name!r}")
     assert narrow.known()["a"]["reason"] == "evicted_lru", "of two idle ones the older"
@@ -70,7 +76,9 @@ def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narro
     (tmp_path / "go").touch()
     assert held.result().text == "'b'"
     again = narrow.run("c", "'mine' in globals()")
-    assert (again.text, again["variables"], "variables" in again.told) == ("False", "kept", True), again.document
+    assert (again.text, again["variables"], "variables" in again.told) == ("False", "kept", True), (
+        again.document
+    )
     assert [event["reason"] for event in narrow.events("c", "stopped")] == ["evicted_lru"]
 
 
@@ -79,12 +87,17 @@ def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
     call = calls.run("percall", ["import os; 'mine' in globals()", "os.getpid()"], per_call=True)
     assert (call["cells"][0]["text"], call["variables"]) == ("False\n", "lost")
     gone(int(call["cells"][1]["text"]))
-    until(lambda: "per_call" not in {it["owner"] for it in calls.known().values() if it["pid"]}, "none of it is left")
+    until(
+        lambda: "per_call" not in {it["owner"] for it in calls.known().values() if it["pid"]},
+        "none of it is left",
+    )
     session, cell = call["kernel"], call["cells"][1]["id"]
     assert session not in {it["id"] for it in calls.known().values()}
     kept = f"/api/kernels/{session}"
     printed = calls.run("percall", "print('kept')", per_call=True)
-    output = calls.house.paged(f"/api/kernels/{printed['kernel']}/cells/{printed.cell['id']}/output")
+    output = calls.house.paged(
+        f"/api/kernels/{printed['kernel']}/cells/{printed.cell['id']}/output"
+    )
     assert output == b"kept\n"
     assert [row["id"] for row in calls.house.get(f"{kept}/cells")["cells"]][1] == cell
     exported = calls.house.pxctl("kernel", "export", session)
@@ -104,12 +117,17 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("row", mostly_deep(CRASHES, "killed"))
-def test_a_crash_is_told_at_once_and_its_cell_is_never_run_again(calls: Calls, tmp_path: Path, row: str) -> None:
+def test_a_crash_is_told_at_once_and_its_cell_is_never_run_again(
+    calls: Calls, tmp_path: Path, row: str
+) -> None:
     code, how = CRASHES[row]
     before = calls.run("crash", "mine = 1", reset=True)
     call = calls.run("crash", [count(tmp_path / "ran") + code, "never = 1"], timeout=50)
     assert (call.ended, call.statuses) == (("error", "lost"), ["error", "aborted"]), call.document
-    assert (call["cells"][0]["text"][:8], how in call["cells"][0]["error"]["value"]) == ("counted\n", True)
+    assert (call["cells"][0]["text"][:8], how in call["cells"][0]["error"]["value"]) == (
+        "counted\n",
+        True,
+    )
     calls.wait_state("crash", "idle")
     after = calls.run("crash", "'mine' in globals(), 'never' in globals()")
     assert (after.text, "variables" in after.told) == ("(False, False)", True), after.document
@@ -144,7 +162,9 @@ def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
 def test_d11_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
     for _ in range(2):
         call = calls.run("leaves", ["mine = 1", "exit()", "never = 1"])
-        assert (call.statuses, call["variables"]) == (["ok", "ok", "aborted"], "lost"), call.document
+        assert (call.statuses, call["variables"]) == (["ok", "ok", "aborted"], "lost"), (
+            call.document
+        )
         assert "exit" in call["message"]
         assert calls.state("leaves") != "failed"
     left = calls.house.pxctl("exec", "exit()", "--kernel", "leaves")
@@ -152,7 +172,7 @@ def test_d11_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
     assert calls.value("leaves", "'mine' in globals()") == "False"
 
 
-# -- what a kernel may become ------------------------------------------------------------------------------------------
+# -- what a kernel may become ----------------------------------------------------------------------
 
 HOLDS_THE_LOCK = """
 import ctypes, threading, time
@@ -194,7 +214,12 @@ def test_a_kernel_that_was_stopped_by_a_signal_is_told_so_everywhere(calls: Call
         refused = calls.ask("halted", "1")
         why = calls.house.json("why", session["unit"])
         (unit,) = calls.house.get(f"/api/status?unit={session['unit']}")["units"]
-        for told in (refused["detail"], why["summary"], unit["silent"], calls.known()["halted"]["silent"]):
+        for told in (
+            refused["detail"],
+            why["summary"],
+            unit["silent"],
+            calls.known()["halted"]["silent"],
+        ):
             assert "was stopped by a signal: it runs nothing" in told
         assert why["next_step"] == refused["hint"]
         assert f"kill -CONT {session['pid']}" in why["next_step"]
@@ -216,7 +241,9 @@ def test_what_a_cell_forks_is_no_second_kernel(calls: Calls, tmp_path: Path) -> 
     assert unit["processes"] == 1
 
 
-def test_a_folder_that_was_made_again_is_entered_by_the_kernel_and_that_is_told(calls: Calls, tmp_path: Path) -> None:
+def test_a_folder_that_was_made_again_is_entered_by_the_kernel_and_that_is_told(
+    calls: Calls, tmp_path: Path
+) -> None:
     place = tmp_path / "tree"
     place.mkdir()
     calls.run("again", "mine = 1", cwd=str(place))
@@ -231,8 +258,12 @@ def test_a_folder_that_was_made_again_is_entered_by_the_kernel_and_that_is_told(
         (place / "f.txt").unlink()
 
 
-def test_a_folder_that_was_renamed_and_made_again_gets_the_output_of_its_session(calls: Calls, tmp_path: Path) -> None:
-    """Also after a restart of the control plane; a kernel in a folder below goes, and one elsewhere stays."""
+def test_a_folder_that_was_renamed_and_made_again_gets_the_output_of_its_session(
+    calls: Calls, tmp_path: Path
+) -> None:
+    """Also after a restart of the control plane; a kernel in a folder below goes, and one
+    elsewhere stays.
+    """
     place = tmp_path / "tree"
     (place / "below").mkdir(parents=True)
     calls.run("renamed", "import os; mine = 1", cwd=str(place))
@@ -244,7 +275,9 @@ def test_a_folder_that_was_renamed_and_made_again_gets_the_output_of_its_session
         if turn:
             assert calls.house.pxctl("daemon", "restart").returncode == 0
         for name in ("renamed", "renamed-below"):
-            call = calls.run(name, f"open({name!r}, 'w').close(); print(os.getcwd())", cwd=str(place))
+            call = calls.run(
+                name, f"open({name!r}, 'w').close(); print(os.getcwd())", cwd=str(place)
+            )
             assert call.text == str(place)
             assert "is another folder than before" in call.told
             assert (place / name).exists()
@@ -254,11 +287,15 @@ def test_a_folder_that_was_renamed_and_made_again_gets_the_output_of_its_session
     assert calls.value("renamed", "mine", cwd=str(place)) == "1"
 
 
-def test_a_call_from_a_folder_that_is_gone_says_so_with_the_way_out(calls: Calls, tmp_path: Path) -> None:
+def test_a_call_from_a_folder_that_is_gone_says_so_with_the_way_out(
+    calls: Calls, tmp_path: Path
+) -> None:
     for command in ("exec 1", "kernel show again", "kernel start"):
         script = f"mkdir gone && cd gone && rmdir ../gone && exec pxctl {command}"
         here = {"cwd": tmp_path, "env": calls.house.environ}
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **here)
+        done = subprocess.run(
+            ["sh", "-c", script], capture_output=True, text=True, check=False, **here
+        )
         assert done.returncode == 1
         assert "the present folder does not exist any more" in done.stderr
         assert "hint: " in done.stderr

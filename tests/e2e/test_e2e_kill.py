@@ -1,7 +1,8 @@
-"""`kill -9` of the brain and the keeper at random points: nothing leaked, nothing lost, all of it seen from outside.
+"""`kill -9` of the brain and the keeper at random points: nothing leaked, nothing lost, all of it
+seen from outside.
 
-Every seed chooses where to strike. The load meanwhile: a warm tool that numbers each line it prints, and one that exits
-with a code of its own when told.
+Every seed chooses where to strike. The load meanwhile: a warm tool that numbers each line it
+prints, and one that exits with a code of its own when told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.house import BROKEN_OFF, ESCAPES, QUICK, House, Later, a_moment, house, marked, server, until, written_pid
+from e2e.house import (
+    BROKEN_OFF,
+    ESCAPES,
+    QUICK,
+    House,
+    Later,
+    a_moment,
+    house,
+    marked,
+    server,
+    until,
+    written_pid,
+)
 from rounds import rounds
 from waiting import alive
 
@@ -43,7 +56,9 @@ threading.Thread(target=tick, daemon=True).start()
 
 @contextlib.contextmanager
 def load(home: House) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Ask again and again meanwhile; yields what the successes count, and errors, which say that one may ask again."""
+    """Ask again and again meanwhile; yields what the successes count, and errors, which say that
+    one may ask again.
+    """
     counted, broken, ended = list[int](), list[bytes](), threading.Event()
 
     def ask() -> None:
@@ -75,7 +90,9 @@ def besieged() -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def fallen() -> Iterator[House]:
-    """A house whose keeper dies again and again; the last one of them ends in order, and leaves nothing."""
+    """A house whose keeper dies again and again; the last one of them ends in order, and leaves
+    nothing.
+    """
     with house() as home:
         home.tool("counter", COUNTER)
         home.tool("escape", server("return {}", ESCAPES), stop_timeout_seconds=0.5)
@@ -86,7 +103,9 @@ def fallen() -> Iterator[House]:
 
 
 def places(home: House) -> dict[str, tuple[int, int]]:
-    """Return pid and port of the two tools that live for an hour; others come and go by themselves."""
+    """Return pid and port of the two tools that live for an hour; others come and go by
+    themselves.
+    """
     warm = home.get("/api/launcher/state")
     return {name: (warm[name]["pid"], warm[name]["port"]) for name in ("counter", "ticker")}
 
@@ -102,7 +121,9 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
         if meanwhile := dice.random() < 0.3:  # a tool ends of which no brain hears
             with contextlib.suppress(*BROKEN_OFF):
                 direct = http.client.HTTPConnection("127.0.0.1", before["counter"][1], timeout=30)
-                direct.request("POST", "/run", json.dumps({"exit": 7}), {"Content-Type": "application/json"})
+                direct.request(
+                    "POST", "/run", json.dumps({"exit": 7}), {"Content-Type": "application/json"}
+                )
                 direct.getresponse().read()
             direct.close()
         until(lambda: home.run("counter").status == 200, "the new brain answers")
@@ -111,13 +132,17 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
     assert after["ticker"] == before["ticker"], "a warm tool keeps its pid and port"
     if meanwhile:
         assert after["counter"][0] != before["counter"][0]
-        exits = [event.get("pid") for event in home.events("tool:counter") if event.get("code") == 7]
+        exits = [
+            event.get("pid") for event in home.events("tool:counter") if event.get("code") == 7
+        ]
         assert before["counter"][0] in exits, "an exit while the brain was dead keeps its code"
     else:
         assert after == before
         assert counted == sorted(counted)
     for problem in map(json.loads, broken):
-        assert (problem["status"] in {409, 502, 503}, bool(problem["hint"])) == (True, True), problem
+        assert (problem["status"] in {409, 502, 503}, bool(problem["hint"])) == (True, True), (
+            problem
+        )
 
 
 @pytest.mark.deep
@@ -126,12 +151,16 @@ def test_output_has_no_gap_after_all_those_kills(besieged: House) -> None:
     for _ in range(3):
         besieged.kill_brain()
         assert besieged.run("ticker").status == 200
-    last = until(lambda: ticks if len(ticks := last_ticks(besieged)) > 20 else [], "it goes on ticking")
+    last = until(
+        lambda: ticks if len(ticks := last_ticks(besieged)) > 20 else [], "it goes on ticking"
+    )
     assert last == list(range(last[0], last[0] + len(last)))
 
 
 def last_ticks(home: House) -> list[int]:
-    """Return the ticks of the ticker's last life; a line that is being written while we look is none yet."""
+    """Return the ticks of the ticker's last life; a line that is being written while we look is
+    none yet.
+    """
     lines = home.pxctl("logs", "ticker").stdout.rpartition("\n")[0].splitlines()
     ticks = [int(line.split()[1]) for line in lines if line.startswith("tick ")]
     starts = [i for i, n in enumerate(ticks) if n == 1]
@@ -151,7 +180,9 @@ def test_a_request_in_flight_gets_a_retryable_error(besieged: House) -> None:
 
 
 @pytest.mark.parametrize("seed", rounds(1, of=12))
-def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(fallen: House, seed: int) -> None:
+def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(
+    fallen: House, seed: int
+) -> None:
     def interruptions() -> int:
         return [event["reason"] for event in home.events("tool:escape")].count("interrupted")
 
@@ -190,7 +221,8 @@ def test_forked_tools_outlive_zygote_and_brain_and_nothing_outlives_the_keeper()
         keeper, brain = home.pids()
         for each in marked(home.daemon_id):
             if each not in {pid, brain}:
-                with contextlib.suppress(ProcessLookupError):  # what waits for an order ends with its zygote
+                # what waits for an order ends with its zygote
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
         home.kill_brain()
         assert home.run("one").json()["pid"] == pid

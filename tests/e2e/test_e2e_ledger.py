@@ -1,4 +1,6 @@
-"""A ledger that is lost, damaged or cannot be used, as a user meets it: told, never a crash loop, no id twice."""
+"""A ledger that is lost, damaged or cannot be used, as a user meets it: told, never a crash
+loop, no id twice.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ UNUSABLE: dict[str, Callable[[PipeHouse], object]] = {
 
 
 @pytest.mark.parametrize("why", UNUSABLE)
-def test_a_ledger_that_cannot_be_used_ends_the_start_with_a_sentence(home: PipeHouse, why: str) -> None:
+def test_a_ledger_that_cannot_be_used_ends_the_start_with_a_sentence(
+    home: PipeHouse, why: str
+) -> None:
     home.start()
     home.stop()
     state, saved = home.home / "state", home.home / "saved"
@@ -103,7 +107,9 @@ def test_a_restart_that_could_not_open_the_ledger_again_is_refused(home: PipeHou
 
 
 DAMAGE: dict[str, Callable[[PipeHouse], object]] = {
-    "no database": lambda home: ledger_of(home).write_bytes(b"x" + ledger_of(home).read_bytes()[1:]),
+    "no database": lambda home: ledger_of(home).write_bytes(
+        b"x" + ledger_of(home).read_bytes()[1:]
+    ),
     "table missing": lambda home: change(home, "DROP TABLE events"),
     "column missing": lambda home: change(home, "ALTER TABLE instances DROP COLUMN port"),
     "file gone": lambda home: ledger_of(home).unlink(),
@@ -136,7 +142,9 @@ def test_ids_and_wishes_survive_and_the_loss_is_told(home: PipeHouse, how: str) 
         events = home.request("GET", "/api/events").lines()
         assert events[0]["id"] > last_event
         last_event = events[-1]["id"]
-    assert (ran.read_text().count("x") if ran.exists() else 0) == count, "its schedule started nothing"
+    assert (ran.read_text().count("x") if ran.exists() else 0) == count, (
+        "its schedule started nothing"
+    )
     assert set(folders) <= {it.name for it in (home.home / "state" / "executions").iterdir()}
     moved = sorted(str(it) for it in ledger_of(home).parent.glob("pxd.db.corrupt-*"))
     if how == "file gone":
@@ -173,7 +181,11 @@ def test_without_ledger_and_copy_no_pipe_runs_by_itself_and_it_is_told(home: Pip
         home.stop()
     home.start()
     assert home.pxctl("pipe", "enable", "often").returncode == 0
-    told = [it for it in home.request("GET", "/api/events").lines() if it["event"] == "ledger_wishes_lost"]
+    told = [
+        it
+        for it in home.request("GET", "/api/events").lines()
+        if it["event"] == "ledger_wishes_lost"
+    ]
     assert len(told) == 1
     assert "pxd.kept.json" in told[0]["detail"]
 
@@ -195,14 +207,18 @@ def test_a_ledger_that_was_moved_away_is_reported_twice_in_a_row(home: PipeHouse
     assert "was missing" not in home.pxctl("doctor").stdout
 
 
-def test_pages_damaged_under_a_running_daemon_begin_a_new_ledger_and_keep_what_runs(home: PipeHouse) -> None:
+def test_pages_damaged_under_a_running_daemon_begin_a_new_ledger_and_keep_what_runs(
+    home: PipeHouse,
+) -> None:
     home.tool("echo", ECHO)
     home.start()
     pid = home.run("echo").status and home.status("echo")["pid"]
     home.stop()
     connection = sqlite3.connect(ledger_of(home))
     sql = "INSERT INTO events (id, time, unit, event, facts) VALUES (?, 1.0, 'tool:x', 'e', ?)"
-    connection.executemany(sql, [(number, f'{{"a":"{"x" * 1500}"}}') for number in range(50_000, 57_000)])
+    connection.executemany(
+        sql, [(number, f'{{"a":"{"x" * 1500}"}}') for number in range(50_000, 57_000)]
+    )
     connection.commit()
     connection.close()
     with ledger_of(home).open("r+b") as file:
@@ -246,7 +262,9 @@ def test_an_event_with_a_damaged_byte_hides_only_itself(home: PipeHouse) -> None
     assert len([it for it in events if it["event"] == "pinned"]) == 0
     assert len(events) >= before - 1
     until(lambda: "events" in home.pxctl("daemon", "status").stdout, "it is told")
-    assert any(it["event"] == "ledger_rows_unreadable" for it in home.request("GET", "/api/events").lines())
+    assert any(
+        it["event"] == "ledger_rows_unreadable" for it in home.request("GET", "/api/events").lines()
+    )
 
 
 def test_a_removed_tool_leaves_neither_pin_nor_failure(home: PipeHouse) -> None:
@@ -271,14 +289,20 @@ def test_a_removed_tool_leaves_neither_pin_nor_failure(home: PipeHouse) -> None:
     def rows() -> int:
         connection = sqlite3.connect(ledger_of(home))
         try:
-            return len(connection.execute("SELECT 1 FROM unit_state UNION ALL SELECT 1 FROM pins").fetchall())
+            return len(
+                connection.execute(
+                    "SELECT 1 FROM unit_state UNION ALL SELECT 1 FROM pins"
+                ).fetchall()
+            )
         finally:
             connection.close()
 
     until(lambda: rows() == 0, "what is remembered of it is gone")
 
 
-def test_event_ids_are_not_given_twice_when_killed_while_the_ledger_takes_nothing(home: PipeHouse) -> None:
+def test_event_ids_are_not_given_twice_when_killed_while_the_ledger_takes_nothing(
+    home: PipeHouse,
+) -> None:
     """Twice in a row; whoever follows the stream by its last id goes on from there."""
     home.tool("echo", ECHO)
     home.start()
@@ -303,7 +327,9 @@ def test_event_ids_are_not_given_twice_when_killed_while_the_ledger_takes_nothin
 
 @pytest.mark.deep
 def test_a_locked_ledger_is_named_by_a_start_that_is_late(home: PipeHouse) -> None:
-    """Another program holds the lock (a backup, an editor): the daemon tries again until it is free."""
+    """Another program holds the lock (a backup, an editor): the daemon tries again until it is
+    free.
+    """
     home.start()
     home.stop()
     holder = sqlite3.connect(ledger_of(home), isolation_level=None)

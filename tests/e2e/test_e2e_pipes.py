@@ -1,4 +1,6 @@
-"""Pipes by their contract, from outside: documents, routes, refusals, streams, `pxctl pipe …` and its exit codes."""
+"""Pipes by their contract, from outside: documents, routes, refusals, streams, `pxctl pipe …`
+and its exit codes.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,39 @@ import pytest
 from e2e.house import DEADLINE, SSE, until
 from e2e.pipe_house import DONE, PipeHouse, pipes_house
 
-PIPE_KEYS = {"name", "enabled", "schedule", "next_run", "last_run", "last_status", "running", "queued"}
+PIPE_KEYS = {
+    "name",
+    "enabled",
+    "schedule",
+    "next_run",
+    "last_run",
+    "last_status",
+    "running",
+    "queued",
+}
 PIPE_KEYS |= {"consecutive_failures", "config_error"}
-ROW_KEYS = {"id", "pipe_name", "status", "trigger", "position", "queued_at", "started_at", "finished_at", "duration_ms"}
-ROW_KEYS |= {"exit_code", "error_type", "error_message", "pid", "agent", "model", "provider", "preset_id", "retry_of"}
+ROW_KEYS = {
+    "id",
+    "pipe_name",
+    "status",
+    "trigger",
+    "position",
+    "queued_at",
+    "started_at",
+    "finished_at",
+    "duration_ms",
+}
+ROW_KEYS |= {
+    "exit_code",
+    "error_type",
+    "error_message",
+    "pid",
+    "agent",
+    "model",
+    "provider",
+    "preset_id",
+    "retry_of",
+}
 ROW_KEYS |= {"retry_count", "tokens", "cost"}
 BLOBS = {"stdout", "stderr", "rendered_prompt", "preset_snapshot", "plan"}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -37,7 +68,7 @@ def home() -> Iterator[PipeHouse]:
         made.nothing_left()
 
 
-# -- documents --------------------------------------------------------------------------------------------------------
+# -- documents -------------------------------------------------------------------------------------
 
 
 def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None:
@@ -46,17 +77,29 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
     assert listed["schema"] == "px.pipes/1"
     assert all(set(each) >= PIPE_KEYS for each in listed["pipes"])
     good = home.pipe("good")
-    assert (good["schedule"], good["last_status"], good["running"]) == ("30 9 * * 1-5", "completed", None)
+    assert (good["schedule"], good["last_status"], good["running"]) == (
+        "30 9 * * 1-5",
+        "completed",
+        None,
+    )
     told = home.json("pipe", "runs", "good")
     assert (told["schema"], told["next_cursor"]) == ("px.executions/1", None)
     assert set(told["executions"][0]) >= ROW_KEYS
     assert not BLOBS & set(told["executions"][0]), "lists never carry blobs"
     whole = home.get(f"/api/pipes/good/executions/{done.id}")
     assert set(whole) >= ROW_KEYS | BLOBS
-    stamps = [whole[name] for name in ("queued_at", "started_at", "finished_at", "context_start", "context_end")]
+    stamps = [
+        whole[name]
+        for name in ("queued_at", "started_at", "finished_at", "context_start", "context_end")
+    ]
     assert all(STAMP.fullmatch(stamp) for stamp in stamps), stamps
     assert stamps[:3] == sorted(stamps[:3])
-    assert (whole["agent"], whole["model"], whole["tokens"], whole["cost"]) == ("command", None, None, None)
+    assert (whole["agent"], whole["model"], whole["tokens"], whole["cost"]) == (
+        "command",
+        None,
+        None,
+        None,
+    )
     unit = home.unit("pipe:good")
     assert (unit["kind"], unit["state"], unit["next_run"]) == ("pipe", "idle", good["next_run"])
     report = home.json("pipe", "next", "good")
@@ -66,18 +109,30 @@ def test_the_documents_have_the_members_of_the_contract(home: PipeHouse) -> None
 
 def test_an_agent_gets_nothing_of_ours_and_a_key_that_it_prints_is_nowhere(home: PipeHouse) -> None:
     home.fake("looks", "env", front="timeout: 30")
-    ours = {name for name in json.loads(home.output(home.execute("looks").id)) if name.startswith("PX_")}
-    assert ours <= {"PX_PIPE", "PX_EXECUTION_ID", "PX_OUTPUT_DIR", "PX_SOCKET", "PX_INSTANCE", "PX_UNIT"}, ours
+    ours = {
+        name for name in json.loads(home.output(home.execute("looks").id)) if name.startswith("PX_")
+    }
+    assert ours <= {
+        "PX_PIPE",
+        "PX_EXECUTION_ID",
+        "PX_OUTPUT_DIR",
+        "PX_SOCKET",
+        "PX_INSTANCE",
+        "PX_UNIT",
+    }, ours
     key = "sk-pr1nted-by-a-careless-agent"
     folder = home.shell("careless", 'echo "$SOME_API_KEY"; echo "$SOME_API_KEY" >&2; exit 4')
     (folder / ".env").write_text(f"SOME_API_KEY={key}\n")
     done = home.execute("careless")
-    assert (done.stdout, done.stderr) == ("[redacted: SOME_API_KEY]\n", "[redacted: SOME_API_KEY]\n")
+    assert (done.stdout, done.stderr) == (
+        "[redacted: SOME_API_KEY]\n",
+        "[redacted: SOME_API_KEY]\n",
+    )
     assert key not in json.dumps(done.document)
     assert home.holders(key) == [folder / ".env"], "ledger, logs and files have none of it"
 
 
-# -- routes -----------------------------------------------------------------------------------------------------------
+# -- routes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +176,7 @@ def test_rows_are_filtered_and_paged(home: PipeHouse) -> None:
     assert [each["id"] for each in told["executions"]] == failed[::-1]
 
 
-# -- output -----------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def test_the_tail_is_told_by_websocket_too_with_what_is_no_text_as_base64(home: PipeHouse) -> None:
@@ -130,17 +185,28 @@ def test_the_tail_is_told_by_websocket_too_with_what_is_no_text_as_base64(home: 
 
     async def told() -> list[dict[str, Any]]:
         connector = aiohttp.UnixConnector(home.socket)
-        async with aiohttp.ClientSession(connector=connector) as client, client.ws_connect(path) as socket:
+        async with (
+            aiohttp.ClientSession(connector=connector) as client,
+            client.ws_connect(path) as socket,
+        ):
             return [message.json() async for message in socket]
 
     first, *outputs, last = asyncio.run(told())
-    assert (first["event"], last["event"], last["execution"]["status"]) == ("start", "done", "completed")
+    assert (first["event"], last["event"], last["execution"]["status"]) == (
+        "start",
+        "done",
+        "completed",
+    )
     known = {each["stream"]: each.get("text", each.get("base64")) for each in outputs}
     assert known == {"stdout": "grün", "stderr": "/w=="}
 
 
-def events_of(home: PipeHouse, path: str, word: str, **headers: str) -> list[tuple[str, dict[str, Any]]]:
-    """Read a stream of server-sent events up to the first that holds a word; return ids and data."""
+def events_of(
+    home: PipeHouse, path: str, word: str, **headers: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Read a stream of server-sent events up to the first that holds a word; return ids and
+    data.
+    """
     found, identifier = [], ""
     with home.asking("GET", path, headers={"Accept": SSE, **headers}) as response:
         for line in iter(response.readline, b""):
@@ -156,7 +222,9 @@ def events_of(home: PipeHouse, path: str, word: str, **headers: str) -> list[tup
 def test_output_is_paged_and_followed_also_while_it_grows_and_goes_on_where_a_follower_was_cut_off(
     home: PipeHouse,
 ) -> None:
-    folder = home.shell("talks", f"echo to out; echo to err >&2; printf 'caf\\303\\251 '; {GATE}; echo on")
+    folder = home.shell(
+        "talks", f"echo to out; echo to err >&2; printf 'caf\\303\\251 '; {GATE}; echo on"
+    )
     number = home.begin("talks").id
     until(lambda: b"caf" in home.output(number), "it talks")
     base = f"/api/pipes/talks/executions/{number}"
@@ -164,13 +232,20 @@ def test_output_is_paged_and_followed_also_while_it_grows_and_goes_on_where_a_fo
     assert (part.body, part.headers["content-type"]) == (b"out\n", "application/octet-stream")
     total = int(part.headers["x-total-bytes"])
     now = home.request("GET", f"{base}/output?offset={total}")
-    assert (now.body, now.headers["x-complete"]) == (b"", "false"), "an empty body is the end for now"
+    assert (now.body, now.headers["x-complete"]) == (b"", "false"), (
+        "an empty body is the end for now"
+    )
     until(lambda: home.row(number).stdout, "the row has it, too, while it runs")
-    until(lambda: home.output(number, "stderr") == b"to err\n", "it complains: two streams are in no order")
+    until(
+        lambda: home.output(number, "stderr") == b"to err\n",
+        "it complains: two streams are in no order",
+    )
     first = events_of(home, f"{base}/tail?stream=stdout", "café")
     assert (first[0][1]["event"], first[0][1]["execution"]["id"]) == ("start", number)
     (folder / "go").touch()
-    rest = events_of(home, f"{base}/tail?stream=stdout", '"done"', **{"Last-Event-ID": first[-1][0]})
+    rest = events_of(
+        home, f"{base}/tail?stream=stdout", '"done"', **{"Last-Event-ID": first[-1][0]}
+    )
     assert home.request("GET", f"{base}/tail", headers={"Last-Event-ID": "1-2-3"}).status == 400
     said = [each["text"] for _, each in (*first, *rest) if each["event"] == "output"]
     assert "".join(said) == "to out\ncafé on\n"
@@ -183,7 +258,9 @@ def test_output_is_paged_and_followed_also_while_it_grows_and_goes_on_where_a_fo
 
 
 def test_run_passes_every_byte_and_exits_by_the_outcome(home: PipeHouse) -> None:
-    home.shell("bytes", r"printf 'a\377\0b'; head -c 300000 /dev/zero | tr '\0' x; printf 'warn\n' >&2")
+    home.shell(
+        "bytes", r"printf 'a\377\0b'; head -c 300000 /dev/zero | tr '\0' x; printf 'warn\n' >&2"
+    )
     ended = home.pxctl("pipe", "run", "bytes", text=False)
     assert (ended.returncode, ended.stdout) == (0, b"a\xff\0b" + b"x" * 300_000)
     assert ended.stderr.count(b"warn\n") == 1
@@ -215,7 +292,7 @@ def test_an_array_of_contexts_is_an_execution_for_each(home: PipeHouse) -> None:
     home.of("several", 6)
 
 
-# -- the client -------------------------------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------------
 
 
 def test_following_outlives_the_control_plane_and_gives_each_byte_once(home: PipeHouse) -> None:
@@ -225,7 +302,12 @@ def test_following_outlives_the_control_plane_and_gives_each_byte_once(home: Pip
     home.kill_brain()
     (folder / "go").touch()
     out, err = process.stdout.read(), process.stderr.read()
-    assert (process.wait(DEADLINE), out, err.count("e1\n"), err.count("e2\n")) == (0, "over\n", 1, 1)
+    assert (process.wait(DEADLINE), out, err.count("e1\n"), err.count("e2\n")) == (
+        0,
+        "over\n",
+        1,
+        1,
+    )
 
 
 def test_ctrl_c_leaves_the_execution_which_cancel_ends(home: PipeHouse) -> None:
@@ -235,11 +317,16 @@ def test_ctrl_c_leaves_the_execution_which_cancel_ends(home: PipeHouse) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE)
     number = str(home.rows("pipe=left")[0].id)
-    assert (process.returncode, f"detached; pipe:left execution {number} goes on\n" in err) == (1, True)
+    assert (process.returncode, f"detached; pipe:left execution {number} goes on\n" in err) == (
+        1,
+        True,
+    )
     assert home.pxctl("pipe", "tail", "left").stdout == "begun\n"
     follower = home.pxctl_later("pipe", "tail", "-f", number)
     assert follower.stdout.readline() == "begun\n"
-    assert home.pxctl("pipe", "cancel", number).stdout == f"pipe:left execution {number} cancelled\n"
+    assert (
+        home.pxctl("pipe", "cancel", number).stdout == f"pipe:left execution {number} cancelled\n"
+    )
     assert follower.wait(DEADLINE) == 0
     assert home.pxctl("pipe", "cancel", number).returncode == 8
     assert home.pxctl("wait", number).returncode == 1
@@ -255,7 +342,9 @@ def test_general_commands_know_pipes(home: PipeHouse) -> None:
     assert px("stop", "pipe:general").stdout == "pipe:general stopped\n"
     assert px("wait", "pipe:general").returncode == 1
     (folder / "go").touch()
-    first = px("pipe", "retry", str(home.rows("pipe=general")[-1].id), "--no-wait", "-q").stdout.strip()
+    first = px(
+        "pipe", "retry", str(home.rows("pipe=general")[-1].id), "--no-wait", "-q"
+    ).stdout.strip()
     assert px("wait", first).stdout.startswith(f"pipe:general execution {first} completed in ")
     assert px("wait", "general").returncode == 0
     assert "its last execution completed" in px("why", "pipe:general").stdout
@@ -275,7 +364,8 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert "disabled" in px("pipe", "list").stdout
     assert px("pipe", "validate", "mine").returncode == 0
     assert home.execute("mine").ended == DONE, "an example works without agent and network"
-    changed = px("pipe", "config", "mine", "schedule=*/5 3 1 1 *", "timeout=60", "title=")  # never due meanwhile
+    # never due meanwhile
+    changed = px("pipe", "config", "mine", "schedule=*/5 3 1 1 *", "timeout=60", "title=")
     assert (changed.returncode, "title removed" in changed.stdout) == (0, True), changed
     shutil.copytree(home.folder("mine"), home.folder("young"))
     assert px("pipe", "validate", "young").returncode == 0, "one that was written a moment ago"
@@ -304,7 +394,9 @@ def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_
 ) -> None:
     agents, words = home.home / "agents.toml", "install it: get px-absent"
     before = agents.read_text()
-    agents.write_text(f'{before}\n[agents.absent]\nargv = ["px-absent"]\ninstall = "get px-absent"\n')
+    agents.write_text(
+        f'{before}\n[agents.absent]\nargv = ["px-absent"]\ninstall = "get px-absent"\n'
+    )
     folder = home.write("absent", "agent: absent\nschedule: manual")
     until(lambda: "absent" in home.names(), "it is seen")
     (told,) = home.json("pipe", "show", "absent")["warnings"]

@@ -1,4 +1,6 @@
-"""What agents tell of themselves: what a run cost, that they stopped, what they were not allowed; and who shows it."""
+"""What agents tell of themselves: what a run cost, that they stopped, what they were not
+allowed; and who shows it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ GEMINI = (
     {"type": "result", "status": "success", "stats": {}},
 )
 CLAUDE = (
-    {"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "I could not write it."}]}},
+    {
+        "type": "assistant",
+        "message": {"id": "1", "content": [{"type": "text", "text": "I could not write it."}]},
+    },
     {
         "type": "result",
         "subtype": "success",
@@ -53,14 +58,22 @@ SAYS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
 def home(shared: PipeHouse) -> Iterator[PipeHouse]:
     """A house with agents that print what real ones do."""
     tables = [(shared.home / "agents.toml").read_text()]
-    tables.append(f'[agents.slow]\nargv = ["/bin/sh", "{shared.home}/slow"]\nparser = "codex-jsonl"\n')
+    tables.append(
+        f'[agents.slow]\nargv = ["/bin/sh", "{shared.home}/slow"]\nparser = "codex-jsonl"\n'
+    )
     stays = f"cat >/dev/null\ncat {shared.home}/counts.jsonl\nexec sleep 1000\n"
     (shared.home / "stays").write_text(stays)
     argv = json.dumps(["/bin/sh", str(shared.home / "stays")])
-    tables.append(f'[agents.stays]\nargv = {argv}\nparser = "codex-jsonl"\nstop = {{settle_seconds = 1}}\n')
-    (shared.home / "slow").write_text('cat >/dev/null\necho \'{"type": "turn.started"}\'\nexec sleep 1000\n')
+    tables.append(
+        f'[agents.stays]\nargv = {argv}\nparser = "codex-jsonl"\nstop = {{settle_seconds = 1}}\n'
+    )
+    (shared.home / "slow").write_text(
+        'cat >/dev/null\necho \'{"type": "turn.started"}\'\nexec sleep 1000\n'
+    )
     for name, (parser, records) in SAYS.items():
-        (shared.home / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+        (shared.home / f"{name}.jsonl").write_text(
+            "".join(json.dumps(each) + "\n" for each in records)
+        )
         program = shared.home / name
         program.write_text(f"#!/bin/sh\ncat >/dev/null\ncat {shared.home}/{name}.jsonl\n")
         program.chmod(0o755)
@@ -71,7 +84,9 @@ def home(shared: PipeHouse) -> Iterator[PipeHouse]:
     shared.nothing_left()
 
 
-def test_a_run_costs_its_tokens_times_the_prices_of_the_preset_and_a_budget_knows_it(home: PipeHouse) -> None:
+def test_a_run_costs_its_tokens_times_the_prices_of_the_preset_and_a_budget_knows_it(
+    home: PipeHouse,
+) -> None:
     home.write("priced", "agent: counts\npreset: priced\nbudget: {daily_cost: 0.01}")
     first = home.execute("priced")
     assert (first.ended, first.tokens, first.cost_source) == (DONE, 9_001_000, "preset")
@@ -90,8 +105,13 @@ def test_how_long_an_agent_takes_to_exit_decides_nothing_about_a_ceiling(home: P
         assert (done.ended, done.tokens, done.cost) == (DONE, 9_001_000, pytest.approx(27.015))
 
 
-def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(home: PipeHouse) -> None:
-    home.write("bare", "agent: counts\npreset: bare\nbudget: {daily_cost: 0.01}\nlimits: {cost: 0.01, tokens: 1k}")
+def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(
+    home: PipeHouse,
+) -> None:
+    home.write(
+        "bare",
+        "agent: counts\npreset: bare\nbudget: {daily_cost: 0.01}\nlimits: {cost: 0.01, tokens: 1k}",
+    )
     done = home.execute("bare")
     assert (done.ended, done.tokens, done.cost, done.cost_source) == (DONE, 9_001_000, None, None)
     assert done.usage["cost"] is None
@@ -107,7 +127,9 @@ def test_a_cost_that_nobody_tells_is_null_and_a_ceiling_without_effect_is_told(h
     assert any("budget.daily_cost has no effect" in each for each in home.pipe("bare")["warnings"])
 
 
-def test_what_a_run_used_that_was_cut_off_before_its_agent_told_is_not_known(home: PipeHouse) -> None:
+def test_what_a_run_used_that_was_cut_off_before_its_agent_told_is_not_known(
+    home: PipeHouse,
+) -> None:
     home.write("slow", "agent: slow\npreset: priced")
     begun = home.started(home.begin("slow").id)
     done = home.cancel(begun)
@@ -138,11 +160,23 @@ def test_what_an_agent_was_not_allowed_is_in_the_row_and_in_every_view(home: Pip
 
 
 def test_a_pipe_is_shown_with_all_that_it_would_be_run_with(home: PipeHouse) -> None:
-    home.write("whole", "agent: counts\npreset: priced\ntimeout: 10m\nlimits: {turns: 7}\nretries: 3\ntimezone: UTC")
+    home.write(
+        "whole",
+        "agent: counts\npreset: priced\ntimeout: 10m\nlimits: {turns: 7}\nretries: "
+        "3\ntimezone: UTC",
+    )
     home.execute("whole")
     shown = home.json("pipe", "show", "whole")
-    assert (shown["timeout_seconds"], shown["timezone"], shown["presets"]) == (600.0, "UTC", ["priced"])
-    assert (shown["limits"]["turns"], shown["limits"]["cost"], shown["retries"]["max"]) == (7, None, 3)
+    assert (shown["timeout_seconds"], shown["timezone"], shown["presets"]) == (
+        600.0,
+        "UTC",
+        ["priced"],
+    )
+    assert (shown["limits"]["turns"], shown["limits"]["cost"], shown["retries"]["max"]) == (
+        7,
+        None,
+        3,
+    )
     assert shown["range_starts_at"] == home.of("whole", 1)[0].context_end
     text = home.pxctl("pipe", "show", "whole").stdout
     assert "range_starts_at" in text
@@ -154,7 +188,9 @@ def test_executions_are_found_by_pipes_agent_preset_error_and_time(home: PipeHou
         home.execute(name)
 
     def found(*asked: str) -> list[str]:
-        return sorted(each["pipe_name"] for each in home.json("pipe", "runs", "find-*", *asked)["executions"])
+        return sorted(
+            each["pipe_name"] for each in home.json("pipe", "runs", "find-*", *asked)["executions"]
+        )
 
     assert found() == ["find-a", "find-b"]
     assert found("--agent", "counts") == ["find-a"]

@@ -27,7 +27,9 @@ def findings(shared: PipeHouse) -> Iterator[dict[str, list[dict[str, Any]]]]:
 
 
 @pytest.mark.parametrize("name", FRONTS)
-def test_no_key_is_silent_and_each_has_its_cure(findings: dict[str, list[dict[str, Any]]], name: str) -> None:
+def test_no_key_is_silent_and_each_has_its_cure(
+    findings: dict[str, list[dict[str, Any]]], name: str
+) -> None:
     front, told = FRONTS[name]
     texts = {each["name"]: f"{each['detail']}; {each['hint']}" for each in findings[name]}
     everything = "\n".join(texts.values())

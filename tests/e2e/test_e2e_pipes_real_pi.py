@@ -1,6 +1,7 @@
 """The real `pi` from npm, through the installed daemon, against a provider that does as it is told.
 
-What the user owns is not touched, a key is only in the agent's environment, nothing that a tool started is left.
+What the user owns is not touched, a key is only in the agent's environment, nothing that a tool
+started is left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from e2e.pipe_house import DONE, PipeHouse, Row, in_time, pipes_house
 from mock_provider import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # many starts of node
-PI = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "pi" / "node_modules" / ".bin"
+PI = (
+    Path(__file__).parents[2]
+    / os.environ.get("VENV", ".venv")
+    / "peers"
+    / "pi"
+    / "node_modules"
+    / ".bin"
+)
 KEY = "sk-mock-5up3r-s3cr3t-k3y-0f-n0b0dy"
 MODELS = ("ok", "echo", "tool", "401", "404", "429", "quota", "500", "hang", "drop", "garbage")
 
@@ -41,8 +49,16 @@ def mock() -> Iterator[MockProvider]:
 def home(mock: MockProvider, require: Callable[[object, str], None]) -> Iterator[PipeHouse]:
     """A house whose pipes speak through pi with the provider."""
     require((PI / "pi").exists(), "pi is not installed: .ci/agents")
-    settings = {"MOCK_KEY": KEY, "PATH": f"{PI}:{BIN}:{os.environ['PATH']}", "PX_PIPES__SLOTS_MANUAL": "3"}
-    times = {"PX_PIPES__RETRY_INITIAL_SECONDS": "0.05", "PX_PIPES__STOP_SECONDS": "5", "PX_PIPES__SETTLE_SECONDS": "60"}
+    settings = {
+        "MOCK_KEY": KEY,
+        "PATH": f"{PI}:{BIN}:{os.environ['PATH']}",
+        "PX_PIPES__SLOTS_MANUAL": "3",
+    }
+    times = {
+        "PX_PIPES__RETRY_INITIAL_SECONDS": "0.05",
+        "PX_PIPES__STOP_SECONDS": "5",
+        "PX_PIPES__SETTLE_SECONDS": "60",
+    }
     with pipes_house(start=False, **settings, **times) as made:
         user = made.home / "user"
         made.settings = {**made.settings, "HOME": str(user)}
@@ -59,7 +75,9 @@ def home(mock: MockProvider, require: Callable[[object, str], None]) -> Iterator
         yield made
         made.nothing_left()
         assert tree(user) == before, "the user's own pi is not touched"
-        assert not made.holders(KEY), "a key is in no file: ledger, logs, output, what the agent was given"
+        assert not made.holders(KEY), (
+            "a key is in no file: ledger, logs, output, what the agent was given"
+        )
 
 
 def requests(mock: MockProvider, model: str) -> int:
@@ -68,7 +86,10 @@ def requests(mock: MockProvider, model: str) -> int:
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {
-        str(file.relative_to(folder)): (file.stat().st_mtime_ns, file.read_bytes() if file.is_file() else b"")
+        str(file.relative_to(folder)): (
+            file.stat().st_mtime_ns,
+            file.read_bytes() if file.is_file() else b"",
+        )
         for file in sorted(folder.rglob("*"))
     }
 
@@ -100,8 +121,13 @@ def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(
     assert b"from-the-tool" in home.output(done["tool"].id, "events")
     assert {each.agent_version for each in done.values()} == {"0.74.2"}
     assert set(mock.keys) == {KEY}
-    assert (requests(mock, "500"), requests(mock, "401"), requests(mock, "drop")) == (1, 1, 1), "its retries are off"
-    again = until(lambda: [it for it in home.rows("pipe=m-429") if it.retry_of == begun["429"]], "429 is tried again")
+    assert (requests(mock, "500"), requests(mock, "401"), requests(mock, "drop")) == (1, 1, 1), (
+        "its retries are off"
+    )
+    again = until(
+        lambda: [it for it in home.rows("pipe=m-429") if it.retry_of == begun["429"]],
+        "429 is tried again",
+    )
     assert home.ended(again[0].id).ended == ("failed", "rate_limited")
     assert requests(mock, "429") == 2
 
@@ -109,10 +135,16 @@ def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(
 def _check_usage(done: Row, answers: int) -> None:
     assert done.tokens == answers * (INPUT_TOKENS + OUTPUT_TOKENS)
     assert done.cost == pytest.approx(answers * (INPUT_TOKENS * 3 + OUTPUT_TOKENS * 15) / 1e6)
-    assert (done.usage["turns"], done.model, done.provider) == (answers, done.preset_id.removeprefix("m-"), "custom")
+    assert (done.usage["turns"], done.model, done.provider) == (
+        answers,
+        done.preset_id.removeprefix("m-"),
+        "custom",
+    )
 
 
-def test_a_provider_that_never_answers_is_left_at_the_timeout(home: PipeHouse, mock: MockProvider) -> None:
+def test_a_provider_that_never_answers_is_left_at_the_timeout(
+    home: PipeHouse, mock: MockProvider
+) -> None:
     """Meanwhile the key is in the agent's environment, and in nothing that others can read."""
     number = home.begin("m-hang", timeout=100).id
     until(lambda: requests(mock, "hang"), "the request is there")
@@ -140,9 +172,14 @@ def test_a_provider_that_never_answers_is_left_at_the_timeout(home: PipeHouse, m
 
 
 def test_a_cancel_during_a_tool_leaves_nothing_of_it(home: PipeHouse, mock: MockProvider) -> None:
-    """The tool runs in a session of its own, which no signal to pi's group reaches; its children in further ones."""
+    """The tool runs in a session of its own, which no signal to pi's group reaches; its children
+    in further ones.
+    """
     marks = home.home / "tool.pids"
-    mock.command = f"echo $$ > {marks}; setsid sleep 1000 & echo $! >> {marks}; (setsid sleep 1000 &) ; sleep 1000"
+    mock.command = (
+        f"echo $$ > {marks}; setsid sleep 1000 & echo $! >> {marks}; (setsid sleep 1000 &) ; sleep "
+        "1000"
+    )
     number = home.begin("m-tool").id
     until(lambda: marks.exists() and marks.read_text().count("\n") == 2, "the tool runs")
     cancelled = home.request("POST", f"/api/pipes/m-tool/executions/{number}/cancel")

@@ -1,4 +1,6 @@
-"""How pipes run, as their owner sees it: what a failure means, what may be written, who waits for whom."""
+"""How pipes run, as their owner sees it: what a failure means, what may be written, who waits
+for whom.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def home() -> Iterator[PipeHouse]:
         made.nothing_left()
 
 
-# -- what a failure means ---------------------------------------------------------------------------------------------
+# -- what a failure means --------------------------------------------------------------------------
 
 
 def test_a_command_that_fails_runs_once_whatever_it_printed(home: PipeHouse) -> None:
@@ -34,23 +36,32 @@ def test_a_command_that_fails_runs_once_whatever_it_printed(home: PipeHouse) -> 
     for name, said in words.items():
         home.shell(name, f"echo '{said}'; echo \"KeyError: 'price'\" >&2; exit 1")
         done = home.execute(name)
-        assert (done.ended, done.error_message) == (("failed", "crash"), "exit code 1: KeyError: 'price'")
+        assert (done.ended, done.error_message) == (
+            ("failed", "crash"),
+            "exit code 1: KeyError: 'price'",
+        )
     home.shell("timed", "echo 'Connection refused by printer 3' >&2; exit 1", "schedule: every 1h")
     (by_itself,) = home.of("timed", 1)
     assert (by_itself.trigger, by_itself.ended) == ("scheduled", ("failed", "crash"))
     told = home.pxctl("pipe", "run", "import")
-    assert (told.returncode, "KeyError" in told.stderr, "tried again" in told.stderr) == (1, True, False)
+    assert (told.returncode, "KeyError" in told.stderr, "tried again" in told.stderr) == (
+        1,
+        True,
+        False,
+    )
     assert "presets.toml" not in home.pxctl("pipe", "run", "billing").stderr
     for name in (*words, "timed"):
         until(lambda name=name: not home.pipe(name)["queued"], "no further try")
         assert {each.retry_of for each in home.rows(f"pipe={name}")} == {None}
 
 
-# -- what may be written ----------------------------------------------------------------------------------------------
+# -- what may be written ---------------------------------------------------------------------------
 
 
 def test_a_command_written_for_a_shell_is_refused_and_its_cure_works(home: PipeHouse) -> None:
-    """By `validate` and by `run`, before anything of it is run; twice, as nothing of it is remembered."""
+    """By `validate` and by `run`, before anything of it is run; twice, as nothing of it is
+    remembered.
+    """
     home.write("two", "command: echo step one && touch second")
     until(lambda: "two" in home.names(), "it is known")
     for _ in range(2):
@@ -63,19 +74,23 @@ def test_a_command_written_for_a_shell_is_refused_and_its_cure_works(home: PipeH
     assert home.pxctl("pipe", "validate", "two").returncode == 0
     assert home.pxctl("pipe", "run", "two").stdout == "step one\n"
     assert (folder / "second").exists()
-    for number, legitimate in enumerate(("echo 'a | b'", 'echo "a && b"', r"find . -name x -exec echo {} \;")):
+    for number, legitimate in enumerate(
+        ("echo 'a | b'", 'echo "a && b"', r"find . -name x -exec echo {} \;")
+    ):
         home.write(f"quoted-{number}", f"command: {legitimate}")
         assert home.execute(f"quoted-{number}").status == "completed"
 
 
-# -- files that change ------------------------------------------------------------------------------------------------
+# -- files that change -----------------------------------------------------------------------------
 
 IN_PIECES = "for i in 1 2 3 4 5; do head -c 1000 /dev/zero >> film; sleep 0.2; done"
 SLOWLY = "exec > copy; head -c 1000 /dev/zero; sleep 2.5; head -c 1000 /dev/zero"
 
 
 def test_a_file_starts_a_pipe_once_when_it_is_whole(home: PipeHouse) -> None:
-    """One that is opened for each piece, one that is open for long, and one that is renamed into its place."""
+    """One that is opened for each piece, one that is open for long, and one that is renamed into
+    its place.
+    """
     inbox = home.home / "inbox"
     inbox.mkdir()
     size = f"cd {inbox} && stat -c '%n %s' film copy ready 2>/dev/null; true"
@@ -100,18 +115,22 @@ def test_a_file_starts_a_pipe_once_when_it_is_whole(home: PipeHouse) -> None:
     assert [len(home.rows(f"pipe=on-{name}")) for name in ("film", "copy")] == [1, 1]
 
 
-# -- who waits for whom -----------------------------------------------------------------------------------------------
+# -- who waits for whom ----------------------------------------------------------------------------
 
 UNTIL_OPEN = "while [ ! -e ../open ]; do sleep 0.02; done"
 
 
-def test_two_scheduled_runs_go_beside_each_other_and_a_third_knows_for_whom_it_waits(home: PipeHouse) -> None:
+def test_two_scheduled_runs_go_beside_each_other_and_a_third_knows_for_whom_it_waits(
+    home: PipeHouse,
+) -> None:
     for name in ("long-a", "long-b"):
         home.shell(name, UNTIL_OPEN, "schedule: every 1h")
         until(lambda name=name: home.rows(f"pipe={name}&status=running"), "it runs")
     home.shell("third", "echo", "schedule: every 1h")
     until(lambda: home.rows("pipe=third&status=queued"), "the third waits")
-    holders = [f"pipe:{name} (execution {home.pipe(name)['running']})" for name in ("long-a", "long-b")]
+    holders = [
+        f"pipe:{name} (execution {home.pipe(name)['running']})" for name in ("long-a", "long-b")
+    ]
     shown = {
         "next": home.pxctl("pipe", "next", "third").stdout,
         "list": home.pxctl("pipe", "list", env={"COLUMNS": "400"}).stdout,
@@ -148,18 +167,36 @@ def test_what_failed_can_be_retried_at_once_and_waits_in_line(home: PipeHouse) -
     assert [each.retry_of for each in again] == [None, None, failed[0], *failed, *failed]
 
 
-# -- what is struck out -----------------------------------------------------------------------------------------------
+# -- what is struck out ----------------------------------------------------------------------------
 
 
-def test_values_of_keys_are_struck_out_by_name_and_those_of_other_variables_stay(home: PipeHouse) -> None:
-    told = "echo $MAX_TOKENS rows copied to $KEYSPACE with $OPENAI_API_KEY of $apiKey; echo card 1234-5678 >&2; exit 3"
+def test_values_of_keys_are_struck_out_by_name_and_those_of_other_variables_stay(
+    home: PipeHouse,
+) -> None:
+    told = (
+        "echo $MAX_TOKENS rows copied to $KEYSPACE with $OPENAI_API_KEY of $apiKey; echo card "
+        "1234-5678 >&2; exit 3"
+    )
     folder = home.shell("copies", told, "redact: '[0-9]{4}-[0-9]{4}'")
-    secrets = {"OPENAI_API_KEY": "sk-of-the-copier", "apiKey": "another-secret", "PGPASSWORD": "of-the-database"}
+    secrets = {
+        "OPENAI_API_KEY": "sk-of-the-copier",
+        "apiKey": "another-secret",
+        "PGPASSWORD": "of-the-database",
+    }
     ordinary = {"MAX_TOKENS": "100000", "KEYSPACE": "production", "MONKEYPATCH": "copied"}
-    (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in {**secrets, **ordinary}.items()))
+    (folder / ".env").write_text(
+        "".join(f"{name}={value}\n" for name, value in {**secrets, **ordinary}.items())
+    )
     done = home.execute("copies")
-    assert done.stdout == "100000 rows copied to production with [redacted: OPENAI_API_KEY] of [redacted: apiKey]\n"
-    assert (done.stderr, done.error_message) == ("card [redacted]\n", "exit code 3: card [redacted]")
+    assert (
+        done.stdout
+        == "100000 rows copied to production with [redacted: OPENAI_API_KEY] of [redacted: "
+        "apiKey]\n"
+    )
+    assert (done.stderr, done.error_message) == (
+        "card [redacted]\n",
+        "exit code 3: card [redacted]",
+    )
     assert home.pxctl("pipe", "output", str(done.id)).stdout == done.stdout
 
 
@@ -169,7 +206,10 @@ def test_where_the_output_folder_is_a_file_both_validate_and_run_say_so(home: Pi
     until(lambda: "blocked" in home.names(), "it is known")
     for verb in ("validate", "run"):
         told = home.pxctl("pipe", verb, "blocked")
-        assert (told.returncode, f"mv {folder}/output {folder}/output.old" in told.stdout + told.stderr) == (1, True)
+        assert (
+            told.returncode,
+            f"mv {folder}/output {folder}/output.old" in told.stdout + told.stderr,
+        ) == (1, True)
     (folder / "output").unlink()
     assert home.pxctl("pipe", "validate", "blocked").returncode == 0
     assert home.execute("blocked").status == "completed"

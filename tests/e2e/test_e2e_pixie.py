@@ -1,4 +1,6 @@
-"""Tools for Pixie run unchanged (CONTRACT §5); and what `pxctl tools debug` finds in faulty ones (CONTRACT §8)."""
+"""Tools for Pixie run unchanged (CONTRACT §5); and what `pxctl tools debug` finds in faulty ones
+(CONTRACT §8).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ INPUTS = [
     {"key": "mode", "label": "Mode", "type": "select", "required": False, "options": MODES},
 ]
 OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
-home = of_module(house, {"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True)  # each test has its own tool
+# each test has its own tool
+home = of_module(house, {"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True)
 
 
 def pixie(home: House, name: str, *, dotenv: str = "", **keys: Any) -> Path:
@@ -72,24 +75,48 @@ def pixie(home: House, name: str, *, dotenv: str = "", **keys: Any) -> Path:
     (folder / "main.py").write_text(SOURCE)
     if dotenv:
         (folder / ".env").write_text(dotenv)
-    manifest = {"id": name, "name": "A Title", "description": "d", "version": "1.2.0", "schema_version": "1.0"}
-    manifest |= {"category": "a/b", "icon": "x", "layout": "form", "tags": ["t"], "inputs": INPUTS, "outputs": OUTPUTS}
+    manifest = {
+        "id": name,
+        "name": "A Title",
+        "description": "d",
+        "version": "1.2.0",
+        "schema_version": "1.0",
+    }
+    manifest |= {
+        "category": "a/b",
+        "icon": "x",
+        "layout": "form",
+        "tags": ["t"],
+        "inputs": INPUTS,
+        "outputs": OUTPUTS,
+    }
     (folder / "tool.json").write_text(json.dumps({**manifest, **keys}))
     return folder
 
 
 def test_body_headers_and_environment(home: House) -> None:
     pixie(home, "asked")
-    answer = home.run("asked", {"run_id": "mine", "inputs": {"word": "hi", "n": 3}})  # its own body is taken, too
+    # its own body is taken, too
+    answer = home.run("asked", {"run_id": "mine", "inputs": {"word": "hi", "n": 3}})
     assert answer.status == 200, answer.body
     seen = answer.json()["log"]
-    body, headers, env = seen["body"], {k.lower(): v for k, v in seen["headers"].items()}, seen["env"]
-    assert (body["word"], body["n"], body["inputs"]) == ("hi", 3, {"word": "hi", "n": 3}), "each again at the top"
+    body, headers, env = (
+        seen["body"],
+        {k.lower(): v for k, v in seen["headers"].items()},
+        seen["env"],
+    )
+    assert (body["word"], body["n"], body["inputs"]) == ("hi", 3, {"word": "hi", "n": 3}), (
+        "each again at the top"
+    )
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", body["run_id"])
     assert headers["x-pixie-run-id"] == body["run_id"] == body["_pixie"]["run_id"]
     assert headers["x-pixie-artefacts-dir"] == body["_pixie"]["artefacts_dir"]
     assert seen["there"], "the run's directory for artefacts is there"
-    assert (env["PIXIE_TOOL_ID"], bool(env["PIXIE_ARTEFACTS_ROOT"]), env["PYTHONUNBUFFERED"]) == ("asked", True, "1")
+    assert (env["PIXIE_TOOL_ID"], bool(env["PIXIE_ARTEFACTS_ROOT"]), env["PYTHONUNBUFFERED"]) == (
+        "asked",
+        True,
+        "1",
+    )
     assert "PIXIE_VALIDATE" not in env
 
 
@@ -98,16 +125,32 @@ def test_defaults_are_filled_in_and_values_coerced_and_checked(home: House) -> N
     inputs = home.json("run", "typed", "n=2.5", "mode=b")["log"]["body"]["inputs"]
     assert (inputs["word"], inputs["n"], inputs["mode"]) == ("hello", 2.5, "b")
     refused = home.run("typed", {"n": "x", "mode": "c"})
-    assert (refused.status, {e["pointer"] for e in refused.json()["errors"]}) == (422, {"/n", "/mode"})
+    assert (refused.status, {e["pointer"] for e in refused.json()["errors"]}) == (
+        422,
+        {"/n", "/mode"},
+    )
 
 
 def test_streams_are_asked_for_by_run_id(home: House) -> None:
     pixie(home, "streams")
-    answer = home.request("POST", "/api/tools/streams/stream", {"word": "ho"}, headers={"Accept": SSE})
-    items = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: ")]
-    assert ([item["value"] for item in items], items[-1]["done"]) == (["ho 0", "ho 1", "ho 2"], True)
+    answer = home.request(
+        "POST", "/api/tools/streams/stream", {"word": "ho"}, headers={"Accept": SSE}
+    )
+    items = [
+        json.loads(line[6:])
+        for line in answer.body.decode().splitlines()
+        if line.startswith("data: ")
+    ]
+    assert ([item["value"] for item in items], items[-1]["done"]) == (
+        ["ho 0", "ho 1", "ho 2"],
+        True,
+    )
     done = home.pxctl("run", "streams", "--stream", "word=hu")
-    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["hu 0", "hu 1", "hu 2"], done.stderr
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == [
+        "hu 0",
+        "hu 1",
+        "hu 2",
+    ], done.stderr
 
 
 def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> None:
@@ -118,7 +161,11 @@ def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> Non
     pixie(home, "keyless", secrets=secrets)
     refused = home.run("keyless")
     detail = refused.json()["detail"]
-    assert (refused.status >= 400, "API_KEY" in detail, "API_EXTRA" in detail) == (True, True, False)
+    assert (refused.status >= 400, "API_KEY" in detail, "API_EXTRA" in detail) == (
+        True,
+        True,
+        False,
+    )
     assert b".env" in refused.body
 
 
@@ -163,8 +210,16 @@ def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
 def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:
     cases: list[tuple[Any, int, dict[str, str]]] = [
         # There is no pyproject.toml; a log is {lines: [...]}, or {value: ...}.
-        (OUTPUTS, 1, {"folder_structure": "warn", "schemas_coherent": "pass", "output_conforms": "fail"}),
-        ([{**OUTPUTS[0], "key": "later"}], 0, {"streaming_check": "pass", "output_conforms": "warn"}),
+        (
+            OUTPUTS,
+            1,
+            {"folder_structure": "warn", "schemas_coherent": "pass", "output_conforms": "fail"},
+        ),
+        (
+            [{**OUTPUTS[0], "key": "later"}],
+            0,
+            {"streaming_check": "pass", "output_conforms": "warn"},
+        ),
         ([], 1, {"schemas_coherent": "fail"}),
     ]
     for number, (outputs, code, wanted) in enumerate(cases):
@@ -175,7 +230,7 @@ def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:
         assert (len(named), report["overall"]) == (12, "fail" if code else "warn")
 
 
-# -- debug: each row of the failure table, in a tool that has the fault ------------------------------------------------
+# -- debug: each row of the failure table, in a tool that has the fault ----------------------------
 
 
 ECHO = server("return body")
@@ -188,7 +243,10 @@ def diagnosed(home: House, tool: str) -> dict[str, str]:
     document = home.json("tools", "debug", tool, code=None)
     assert (document["schema"], document["unit"]) == ("px.debug/1", f"tool:{tool}"), document
     found = {each["case"]: each for each in document["cases"] if each["found"]}
-    assert all(each["evidence"] and each["next_step"] and case in document["verdict"] for case, each in found.items())
+    assert all(
+        each["evidence"] and each["next_step"] and case in document["verdict"]
+        for case, each in found.items()
+    )
     assert "tools debug" not in json.dumps(document), "who asks debug is not sent to debug"
     return {case: each["evidence"] for case, each in found.items()}
 
@@ -198,28 +256,57 @@ LATE = {"start_timeout_seconds": 1}
 HUNGRY = "import time\nblock = [bytearray(1 << 22) for _ in range(100)]\ntime.sleep(1000)"
 FAULTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "raises": ("raise RuntimeError('boom at import')", {}, "never_ready", "boom at import"),
-    "elsewhere": (ECHO.replace('int(sys.argv[sys.argv.index("--port") + 1])', "0"), LATE, "never_ready", "listens"),
+    "elsewhere": (
+        ECHO.replace('int(sys.argv[sys.argv.index("--port") + 1])', "0"),
+        LATE,
+        "never_ready",
+        "listens",
+    ),
     "never-served": ("def serve(): pass", {}, "exits_zero", "0"),
     "no-module": ("import no_such_module_at_all", {}, MISSING, "no_such_module_at_all"),
     "no-program": ("", {"command": ["/nonexistent/prog"]}, MISSING, "/nonexistent/prog"),
-    # What it took it keeps: where looks are far apart, a limit is found to be broken at one of them all the same.
+    # What it took it keeps: where looks are far apart, a limit is found to be broken at one of them
+    # all the same.
     "hungry": (HUNGRY, {"max_memory_mb": 100}, "memory_limit", "memory"),
-    "bad-shape": (ECHO.replace("self.answer(run(body))", "self.answer({}, 500)"), {}, "bad_answer", "500"),
-    "drifts": (ECHO.replace('json.load(open("tool.json"))', '{"name": "else"}'), {}, "schema_drift", "name"),
-    "refuses": (ECHO.replace("self.answer(run(body))", "self.answer({}, 422)"), {}, "invalid_input", "422"),
+    "bad-shape": (
+        ECHO.replace("self.answer(run(body))", "self.answer({}, 500)"),
+        {},
+        "bad_answer",
+        "500",
+    ),
+    "drifts": (
+        ECHO.replace('json.load(open("tool.json"))', '{"name": "else"}'),
+        {},
+        "schema_drift",
+        "name",
+    ),
+    "refuses": (
+        ECHO.replace("self.answer(run(body))", "self.answer({}, 422)"),
+        {},
+        "invalid_input",
+        "422",
+    ),
 }
 
 
 @pytest.mark.parametrize("tool", sorted(FAULTS))
-def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_and_is_not_sticky(home: House, tool: str) -> None:
+def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_and_is_not_sticky(
+    home: House, tool: str
+) -> None:
     code, manifest, case, evidence = FAULTS[tool]
     home.tool(tool, code, **manifest)
     said = diagnosed(home, tool)[case]
     assert evidence in said, "nobody ran it before: debug tries it itself"
-    assert (said.count("boom at import") < 2, said.endswith("?.")) == (True, False), "each thing is said once"
+    assert (said.count("boom at import") < 2, said.endswith("?.")) == (True, False), (
+        "each thing is said once"
+    )
     answer = home.run(tool)
     if case != "schema_drift":
-        assert (answer.status >= 400, evidence in answer.body.decode(), bool(answer.json()["hint"])) == (True,) * 3
+        assert (
+            answer.status >= 400,
+            evidence in answer.body.decode(),
+            bool(answer.json()["hint"]),
+        ) == (True,) * 3
         assert evidence in diagnosed(home, tool)[case]
     home.tool(tool, ECHO)
     until(lambda: home.run(tool).status == 200, "a mended tool runs again")
@@ -228,19 +315,28 @@ def test_a_fault_is_found_by_a_fresh_look_and_after_a_run_and_is_not_sticky(home
 def test_input_that_does_not_fit(home: House) -> None:
     home.tool("strict", ECHO, input=NUMBERED)
     refused = home.run("strict", {"n": "one"}).status
-    assert (refused, home.status("strict")["state"]) == (422, "cold"), "it is checked before anything is spawned"
+    assert (refused, home.status("strict")["state"]) == (422, "cold"), (
+        "it is checked before anything is spawned"
+    )
     assert [home.run("strict", {"n": n}).status for n in (1, "one")] == [200, 422]
-    found = until(lambda: diagnosed(home, "strict"), "the refused run is in the ledger: a run never waits for that")
+    found = until(
+        lambda: diagnosed(home, "strict"),
+        "the refused run is in the ledger: a run never waits for that",
+    )
     assert (list(found), "422" in found["invalid_input"]) == (["invalid_input"], True)
 
 
-def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm_and_one_that_is_killed(home: House) -> None:
+def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm_and_one_that_is_killed(
+    home: House,
+) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
     home.tool("slow", code, max_runtime_seconds=0.5, stop_timeout_seconds=0.3)
     home.tool("killed", server("os.kill(os.getpid(), 9)"))
     assert home.pxctl("run", "slow", "seconds=60").returncode == 9
     assert home.run("killed").status >= 500
-    until(lambda: home.status("slow")["pid"] is home.status("killed")["pid"] is None, "they are gone")
+    until(
+        lambda: home.status("slow")["pid"] is home.status("killed")["pid"] is None, "they are gone"
+    )
     assert diagnosed(home, "slow").keys() >= {"runtime_limit", "ignores_sigterm"}
     assert "bad_answer" not in diagnosed(home, "killed"), "what ended gave none"
 
@@ -251,13 +347,21 @@ def test_stopped_under_a_long_run(home: House) -> None:
     until(lambda: home.status("long")["in_flight"] == 1, "it runs")
     assert home.pxctl("stop", "long").returncode == 0
     assert running.result().status >= 400
-    found = until(lambda: diagnosed(home, "long").get("evicted_during_run"), "the row of the run says how it ended")
+    found = until(
+        lambda: diagnosed(home, "long").get("evicted_during_run"),
+        "the row of the run says how it ended",
+    )
     assert "stopped" in found
 
 
-def test_a_run_that_said_why_it_failed_is_no_bad_answer_and_a_sound_tool_has_no_fault(home: House) -> None:
+def test_a_run_that_said_why_it_failed_is_no_bad_answer_and_a_sound_tool_has_no_fault(
+    home: House,
+) -> None:
     fails = server("print('because', file=sys.stderr, flush=True) if body else None; return body")
-    home.tool("talks", fails.replace("self.answer(run(body))", "self.answer(run(body), 500 if body else 200)"))
+    home.tool(
+        "talks",
+        fails.replace("self.answer(run(body))", "self.answer(run(body), 500 if body else 200)"),
+    )
     assert home.run("talks", {"n": 1}).status == 500
     assert home.pxctl("restart", "talks").returncode == 0
     assert home.run("talks").status == 200, "its row comes behind that of the run which failed"

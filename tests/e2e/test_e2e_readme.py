@@ -1,8 +1,8 @@
 """What the README shows is true: its tour and its commands are run, its files are read.
 
-Each `$ command` of its console blocks is played, in order, in one shell. The lines under it are its expected output,
-stdout and stderr as they come on a terminal. An `…` stands for any text; a line that is only `…` for any number of
-lines, none included.
+Each `$ command` of its console blocks is played, in order, in one shell. The lines under it are its
+expected output, stdout and stderr as they come on a terminal. An `…` stands for any text; a line
+that is only `…` for any number of lines, none included.
 """
 
 from __future__ import annotations
@@ -31,13 +31,20 @@ def blocks(kind: str) -> list[str]:
 
 def steps() -> list[tuple[str, str]]:
     """Return the commands of all console blocks, each with its expected output."""
-    found = [step.partition("\n") for block in blocks("console") for step in re.split(r"^\$ ", block, flags=re.M)[1:]]
+    found = [
+        step.partition("\n")
+        for block in blocks("console")
+        for step in re.split(r"^\$ ", block, flags=re.M)[1:]
+    ]
     return [(command, expected) for command, _, expected in found]
 
 
 def fits(expected: str, got: str) -> bool:
     lines = (".*".join(map(re.escape, line.split("…"))) + r"\n" for line in expected.splitlines())
-    return re.fullmatch("".join(r"(?:.*\n)*" if line == r".*\n" else line for line in lines), got) is not None
+    return (
+        re.fullmatch("".join(r"(?:.*\n)*" if line == r".*\n" else line for line in lines), got)
+        is not None
+    )
 
 
 @pytest.mark.deep
@@ -45,17 +52,22 @@ def test_the_tour_is_true(home: House) -> None:
     tour = steps()
     assert len(tour) > 10
     # The exit code is kept over the mark, so that `echo $?` works as the next command.
-    script = "".join(f"{command}\n__code=$?; echo '{MARK}'; (exit $__code)\n" for command, _ in tour)
+    script = "".join(
+        f"{command}\n__code=$?; echo '{MARK}'; (exit $__code)\n" for command, _ in tour
+    )
     (home.home / "tour").write_text(script)
     env = {**home.environ, "COLUMNS": "160", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
-    with (home.home / "said").open("w+b") as said:  # no pipe: the daemon that the tour starts would hold it open
+    # no pipe: the daemon that the tour starts would hold it open
+    with (home.home / "said").open("w+b") as said:
         subprocess.run(
             ["bash", "--norc", "--noprofile", home.home / "tour"],
-            env=env, cwd=home.home, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=SECONDS, check=False,
+            env=env, cwd=home.home, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            timeout=SECONDS, check=False,
         )  # fmt: skip
     *parts, last = (home.home / "said").read_text().split(f"{MARK}\n")
     for (command, expected), part in zip(tour, parts, strict=True):
-        got = part if part.endswith("\n") or not part else f"{part}\n"  # answers of tools come as they are
+        # answers of tools come as they are
+        got = part if part.endswith("\n") or not part else f"{part}\n"
         assert fits(expected, got), f"$ {command}\n--- expected\n{expected}--- got\n{got}"
     assert last == ""
 
@@ -67,24 +79,39 @@ def test_every_command_that_is_named_has_the_options_that_are_named_with_it(home
         command = [word for word in words[1:3] if re.fullmatch("[a-z]+", word)]
         told = home.pxctl(*command, "--help")
         assert told.returncode == 0, words
-        assert all(re.search(rf"(^|[ ,]){option}\b", told.stdout, re.M) for option in words if option[0] == "-"), words
+        assert all(
+            re.search(rf"(^|[ ,]){option}\b", told.stdout, re.M)
+            for option in words
+            if option[0] == "-"
+        ), words
 
 
 def test_the_pipe_is_one_that_runs() -> None:
     (text,) = blocks("markdown")
     _, front, body = text.split("---\n")
     with pipes_house(PATH=f"{BIN}:{os.environ['PATH']}") as home:
-        (home.home / "presets.toml").write_text('[presets.fast]\nprovider = "custom"\nmodel = "m"\nurl = "http://x/"\n')
+        (home.home / "presets.toml").write_text(
+            '[presets.fast]\nprovider = "custom"\nmodel = "m"\nurl = "http://x/"\n'
+        )
         home.write("digest", front, body)
         until(lambda: "digest" in home.names(), "it is seen")
         told = home.pipe("digest")
-        assert (told["config_error"], bool(told["next_run"]), told["schedule"]) == (None, True, "weekday at 6:30pm")
+        assert (told["config_error"], bool(told["next_run"]), told["schedule"]) == (
+            None,
+            True,
+            "weekday at 6:30pm",
+        )
 
 
 @pytest.mark.deep
 def test_programs_of_jupyter_take_our_kernelspec_and_any_that_four_lines_make_ours() -> None:
     """Here the console; papermill and others: tests/jupyter."""
-    command = next(line for block in blocks("sh") for line in block.splitlines() if line.startswith("jupyter console"))
+    command = next(
+        line
+        for block in blocks("sh")
+        for line in block.splitlines()
+        if line.startswith("jupyter console")
+    )
     (lines,) = blocks("json")
     typed = "import os\nprint('in', os.environ['PX_UNIT'])\nquit()\n"
     with front_end() as front:
@@ -97,6 +124,10 @@ def test_programs_of_jupyter_take_our_kernelspec_and_any_that_four_lines_make_ou
             return str(subprocess.run(words, cwd=front.folder, env=env, check=False, **how).stdout)
 
         for kernel in ("pxd", "python3"):
-            # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
-            until(lambda kernel=kernel: "in kernel:jupyter-" in shown(kernel), "it shows what is printed")
+            # Without a heartbeat for a second a console waits for nothing, and leaves at the end of
+            # its input.
+            until(
+                lambda kernel=kernel: "in kernel:jupyter-" in shown(kernel),
+                "it shows what is printed",
+            )
         until(lambda: front.living() == {}, "their kernels end as they were told to")

@@ -1,4 +1,6 @@
-"""A unit that is removed leaves nothing to the next one of its name: no pin, no state, no reason, no last words."""
+"""A unit that is removed leaves nothing to the next one of its name: no pin, no state, no
+reason, no last words.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ def assert_never_started(home: PipeHouse, unit: str) -> None:
     assert (why["state"], why["reason"], why["chain"], why["stderr_tail"]) == ("cold", None, [], "")
     assert "never started" in why["summary"]
     told = home.unit(f"tool:{unit}")
-    assert (told["reason"], told["pinned"], told["last_used"], told["restarts"]) == (None, False, None, 0)
+    assert (told["reason"], told["pinned"], told["last_used"], told["restarts"]) == (
+        None,
+        False,
+        None,
+        0,
+    )
 
 
 def broken_tool(home: PipeHouse, name: str) -> None:
@@ -62,7 +69,11 @@ def test_a_pipe_begins_anew_after_remove_and_after_a_restart(shared: PipeHouse) 
 
     def assert_never_ran() -> None:
         told = shared.pipe("often")
-        assert (told["last_status"], told["consecutive_failures"], told["last_run"]) == (None, 0, None)
+        assert (told["last_status"], told["consecutive_failures"], told["last_run"]) == (
+            None,
+            0,
+            None,
+        )
         assert told["enabled"], "that it was disabled is forgotten as well"
         why = shared.json("why", "often")
         assert "it never ran" in why["summary"]

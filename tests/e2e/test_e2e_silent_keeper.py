@@ -1,4 +1,6 @@
-"""A keeper that is stopped by a signal answers nothing: what that leaves unknown is said, and completed afterwards."""
+"""A keeper that is stopped by a signal answers nothing: what that leaves unknown is said, and
+completed afterwards.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,14 @@ if "supervisord_py.daemon.control" in sys.orig_argv:
     keeper_client.KILL_SECONDS = 5.0
     keeper_client.SLACK_SECONDS = -4.0
 """
-"""Makes the control plane wait less long for the keeper; which program reads it is what `sys.orig_argv` says."""
+"""Makes the control plane wait less long for the keeper; which program reads it is what
+`sys.orig_argv` says.
+"""
 PID = "return {'pid': os.getpid()}"
-STUBBORN = f"import signal\nsignal.signal(signal.SIGTERM, lambda *_: open('asked', 'a').write('TERM'))\n{server(PID)}"
+STUBBORN = (
+    "import signal\nsignal.signal(signal.SIGTERM, lambda *_: open('asked', "
+    f"'a').write('TERM'))\n{server(PID)}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +48,12 @@ def impatient(short_tmp_of_module: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shared(impatient: dict[str, str]) -> Iterator[PipeHouse]:
-    settings = {**SETTINGS, **impatient, "PX_TOOLS__WARM_KEEP_MAX": "1", "PX_PIPES__STOP_SECONDS": "0.3"}
+    settings = {
+        **SETTINGS,
+        **impatient,
+        "PX_TOOLS__WARM_KEEP_MAX": "1",
+        "PX_PIPES__STOP_SECONDS": "0.3",
+    }
     with pipes_house(**settings) as home:
         home.tool("one", server(PID))
         home.tool("two", server(PID))
@@ -93,7 +105,9 @@ def is_degraded(home: House) -> bool:
 # -- tools -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_of_a_tool_is_unknown_then_completed_and_no_second_one_starts(shared: PipeHouse) -> None:
+def test_a_stop_of_a_tool_is_unknown_then_completed_and_no_second_one_starts(
+    shared: PipeHouse,
+) -> None:
     for _ in range(2):
         pid = shared.run("one").json()["pid"]
         brain = shared.pids()[1]
@@ -101,27 +115,43 @@ def test_a_stop_of_a_tool_is_unknown_then_completed_and_no_second_one_starts(sha
             assert is_unknown(shared.pxctl("stop", "one"))
             assert is_unknown(shared.pxctl("stop", "one")), "asked again, it is still unknown"
             assert is_unknown(shared.pxctl("restart", "one"))
-            assert (shared.status("one")["state"], shared.status("one")["pid"], alive(pid)) == ("stopping", pid, True)
+            assert (shared.status("one")["state"], shared.status("one")["pid"], alive(pid)) == (
+                "stopping",
+                pid,
+                True,
+            )
             assert is_degraded(shared)
         gone(pid)
         until(lambda: shared.status("one")["state"] == "cold", "the stop is completed")
-        assert (shared.status("one")["reason"], shared.pids()[1], is_degraded(shared)) == ("stopped", brain, False)
+        assert (shared.status("one")["reason"], shared.pids()[1], is_degraded(shared)) == (
+            "stopped",
+            brain,
+            False,
+        )
         assert shared.events("tool:one")[-1]["event"] == "stopped"
         assert alive(shared.run("one").json()["pid"])
         assert shared.pxctl("stop", "one").returncode == 0
 
 
-def test_a_tool_that_is_evicted_meanwhile_goes_before_another_takes_its_place(shared: PipeHouse) -> None:
+def test_a_tool_that_is_evicted_meanwhile_goes_before_another_takes_its_place(
+    shared: PipeHouse,
+) -> None:
     for _ in range(2):
         one = shared.run("one").json()["pid"]
         with silent(shared):
             asked = Later(lambda: shared.request("POST", "/api/tools/two/run?timeout=3", {}))
             assert asked.result().status in {429, 504}
             assert (shared.status("one")["state"], alive(one)) == ("stopping", True)
-        two = until(lambda: (it := shared.run("two")).status == 200 and it.json()["pid"], "the other one runs")
+        two = until(
+            lambda: (it := shared.run("two")).status == 200 and it.json()["pid"],
+            "the other one runs",
+        )
         gone(one)
         assert shared.status("one")["reason"] == "evicted_lru"
-        assert len([pid for pid in bearing("PX_UNIT=tool:two") if pid in marked(shared.daemon_id)]) == 1
+        assert (
+            len([pid for pid in bearing("PX_UNIT=tool:two") if pid in marked(shared.daemon_id)])
+            == 1
+        )
         assert shared.pxctl("stop", "two").returncode == 0
         gone(two)
 
@@ -136,17 +166,23 @@ def test_a_start_whose_spawn_is_not_answered_goes_on_once_it_is(shared: PipeHous
             await_unanswered(shared, "spawn", before + 1)
             assert shared.status("one")["state"] == "starting"
         assert starting.result().status == 200
-        assert len([pid for pid in bearing("PX_UNIT=tool:one") if pid in marked(shared.daemon_id)]) == 1
+        assert (
+            len([pid for pid in bearing("PX_UNIT=tool:one") if pid in marked(shared.daemon_id)])
+            == 1
+        )
         assert shared.pxctl("stop", "one").returncode == 0
 
 
-def test_a_control_plane_that_is_killed_meanwhile_leaves_the_stop_to_the_next_one(shared: PipeHouse) -> None:
+def test_a_control_plane_that_is_killed_meanwhile_leaves_the_stop_to_the_next_one(
+    shared: PipeHouse,
+) -> None:
     for _ in range(2):
         pid = shared.run("one").json()["pid"]
         brain = shared.pids()[1]
         with silent(shared):
             assert is_unknown(shared.pxctl("stop", "one"))
-            # A keeper that is known to be silent makes that answer come at once: the order has to be on its way.
+            # A keeper that is known to be silent makes that answer come at once: the order has to
+            # be on its way.
             until(lambda: shared.status("one")["state"] == "stopping", "the stop has begun")
             os.kill(brain, signal.SIGKILL)
         gone(pid)
@@ -198,7 +234,9 @@ def test_an_execution_that_was_asked_for_meanwhile_is_never_left_running(shared:
 # -- the daemon itself -----------------------------------------------------------------------------
 
 
-def test_orders_for_the_daemon_are_refused_meanwhile_and_its_control_plane_stays(shared: PipeHouse) -> None:
+def test_orders_for_the_daemon_are_refused_meanwhile_and_its_control_plane_stays(
+    shared: PipeHouse,
+) -> None:
     brain = shared.pids()[1]
     for _ in range(2):
         with silent(shared):
@@ -212,7 +250,9 @@ def test_orders_for_the_daemon_are_refused_meanwhile_and_its_control_plane_stays
     until(lambda: shared.answers() and shared.pids()[1] != brain, "a restart works as before")
 
 
-def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written(impatient: dict[str, str]) -> None:
+def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written(
+    impatient: dict[str, str],
+) -> None:
     with pipes_house(start=False, **impatient) as home:
         home.tool("one", server(PID))
         home.shell("long", "sleep 600")
@@ -223,7 +263,10 @@ def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written
             home.started(row.id)
             with silent(home):
                 done = home.pxctl("daemon", "stop", "--timeout", "4")
-                assert (done.returncode, "not known whether pxd stops" in done.stderr) == (7, True), done
+                assert (done.returncode, "not known whether pxd stops" in done.stderr) == (
+                    7,
+                    True,
+                ), done
                 assert alive(pid)
                 assert home.pxctl("status").returncode == 0
                 assert home.pxctl("daemon", "stop", "--timeout", "1").returncode == 7
@@ -238,14 +281,19 @@ def test_the_stop_of_the_daemon_is_unknown_then_completed_with_every_end_written
             assert home.stop() == 0
 
 
-def test_a_daemon_without_units_serves_until_its_silent_keeper_can_end_it(impatient: dict[str, str]) -> None:
+def test_a_daemon_without_units_serves_until_its_silent_keeper_can_end_it(
+    impatient: dict[str, str],
+) -> None:
     with house({**QUICK, **impatient}) as home:
         for _ in range(2):
             home.start()
             with silent(home):
                 for _ in range(2):
                     done = home.pxctl("daemon", "stop", "--timeout", "2")
-                    assert (done.returncode, "not known whether pxd stops" in done.stderr) == (7, True), done
+                    assert (done.returncode, "not known whether pxd stops" in done.stderr) == (
+                        7,
+                        True,
+                    ), done
                 assert home.pxctl("status").returncode == 0
             assert home.process is not None
             assert home.process.wait(60) == 0
@@ -274,14 +322,18 @@ def test_a_stop_keeps_its_reason_over_two_crashes_of_the_control_plane(shared: P
 
 
 @pytest.mark.parametrize("language", ["python", "bash"])
-def test_a_kernel_is_unknown_while_it_cannot_be_stopped_and_then_ends(impatient: dict[str, str], language: str) -> None:
+def test_a_kernel_is_unknown_while_it_cannot_be_stopped_and_then_ends(
+    impatient: dict[str, str], language: str
+) -> None:
     settings = {**QUICK, **impatient, "PX_DAEMON__ZYGOTES": "0"}
     with pipes_house(**settings) as home:
         calls = Calls(home)
         code = "import time; time.sleep(600)" if language == "python" else "sleep 600"
         for _ in range(2):
             running = calls.begun("k", code, language=language, timeout=100)
-            (pid,) = [each for each in bearing("PX_UNIT=kernel:k") if each in marked(home.daemon_id)][:1]
+            (pid,) = [
+                each for each in bearing("PX_UNIT=kernel:k") if each in marked(home.daemon_id)
+            ][:1]
             session = calls.show("k")["id"]
             with silent(home):
                 done = home.pxctl("kernel", "stop", session)
@@ -291,7 +343,9 @@ def test_a_kernel_is_unknown_while_it_cannot_be_stopped_and_then_ends(impatient:
             gone(pid)
             calls.wait_state("k", "stopped")
             running.result()
-            assert calls.ask("k", "echo 1" if language == "bash" else "print(1)", language=language).ok
+            assert calls.ask(
+                "k", "echo 1" if language == "bash" else "print(1)", language=language
+            ).ok
             assert home.pxctl("kernel", "stop", session).returncode == 0
 
 
@@ -304,7 +358,9 @@ def test_a_kernel_is_not_started_meanwhile_and_works_afterwards(impatient: dict[
             with silent(home):
                 assert calls.value("k", "print(x)") == "1", "a warm kernel needs no keeper"
                 told = calls.ask("other", "print(2)", timeout=4)
-                assert (told.status, told.document["exit_code"]) in {(504, 7), (429, 1)}, told.document
+                assert (told.status, told.document["exit_code"]) in {(504, 7), (429, 1)}, (
+                    told.document
+                )
             assert until(lambda: calls.ask("other", "print(2)").ok, "it runs")
             assert calls.value("k", "print(x)") == "1"
             calls.end("other")
@@ -322,7 +378,10 @@ def test_a_shell_cell_that_is_given_up_meanwhile_ends_before_the_next_one_begins
             with silent(home):
                 cell = f"sleep 600; echo never > {trace}"
                 told = calls.ask("k", cell, language="bash", timeout=0.5)
-                assert (told["status"], "not known whether it has ended" in told.told) == ("timed_out", True), told.told
+                assert (told["status"], "not known whether it has ended" in told.told) == (
+                    "timed_out",
+                    True,
+                ), told.told
                 again = calls.ask("k", "true", language="bash", timeout=5)
                 assert "not known whether the last cell" in again.told, again.told
             until(lambda: not is_degraded(home), "the keeper answers")
@@ -346,11 +405,16 @@ def test_zygotes_that_were_made_meanwhile_are_ended_or_used(impatient: dict[str,
         for _ in range(2):
             assert home.run("one").status == 200
             with silent(home):
-                until(lambda: is_degraded(home) or home.pxctl("stop", "one").returncode == 7, "the keeper is silent")
+                until(
+                    lambda: is_degraded(home) or home.pxctl("stop", "one").returncode == 7,
+                    "the keeper is silent",
+                )
             until(lambda: home.status("one")["state"] == "cold", "the stop is completed")
 
             def has_one_after_a_start() -> bool:
-                """Start it anew: a zygote whose making fell into the silence is made for the next start."""
+                """Start it anew: a zygote whose making fell into the silence is made for the
+                next start.
+                """
                 assert home.run("one").status == 200
                 found = zygotes() == 1
                 assert home.pxctl("stop", "one").returncode == 0

@@ -1,4 +1,6 @@
-"""A real systemd keeps the daemon, and `pxctl daemon install` is right at once there, or nothing is left of it."""
+"""A real systemd keeps the daemon, and `pxctl daemon install` is right at once there, or nothing
+is left of it.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def served(machine: Machine) -> Iterator[Machine]:
     assert done.returncode == 0, done.stderr
     tool = machine.share / "echo"
     tool.mkdir(exist_ok=True)
-    (tool / "main.py").write_text(server("return {'pid': os.getpid(), 'cgroup': open('/proc/self/cgroup').read()}"))
-    (tool / "tool.json").write_text(json.dumps({"name": "echo", "version": "1", "input": {"type": "object"}}))
+    (tool / "main.py").write_text(
+        server("return {'pid': os.getpid(), 'cgroup': open('/proc/self/cgroup').read()}")
+    )
+    (tool / "tool.json").write_text(
+        json.dumps({"name": "echo", "version": "1", "input": {"type": "object"}})
+    )
     machine.do("mkdir", "-p", "/var/lib/pxd/tools")
     machine.do("cp", "-r", f"{INSIDE}/echo", "/var/lib/pxd/tools/")
     until(lambda: machine.show("ActiveState") == "active", "systemd says active (READY=1 arrived)")
@@ -44,10 +50,14 @@ def served(machine: Machine) -> Iterator[Machine]:
     machine.do("rm", "-rf", "/var/lib/pxd", "/run/pxd")
 
 
-def test_systemd_starts_it_restarts_a_killed_keeper_stops_it_clean_and_does_not_loop(served: Machine) -> None:
+def test_systemd_starts_it_restarts_a_killed_keeper_stops_it_clean_and_does_not_loop(
+    served: Machine,
+) -> None:
     assert (served.show("Type"), bool(served.show("StatusText"))) == ("notify", True)
     main = served.show("MainPID")
-    assert json.loads(served.pxctl("status", "--json").stdout)["daemon"]["keeper"]["pid"] == int(main)
+    assert json.loads(served.pxctl("status", "--json").stdout)["daemon"]["keeper"]["pid"] == int(
+        main
+    )
     first = json.loads(served.pxctl("run", "echo").stdout)
     assert "pxd.service" in first["cgroup"], "the tool lives in the unit's delegated group"
     served.do("kill", "-9", main)
@@ -87,7 +97,9 @@ sandbox, namespace, trace = libc.syscall(*landlock_version) > 0, libc.unshare(us
 setuid = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("NoNewPrivs"))
 print(sandbox, namespace, trace, os.access("/usr", os.W_OK), setuid)
 """
-"""What works: a JIT compiler, a sandbox by landlock; and what does not: namespaces, debuggers, writing, sudo."""
+"""What works: a JIT compiler, a sandbox by landlock; and what does not: namespaces, debuggers,
+writing, sudo.
+"""
 
 
 def test_tools_cells_and_pipes_survive_the_hardening_drop_in(served: Machine) -> None:
@@ -100,20 +112,27 @@ def test_tools_cells_and_pipes_survive_the_hardening_drop_in(served: Machine) ->
     try:
         served.do("systemctl", "daemon-reload")
         served.do("systemctl", "restart", "pxd.service")
-        said = served.do("systemd-analyze", "security", "--no-pager", "pxd.service").splitlines()[-1]
+        said = served.do("systemd-analyze", "security", "--no-pager", "pxd.service").splitlines()[
+            -1
+        ]
         print(said)
         assert float(said.split("pxd.service:")[1].split()[0]) <= 4.0
         assert "pxd.service" in json.loads(served.pxctl("run", "echo").stdout)["cgroup"]
         cell = served.pxctl("exec", LOOK_AROUND)
-        assert cell.stdout.split("\n")[:2] == ["499999500000", "True -1 -1 False 1"], cell.stdout + cell.stderr
-        added, ran = served.pxctl("pipe", "add", "example:disk-digest"), served.pxctl("pipe", "run", "disk-digest")
+        assert cell.stdout.split("\n")[:2] == ["499999500000", "True -1 -1 False 1"], (
+            cell.stdout + cell.stderr
+        )
+        added, ran = (
+            served.pxctl("pipe", "add", "example:disk-digest"),
+            served.pxctl("pipe", "run", "disk-digest"),
+        )
         assert (added.returncode, ran.returncode) == (0, 0), added.stderr + ran.stderr
     finally:
         served.do("rm", "-r", folder, "/etc/pxd/pxd.toml")
         served.do("systemctl", "daemon-reload")
 
 
-# -- installing -------------------------------------------------------------------------------------------------------
+# -- installing ------------------------------------------------------------------------------------
 
 USER, UID, HOME = "px", 4242, "/home/px"
 PLACES = {  # of the system, of the user
@@ -140,9 +159,13 @@ class Manager:
         if self.system:
             return self.machine.recipe("exec", "env", "-C", "/", *words, *argv)
         ours = [f"HOME={HOME}", f"USER={USER}", f"XDG_RUNTIME_DIR=/run/user/{UID}", *words]
-        return self.machine.recipe("exec", "runuser", "-u", USER, "--", "env", "-C", HOME, *ours, *argv)
+        return self.machine.recipe(
+            "exec", "runuser", "-u", USER, "--", "env", "-C", HOME, *ours, *argv
+        )
 
-    def pxctl(self, *argv: str, bin: str = f"{INSIDE}/bin", **env: str) -> subprocess.CompletedProcess[str]:
+    def pxctl(
+        self, *argv: str, bin: str = f"{INSIDE}/bin", **env: str
+    ) -> subprocess.CompletedProcess[str]:
         return self.run(f"{bin}/pxctl", *(["--system"] if self.system else []), *argv, **env)
 
     def systemctl(self, *argv: str) -> str:
@@ -169,7 +192,11 @@ class Manager:
     def unit_check(self) -> tuple[str, str, str]:
         """Return status, detail and repair of what doctor says of the unit."""
         told = json.loads(self.pxctl("doctor", "--json").stdout)["checks"]
-        return next((one["status"], one["detail"], one["repair"]) for one in told if one["name"] == "service_unit")
+        return next(
+            (one["status"], one["detail"], one["repair"])
+            for one in told
+            if one["name"] == "service_unit"
+        )
 
     def install(self, *words: str, bin: str = f"{INSIDE}/bin", **env: str) -> str:
         """Install, and return what was said on stderr."""
@@ -191,7 +218,8 @@ class Manager:
 def inhabited(machine: Machine) -> Machine:
     """A user with a manager, who does not linger."""
     machine.do("useradd", "-m", "-u", str(UID), USER)
-    machine.do("chmod", "a+x", *(str(above) for above in Path(sys.executable).resolve().parents))  # of the copy inside
+    # of the copy inside
+    machine.do("chmod", "a+x", *(str(above) for above in Path(sys.executable).resolve().parents))
     machine.do("systemctl", "start", f"user@{UID}.service")
     return machine
 
@@ -201,7 +229,9 @@ def manager(request: pytest.FixtureRequest, inhabited: Machine) -> Iterator[Mana
     made = Manager(inhabited, request.param == "system")
     yield made
     made.pxctl("daemon", "uninstall")
-    inhabited.do("sh", "-c", f"rm -rf /etc/pxd /var/lib/pxd /run/pxd {HOME}/.local {HOME}/.config {HOME}/a*")
+    inhabited.do(
+        "sh", "-c", f"rm -rf /etc/pxd /var/lib/pxd /run/pxd {HOME}/.local {HOME}/.config {HOME}/a*"
+    )
 
 
 def test_on_demand_the_first_status_starts_it_and_the_socket_outlives_it(manager: Manager) -> None:
@@ -240,12 +270,19 @@ def test_what_is_told_by_the_environment_goes_into_the_unit(manager: Manager) ->
     for words in ((), ("--on-demand",)):
         manager.install("--no-start", *words, bin=place, **env)
         unit = "pxd.socket" if words else "pxd.service"
-        assert (manager.is_active(unit), manager.systemctl("is-enabled", unit)) == (False, "enabled")
-        assert ("loginctl enable-linger px" in manager.install(*words, bin=place, **env)) is not manager.system
+        assert (manager.is_active(unit), manager.systemctl("is-enabled", unit)) == (
+            False,
+            "enabled",
+        )
+        assert (
+            "loginctl enable-linger px" in manager.install(*words, bin=place, **env)
+        ) is not manager.system
         assert manager.is_active(unit)
         pid = manager.keeper(**env)
         environ = manager.machine.do("cat", f"/proc/{pid}/environ").split("\0")
-        assert [f"{name}={value}" for name, value in env.items() if f"{name}={value}" not in environ] == []
+        assert [
+            f"{name}={value}" for name, value in env.items() if f"{name}={value}" not in environ
+        ] == []
         assert manager.systemctl("show", "-P", "MainPID", "pxd.service") == str(pid)
         if not words:
             other = manager.pxctl("daemon", "install", "--on-demand", bin=place, **env)
@@ -273,8 +310,14 @@ READ_ONLY = "mkdir -p {top}; mount --bind {top} {top}; mount -o remount,bind,ro 
     ],
     ids=["settings", "foreign", "full", "read-only"],
 )
-def test_an_install_that_fails_says_why_and_leaves_nothing(manager: Manager, spoil: str, mend: str, words: str) -> None:
-    top, run = ("/etc/systemd/system", "/run") if manager.system else (f"{HOME}/.config", f"/run/user/{UID}")
+def test_an_install_that_fails_says_why_and_leaves_nothing(
+    manager: Manager, spoil: str, mend: str, words: str
+) -> None:
+    top, run = (
+        ("/etc/systemd/system", "/run")
+        if manager.system
+        else (f"{HOME}/.config", f"/run/user/{UID}")
+    )
     places = {"config": manager.config, "data": manager.data, "run": run, "top": top}
     manager.run("mkdir", "-p", manager.config, f"{manager.data}/kernels")
     before = manager.traces()
@@ -305,7 +348,9 @@ def test_a_user_without_a_manager_or_with_somebodys_socket_is_told(inhabited: Ma
 def test_doctor_tells_the_unit_as_it_is_and_its_repair_repairs(manager: Manager) -> None:
     other = f"{INSIDE}/other-{manager.system}"
     manager.machine.do("mkdir", other)
-    manager.machine.do("sh", "-c", f"echo '#!/bin/sh\necho pxd 0.0.1' > {other}/pxd; chmod 755 {other}/pxd")
+    manager.machine.do(
+        "sh", "-c", f"echo '#!/bin/sh\necho pxd 0.0.1' > {other}/pxd; chmod 755 {other}/pxd"
+    )
 
     def mended(status: str, words: str) -> None:
         before, detail, repair = manager.unit_check()

@@ -1,4 +1,6 @@
-"""A newer version is installed over a running daemon: it takes over with all that is held, or nothing changes."""
+"""A newer version is installed over a running daemon: it takes over with all that is held, or
+nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ PACKAGE = Path(__file__).parents[2] / "supervisord_py"
 def copied() -> Iterator[PipeHouse]:
     """A daemon that runs from a copy of the package, in which a test installs the next version."""
     with pipes_house(start=False) as home:
-        shutil.copytree(PACKAGE, home.home / "lib" / "supervisord_py", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            PACKAGE,
+            home.home / "lib" / "supervisord_py",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         home.settings = {**home.settings, "PYTHONPATH": str(home.home / "lib")}
         yield home
 
@@ -42,11 +48,16 @@ def versions(home: PipeHouse) -> list[str]:
 
 @pytest.mark.parametrize("how", ["restart", "hangup"])
 def test_an_upgrade_keeps_what_is_held(copied: PipeHouse, how: str) -> None:
-    """Warm tool, variables of a kernel and a running execution, with their pids; no line of output is lost."""
+    """Warm tool, variables of a kernel and a running execution, with their pids; no line of
+    output is lost.
+    """
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     go = home.home / "go"
-    home.shell("counts", f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.001; done; echo END $n")
+    home.shell(
+        "counts",
+        f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.001; done; echo END $n",
+    )
     home.start()
     before = versions(home)
     tool = home.run("echo").json()["pid"]
@@ -85,23 +96,30 @@ def test_a_version_that_cannot_take_over_is_refused(copied: PipeHouse) -> None:
     source.write_text(source.read_text().replace("FORMAT = 1\n", "FORMAT = 2\n"))
     refused = home.pxctl("daemon", "restart")
     assert refused.returncode == 8
-    assert "9.9.9 cannot take over: the format of the hand-over is 1, 9.9.9 reads 2" in refused.stderr
+    assert (
+        "9.9.9 cannot take over: the format of the hand-over is 1, 9.9.9 reads 2" in refused.stderr
+    )
     assert "pxctl daemon restart --all" in refused.stderr
     assert (versions(home), home.pids()) == (before, pids)
 
 
-# -- several times in a row --------------------------------------------------------------------------------------------
+# -- several times in a row ------------------------------------------------------------------------
 
 
 def upgrade(home: PipeHouse, version: str) -> None:
     install(home, version)
     restarted = home.pxctl("daemon", "restart")
     assert restarted.returncode == 0, (restarted.stderr, home.said())
-    until(lambda: home.answers() and versions(home) == [version] * 2, f"version {version}; {home.said()}")
+    until(
+        lambda: home.answers() and versions(home) == [version] * 2,
+        f"version {version}; {home.said()}",
+    )
 
 
 def test_upgrades_in_a_row_keep_the_daemon_whatever_ended_between_them(copied: PipeHouse) -> None:
-    """What an earlier version inherited is closed one by one: a child ends, a socket is dropped, a zygote goes."""
+    """What an earlier version inherited is closed one by one: a child ends, a socket is dropped,
+    a zygote goes.
+    """
     home = copied
     for name in ("stays", "goes"):
         home.tool(name, server("return {'pid': os.getpid()}"))
@@ -120,7 +138,9 @@ def test_upgrades_in_a_row_keep_the_daemon_whatever_ended_between_them(copied: P
 
 
 class Callers:
-    """Clients that call a tool again and again until the end of the block; `failures` has what was not answered."""
+    """Clients that call a tool again and again until the end of the block; `failures` has what
+    was not answered.
+    """
 
     def __init__(self, home: PipeHouse, tool: str, pid: int, count: int) -> None:
         self.answers = 0
@@ -155,11 +175,16 @@ class Callers:
 
 
 def test_upgrades_in_a_row_under_load_lose_no_call(copied: PipeHouse) -> None:
-    """Four clients call a warm tool all the time, and an execution writes; each upgrade keeps every call and line."""
+    """Four clients call a warm tool all the time, and an execution writes; each upgrade keeps
+    every call and line.
+    """
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     go = home.home / "go"
-    home.shell("counts", f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.01; done; echo END $n")
+    home.shell(
+        "counts",
+        f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.01; done; echo END $n",
+    )
     home.start()
     keeper = home.pids()[0]
     tool = home.run("echo").json()["pid"]
@@ -179,11 +204,15 @@ def test_upgrades_in_a_row_under_load_lose_no_call(copied: PipeHouse) -> None:
     whole(home.output(number).decode())
 
 
-# -- a version that is broken ------------------------------------------------------------------------------------------
+# -- a version that is broken ----------------------------------------------------------------------
 
 BROKEN_SOURCE = "\ndef broken(:\n"
 MODULES = [
-    *sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "keeper").glob("*.py") if path.stem != "__init__"),
+    *sorted(
+        str(path.relative_to(PACKAGE))
+        for path in (PACKAGE / "keeper").glob("*.py")
+        if path.stem != "__init__"
+    ),
     "daemon/control.py",
     "daemon/control_plane.py",
     "api/app.py",
@@ -192,8 +221,12 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("module", mostly_deep(MODULES, "keeper/main.py", "keeper/logs.py", "daemon/control_plane.py"))
-def test_a_version_with_a_broken_module_is_refused_before_anything_changes(copied: PipeHouse, module: str) -> None:
+@pytest.mark.parametrize(
+    "module", mostly_deep(MODULES, "keeper/main.py", "keeper/logs.py", "daemon/control_plane.py")
+)
+def test_a_version_with_a_broken_module_is_refused_before_anything_changes(
+    copied: PipeHouse, module: str
+) -> None:
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     home.start()
@@ -228,7 +261,9 @@ ControlPlane.open = _open
 
 
 def test_a_version_that_does_not_come_up_is_rolled_back_twice_in_a_row(copied: PipeHouse) -> None:
-    """Its files overwrote those of the version before, of which a copy was kept; later a good version takes over."""
+    """Its files overwrote those of the version before, of which a copy was kept; later a good
+    version takes over.
+    """
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     home.start()
@@ -237,7 +272,10 @@ def test_a_version_that_does_not_come_up_is_rolled_back_twice_in_a_row(copied: P
     keeper = home.pids()[0]
     file = home.home / "lib" / "supervisord_py" / "daemon" / "control_plane.py"
     source = file.read_text()
-    until((home.home / "state" / "versions" / before[0] / "stamp").exists, "the copy of the version that serves")
+    until(
+        (home.home / "state" / "versions" / before[0] / "stamp").exists,
+        "the copy of the version that serves",
+    )
     for version in ("9.9.1", "9.9.2"):
         install(home, version)
         file.write_text(source + DOES_NOT_COME_UP)
@@ -266,15 +304,22 @@ if "--check" not in _sys.argv:
 
 
 @pytest.mark.parametrize("what", ["take_over", "run"])
-def test_a_keeper_that_fails_after_the_exec_is_rolled_back_twice_in_a_row(copied: PipeHouse, what: str) -> None:
-    """No trial can see it: the keeper itself gives what it was handed back to the version before."""
+def test_a_keeper_that_fails_after_the_exec_is_rolled_back_twice_in_a_row(
+    copied: PipeHouse, what: str
+) -> None:
+    """No trial can see it: the keeper itself gives what it was handed back to the version
+    before.
+    """
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     home.start()
     tool = home.run("echo").json()["pid"]
     before = versions(home)
     keeper = home.pids()[0]
-    until((home.home / "state" / "versions" / before[0] / "stamp").exists, "the copy of the version that serves")
+    until(
+        (home.home / "state" / "versions" / before[0] / "stamp").exists,
+        "the copy of the version that serves",
+    )
     file = home.home / "lib" / "supervisord_py" / "keeper" / "main.py"
     source = file.read_text()
     for version in ("9.9.1", "9.9.2"):
@@ -290,7 +335,9 @@ def test_a_keeper_that_fails_after_the_exec_is_rolled_back_twice_in_a_row(copied
     assert home.run("echo").json()["pid"] == tool
 
 
-def test_a_broken_control_plane_of_the_same_version_is_not_taken_for_a_new_one(copied: PipeHouse) -> None:
+def test_a_broken_control_plane_of_the_same_version_is_not_taken_for_a_new_one(
+    copied: PipeHouse,
+) -> None:
     home = copied
     home.start()
     before, pids = versions(home), home.pids()

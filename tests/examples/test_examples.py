@@ -1,4 +1,6 @@
-"""The example tools, run by a daemon: each keeps the contract of tools (CONTRACT §5) and works out what it says."""
+"""The example tools, run by a daemon: each keeps the contract of tools (CONTRACT §5) and works
+out what it says.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,12 @@ def run(home: House, name: str, **body: Any) -> Any:
 
 def lines(home: House, name: str, **body: Any) -> list[Any]:
     """Return what a tool streams."""
-    answer = home.request("POST", f"/api/tools/{name}/stream", body, headers={"Accept": "application/x-ndjson"})
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson"), answer.body
+    answer = home.request(
+        "POST", f"/api/tools/{name}/stream", body, headers={"Accept": "application/x-ndjson"}
+    )
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson"), (
+        answer.body
+    )
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
@@ -119,15 +125,31 @@ def test_a_deposit_grows_as_the_formula_says_and_its_schedule_adds_up(home: Hous
 def test_text_is_counted_as_a_reader_sees_it(home: House) -> None:
     request = document("text-stats", "test-request.json")
     answer = run(home, "text-stats", **request)
-    assert [(each["word"], each["count"]) for each in answer["frequent"]] == [("sea", 3), ("the", 3), ("calm", 1)]
-    assert [answer[key] for key in ("characters", "words", "sentences", "paragraphs")] == [63, 12, 3, 2]
-    assert run(home, "text-stats", text="e\u0301🇩🇪👨‍👩‍👧")["characters"] == 3, "code points that are one character"
+    assert [(each["word"], each["count"]) for each in answer["frequent"]] == [
+        ("sea", 3),
+        ("the", 3),
+        ("calm", 1),
+    ]
+    assert [answer[key] for key in ("characters", "words", "sentences", "paragraphs")] == [
+        63,
+        12,
+        3,
+        2,
+    ]
+    assert run(home, "text-stats", text="e\u0301🇩🇪👨‍👩‍👧")["characters"] == 3, (
+        "code points that are one character"
+    )
     *paragraphs, whole = lines(home, "text-stats", **request)
-    assert [(line["paragraph"], line["of"], line["words"]) for line in paragraphs] == [(1, 2, 10), (2, 2, 2)]
+    assert [(line["paragraph"], line["of"], line["words"]) for line in paragraphs] == [
+        (1, 2, 10),
+        (2, 2, 2),
+    ]
     assert whole == {"done": True} | answer
 
 
-def test_the_trajectory_is_scipys_its_stream_the_same_points_and_it_can_be_drawn(home: House) -> None:
+def test_the_trajectory_is_scipys_its_stream_the_same_points_and_it_can_be_drawn(
+    home: House,
+) -> None:
     given = {"sigma": SIGMA, "rho": RHO, "beta": BETA, "t_end": 20, "steps": 2000}
     got = np.array(run(home, "lorenz-ode-solver", format="points", **given)["points"])
 
@@ -135,7 +157,9 @@ def test_the_trajectory_is_scipys_its_stream_the_same_points_and_it_can_be_drawn
         return [SIGMA * (s[1] - s[0]), s[0] * (RHO - s[2]) - s[1], s[0] * s[1] - BETA * s[2]]
 
     times = np.linspace(0, 20, 2001)
-    theirs = solve_ivp(slope, (0, 20), [1, 1, 1], method="DOP853", t_eval=times, rtol=1e-10, atol=1e-12)
+    theirs = solve_ivp(
+        slope, (0, 20), [1, 1, 1], method="DOP853", t_eval=times, rtol=1e-10, atol=1e-12
+    )
     np.testing.assert_allclose(got[:, 0], times, rtol=0, atol=1e-12)
     np.testing.assert_allclose(got[:, 1:], theirs.y.T, rtol=0, atol=1e-6)
     *blocks, last = lines(home, "lorenz-ode-solver", **given)
@@ -144,7 +168,10 @@ def test_the_trajectory_is_scipys_its_stream_the_same_points_and_it_can_be_drawn
     assert [row for block in blocks for row in block["points"]] == got.tolist()
     assert last == {"done": True, "summary": run(home, "lorenz-ode-solver", **given)}
     answer = home.run("lorenz-ode-solver", {"plot": True, "t_end": 15})
-    assert (answer.headers["content-type"], struct.unpack_from(">II", answer.body, 16)) == ("image/png", (960, 720))
+    assert (answer.headers["content-type"], struct.unpack_from(">II", answer.body, 16)) == (
+        "image/png",
+        (960, 720),
+    )
     assert len(answer.body) > 10_000, "there is a curve on it"
 
 
@@ -154,6 +181,9 @@ def test_a_run_of_minutes_is_cancelled_and_the_next_one_is_not(home: House) -> N
     long = {"t_end": 1000, "steps": 10, "rtol": 1e-13, "atol": 1e-15}
     running = threading.Thread(target=lambda: answers.append(home.run("lorenz-ode-solver", long)))
     running.start()
-    until(lambda: direct(home, "lorenz-ode-solver", "POST", "/cancel") and not running.is_alive(), "it is cancelled")
+    until(
+        lambda: direct(home, "lorenz-ode-solver", "POST", "/cancel") and not running.is_alive(),
+        "it is cancelled",
+    )
     assert "cancelled at t = " in answers[0].json()["detail"]
     assert run(home, "lorenz-ode-solver", t_end=1)

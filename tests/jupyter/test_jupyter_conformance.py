@@ -1,4 +1,5 @@
-"""jupyter_kernel_test: the protocol's own tests, through provisioner and daemon, with two generations of ipykernel.
+"""jupyter_kernel_test: the protocol's own tests, through provisioner and daemon, with two
+generations of ipykernel.
 
 The tests are inherited; what is ours is where the kernel comes from.
 """
@@ -15,9 +16,13 @@ import pytest
 
 from jupyter_house import IPYKERNEL6, LAUNCHED, NEEDS_PEERS, PYTHON, Front, front_end
 
-# A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a pause, each time with a
-# new socket, until its context has no more of them: that is no mistake of the kernel, and here the suite stops early.
-pytestmark = [pytest.mark.deep, pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")]
+# A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a
+# pause, each time with a new socket, until its context has no more of them: that is no mistake of
+# the kernel, and here the suite stops early.
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 PATIENCE = 60.0
 IDLE = {"execution_state": "idle"}
 
@@ -56,8 +61,14 @@ class PythonKernel(suite.KernelTests):
         {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
     ]
     code_display_data = [  # noqa: RUF012 - same
-        {"code": "from IPython.display import HTML, display; display(HTML('<b>t</b>'))", "mime": "text/html"},
-        {"code": "from IPython.display import Math, display; display(Math('\\\\frac{1}{2}'))", "mime": "text/latex"},
+        {
+            "code": "from IPython.display import HTML, display; display(HTML('<b>t</b>'))",
+            "mime": "text/html",
+        },
+        {
+            "code": "from IPython.display import Math, display; display(Math('\\\\frac{1}{2}'))",
+            "mime": "text/latex",
+        },
     ]
     supported_history_operations = ("tail", "search")
     code_history_pattern = "1?2*"
@@ -79,12 +90,16 @@ class PythonKernel(suite.KernelTests):
 
     @contextmanager
     def subTest(self, msg: Any = None, **params: Any) -> Iterator[None]:
-        """As unittest's, without the one part that no IPython can pass: it calls the current session 0 in a range."""
+        """As unittest's, without the one part that no IPython can pass: it calls the current
+        session 0 in a range.
+        """
         with super().subTest(msg, **params), suppress(SkipTest):
             yield
 
     def flush_channels(self) -> None:
-        """As the suite's, which looks for a tenth of a second: an `idle` that is later is taken for the next cell's."""
+        """As the suite's, which looks for a tenth of a second: an `idle` that is later is taken
+        for the next cell's.
+        """
         asked = self.kc.kernel_info()
         while not self._is_last(self.kc.shell_channel, asked, "kernel_info_reply"):
             pass

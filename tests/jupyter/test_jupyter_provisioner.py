@@ -1,5 +1,5 @@
-"""Jupyter's own programs on a real daemon: kernel managers, nbclient, nbconvert and papermill; and without one: what a
-front end asks for, what counts as an answer, and what a missing one means.
+"""Jupyter's own programs on a real daemon: kernel managers, nbclient, nbconvert and papermill; and
+without one: what a front end asks for, what counts as an answer, and what a missing one means.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from waiting import eventually
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a program of one's own, whatever other tests have imported into this process (see launch_kernel)."""
+    """Be a program of one's own, whatever other tests have imported into this process (see
+    launch_kernel).
+    """
     monkeypatch.delitem(sys.modules, "jupyter_server", raising=False)
 
 
@@ -43,14 +45,18 @@ async def is_ready(kc: Any) -> bool:
     return True
 
 
-async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_restart_a_new_one(front: Front) -> None:
+async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_restart_a_new_one(
+    front: Front,
+) -> None:
     async with kernel(cwd=str(front.folder)) as (km, kc):
 
         async def answer(message: dict[str, Any]) -> None:
             assert message["content"]["prompt"] == "name? "
             kc.input("Ada")
 
-        _, printed = await run(kc, "x = 1; print('hello', input('name? '))", allow_stdin=True, stdin_hook=answer)
+        _, printed = await run(
+            kc, "x = 1; print('hello', input('name? '))", allow_stdin=True, stdin_hook=answer
+        )
         assert printed == "hello Ada\n"
         shown = front.session_of(km)
         assert (shown["owner"], shown["name"]) == ("jupyter", f"jupyter-{km.kernel_id[:8]}")
@@ -58,7 +64,10 @@ async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_
         assert here == [shown["pid"], shown["cwd"]] == [shown["pid"], str(front.folder)]
         assert shown["unit"] in front.house.pxctl("status").stdout
         kc.execute("import os; os.kill(os.getpid(), 9)")
-        until(lambda: front.session_of(km)["instance"] != km.provisioner._instance, "the daemon sees the crash")
+        until(
+            lambda: front.session_of(km)["instance"] != km.provisioner._instance,
+            "the daemon sees the crash",
+        )
         assert not await km.is_alive()
         before = km.get_connection_info()
         await km.restart_kernel(now=False)
@@ -70,7 +79,9 @@ async def test_a_kernel_is_the_daemons_and_a_crash_is_the_end_of_its_life_and_a_
         assert len(front.living()) == 1
 
 
-async def test_a_kernel_that_its_front_end_shuts_down_has_not_died_and_leaves_no_session(front: Front) -> None:
+async def test_a_kernel_that_its_front_end_shuts_down_has_not_died_and_leaves_no_session(
+    front: Front,
+) -> None:
     units = []
     for _ in range(3):
         async with kernel() as (km, kc):
@@ -91,13 +102,28 @@ async def test_a_kernel_has_its_front_ends_environment_without_what_is_ours_or_d
     name = front.spec("with-env", ["python3", *LAUNCHED], env={"A": "<${HOME}>"})
     for number in ("1", "2"):
         monkeypatch.setenv("DATABASE_URL", number)
-        added = {**os.environ, "JPY_SESSION_NAME": "a.ipynb", "JPY_PARENT_PID": "1", "OPENAI_API_KEY": "no"}
+        added = {
+            **os.environ,
+            "JPY_SESSION_NAME": "a.ipynb",
+            "JPY_PARENT_PID": "1",
+            "OPENAI_API_KEY": "no",
+        }
         async with kernel(name, env=added) as (km, kc):
-            seen, method = await value(kc, "dict(__import__('os').environ)"), front.session_of(km)["start_method"]
-        told = {"DATABASE_URL": number, "A": f"<{os.environ['HOME']}>", "JPY_SESSION_NAME": "a.ipynb"}
+            seen, method = (
+                await value(kc, "dict(__import__('os').environ)"),
+                front.session_of(km)["start_method"],
+            )
+        told = {
+            "DATABASE_URL": number,
+            "A": f"<{os.environ['HOME']}>",
+            "JPY_SESSION_NAME": "a.ipynb",
+        }
         assert told.items() <= seen.items()
         assert not {"OPENAI_API_KEY", "JPY_PARENT_PID", "PX_HOME"} & seen.keys()
-        until(lambda: all(it["ready"] for it in front.house.get("/api/kernels")["zygotes"]), "zygotes are ready")
+        until(
+            lambda: all(it["ready"] for it in front.house.get("/api/kernels")["zygotes"]),
+            "zygotes are ready",
+        )
     assert method == "zygote"
 
 
@@ -109,7 +135,10 @@ async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both
     place = front.jupyter / "path2" / "kernels"
     place.mkdir(parents=True, exist_ok=True)
     (front.jupyter / "path" / "kernels" / name).rename(place / name)
-    with pytest.raises(DaemonError, match=rf"no kernelspec '{name}'.*front end has it in {place / name}.*JUPYTER_PATH"):
+    with pytest.raises(
+        DaemonError,
+        match=rf"no kernelspec '{name}'.*front end has it in {place / name}.*JUPYTER_PATH",
+    ):
         async with kernel(name):
             pass
 
@@ -127,13 +156,17 @@ async def test_a_daemon_that_is_not_there_is_started_unless_that_is_forbidden(
     try:
         async with kernel() as (km, _):
             # A kernel says that it is idle after its last answer.
-            until(lambda: own_front.session_of(km)["state"] == "idle", "it has answered its front end")
+            until(
+                lambda: own_front.session_of(km)["state"] == "idle", "it has answered its front end"
+            )
     finally:
         assert own_front.house.pxctl("daemon", "stop").returncode == 0
 
 
 @pytest.mark.deep
-async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_with_the_daemon(own_front: Front) -> None:
+async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_with_the_daemon(
+    own_front: Front,
+) -> None:
     own_front.house.start()
     async with kernel() as (km, kc):
         await run(kc, "x = 7")
@@ -145,7 +178,9 @@ async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_wi
 
 
 @pytest.mark.deep
-async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is_gone_is(own_front: Front) -> None:
+async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is_gone_is(
+    own_front: Front,
+) -> None:
     own_front.house.settings = {**own_front.house.settings, "PX_KERNELS__IDLE_SECONDS": "5"}
     own_front.house.start()
     async with kernel() as (km, _):
@@ -162,10 +197,14 @@ async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is
 async def test_a_front_end_needs_none_of_the_places_that_sessions_share(own_front: Front) -> None:
     own_front.house.settings |= {"PX_KERNELS__MAX_SESSIONS": "1"}
     own_front.house.start()
-    own_front.house.post("/api/kernels/default/execute", {"code": "x = 'kept'", "cwd": str(own_front.folder)})
+    own_front.house.post(
+        "/api/kernels/default/execute", {"code": "x = 'kept'", "cwd": str(own_front.folder)}
+    )
     async with kernel() as (_, one), kernel() as (_, other):
         assert [await value(one, "1 + 1"), await value(other, "1 + 1")] == [2, 2]
-    again = own_front.house.request("POST", "/api/kernels/default/execute", {"code": "x", "cwd": str(own_front.folder)})
+    again = own_front.house.request(
+        "POST", "/api/kernels/default/execute", {"code": "x", "cwd": str(own_front.folder)}
+    )
     assert "kept" in again.json()["cells"][0]["text"]
 
 
@@ -193,11 +232,17 @@ def test_nbclient_executes_a_notebook_and_leaves_nothing(front: Front) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("spec", ["pxd", "python3"])
-def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str, tmp_path: Path) -> None:
-    """The one that comes with us, or `python3` made ours, to which they give an argument for its command line."""
+def test_every_runner_of_notebooks_takes_our_kernelspecs(
+    front: Front, spec: str, tmp_path: Path
+) -> None:
+    """The one that comes with us, or `python3` made ours, to which they give an argument for its
+    command line.
+    """
     if spec == "python3":
         front.spec("python3", ["python", *LAUNCHED])
-    book = notebook("import os\nprint(os.environ['PX_UNIT'])", "print(get_ipython().history_manager.hist_file)")
+    book = notebook(
+        "import os\nprint(os.environ['PX_UNIT'])", "print(get_ipython().history_manager.hist_file)"
+    )
     book.metadata["kernelspec"] = {"name": spec, "display_name": spec, "language": "python"}
     source = tmp_path / "in.ipynb"
     nbformat.write(book, source)
@@ -207,16 +252,26 @@ def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str
         ["nbconvert", "--execute", "--to", "notebook", "--output", to["nbconvert"], source],
         ["papermill", source, to["papermill.ipynb"]],
     ):
-        run = subprocess.run([PYTHON, "-m", *words], cwd=front.folder, capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [PYTHON, "-m", *words], cwd=front.folder, capture_output=True, text=True, check=False
+        )
         assert run.returncode == 0, run.stderr
     for name, target in to.items():
-        told = [streams(cell) for cell in nbformat.read(f"{target.removesuffix('.ipynb')}.ipynb", as_version=4).cells]
-        assert (told[0].startswith("kernel:jupyter-"), told[1]) == (True, ":memory:\n"), (name, told)
+        told = [
+            streams(cell)
+            for cell in nbformat.read(f"{target.removesuffix('.ipynb')}.ipynb", as_version=4).cells
+        ]
+        assert (told[0].startswith("kernel:jupyter-"), told[1]) == (True, ":memory:\n"), (
+            name,
+            told,
+        )
     assert front.living() == {}
 
 
 def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
-    """Its variables can be looked at afterwards, and it ends by a stop; nothing else of it is left."""
+    """Its variables can be looked at afterwards, and it ends by a stop; nothing else of it is
+    left.
+    """
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
     cells = ["x = 'still here'", f"open('reached', 'w').close()\n{wait}\nx += ', and done'", "1"]
     nbformat.write(notebook(*cells), front.folder / "in.ipynb")
@@ -235,12 +290,18 @@ def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
     assert not alive(session["pid"])
 
 
-VARIABLES = st.dictionaries(*[st.text(st.characters(exclude_categories=[]), max_size=30)] * 2, max_size=5)
+VARIABLES = st.dictionaries(
+    *[st.text(st.characters(exclude_categories=[]), max_size=30)] * 2, max_size=5
+)
 
 
-def ordered(*argv: str, spec: str = "pxd", language: str = "python", **wishes: Any) -> dict[str, Any]:
+def ordered(
+    *argv: str, spec: str = "pxd", language: str = "python", **wishes: Any
+) -> dict[str, Any]:
     kernelspec = Kernelspec(argv or ("python3", *LAUNCHED), language, name=spec)
-    return order_of("5b0a5f1e-0000-4000-8000-000000000000", kernelspec, **{"cwd": "/w", "env": {}, **wishes})
+    return order_of(
+        "5b0a5f1e-0000-4000-8000-000000000000", kernelspec, **{"cwd": "/w", "env": {}, **wishes}
+    )
 
 
 @given(VARIABLES)
@@ -254,18 +315,26 @@ def test_an_environment_with_bytes_of_no_encoding_is_json_all_the_same(env: dict
     ("argv", "language", "expected"),
     [
         (("python", *LAUNCHED), "python", {}),
-        (("/e/bin/python", "-Xfrozen_modules=off", *LAUNCHED), "python", {"interpreter": "/e/bin/python"}),
+        (
+            ("/e/bin/python", "-Xfrozen_modules=off", *LAUNCHED),
+            "python",
+            {"interpreter": "/e/bin/python"},
+        ),
         (("python3.12", *LAUNCHED), "python", {"kernelspec": "s"}),
         (("/e/bin/python", *LAUNCHED, "--matplotlib=inline"), "python", {"kernelspec": "s"}),
         (("/e/bin/python", *LAUNCHED), "sage", {"kernelspec": "s"}),
     ],
 )
-def test_a_spec_is_followed_as_it_is_written(argv: tuple[str, ...], language: str, expected: dict[str, str]) -> None:
+def test_a_spec_is_followed_as_it_is_written(
+    argv: tuple[str, ...], language: str, expected: dict[str, str]
+) -> None:
     order = ordered(*argv, spec="s", language=language)
-    assert {name: order[name] for name in ("interpreter", "kernelspec") if name in order} == expected
+    assert {
+        name: order[name] for name in ("interpreter", "kernelspec") if name in order
+    } == expected
 
 
-# -- the way to the daemon --------------------------------------------------------------------------------------------
+# -- the way to the daemon -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,7 +377,9 @@ def test_the_socket_is_the_daemons_and_not_one_of_jupyters_service(
     assert (ControlSocket().path, ControlSocket("/else").path) == ("/s", "/else")
 
 
-@pytest.mark.parametrize(("script", "words"), [("echo no room >&2; exit 1", "no room"), (None, "cannot start it")])
+@pytest.mark.parametrize(
+    ("script", "words"), [("echo no room >&2; exit 1", "no room"), (None, "cannot start it")]
+)
 async def test_a_daemon_that_cannot_be_started_is_told_why(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""JupyterLab from outside: the daemon's own REST and WebSocket, and a real jupyter_server whose kernels are ours."""
+"""JupyterLab from outside: the daemon's own REST and WebSocket, and a real jupyter_server whose
+kernels are ours.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def token_of(front: Front) -> str:
 
 @pytest_asyncio.fixture
 async def http(front: Front) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(url_of(front), headers={"Authorization": f"token {token_of(front)}"}) as made:
+    async with aiohttp.ClientSession(
+        url_of(front), headers={"Authorization": f"token {token_of(front)}"}
+    ) as made:
         yield made
 
 
@@ -46,9 +50,15 @@ async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(
     assert (model["name"], model["execution_state"], model["connections"]) == ("python3", "idle", 0)
     assert uuid.UUID(model["id"])
     kernel = front.only()
-    assert (kernel["owner"], kernel["jupyter_id"], kernel["cwd"]) == ("jupyter_api", model["id"], str(front.folder))
+    assert (kernel["owner"], kernel["jupyter_id"], kernel["cwd"]) == (
+        "jupyter_api",
+        model["id"],
+        str(front.folder),
+    )
     assert [it["id"] for it in await ask(http, "GET", "/api/kernels")] == [model["id"]]
-    assert [it["id"] for it in front.house.get("/jupyter/api/kernels")] == [model["id"]], "the other door has both"
+    assert [it["id"] for it in front.house.get("/jupyter/api/kernels")] == [model["id"]], (
+        "the other door has both"
+    )
     assert (await ask(http, "GET", "/px/api/kernels"))["schema"] == "px.kernels/1"
     await ask(http, "POST", f"{path}/interrupt", status=204)
     async with http.ws_connect(f"{path}/channels", protocols=(V1,)) as ws:
@@ -67,8 +77,12 @@ async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(
         await http.ws_connect(f"{path}/channels")
 
 
-async def test_the_fifth_notebook_takes_no_kernel_from_anybody(front: Front, http: aiohttp.ClientSession) -> None:
-    """By default there are four places; what open front ends hold needs none, and a session of the user's keeps its."""
+async def test_the_fifth_notebook_takes_no_kernel_from_anybody(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
+    """By default there are four places; what open front ends hold needs none, and a session of
+    the user's keeps its.
+    """
     asked = {"code": "1", "cwd": str(front.folder), "environ": {}}
     assert front.house.request("POST", "/api/kernels/default/execute", asked).status == 200
     paths = await asyncio.gather(*(begin(http, front) for _ in range(5)))
@@ -110,37 +124,62 @@ async def test_a_cell_runs_through_the_websocket_whatever_else_is_sent(
             await ws.send_str(nonsense)
         await ws.send_bytes(b"\xff" * 40)
         _, ours = await Page(ws).run("import os\nprint(os.getcwd())\n40 + 2")
-        assert {it.type for it in ours} == {"status", "execute_input", "stream", "execute_result", "execute_reply"}
-        assert (printed(ours), {it.channel for it in ours}) == (f"{front.folder}\n", {"iopub", "shell"})
+        assert {it.type for it in ours} == {
+            "status",
+            "execute_input",
+            "stream",
+            "execute_result",
+            "execute_reply",
+        }
+        assert (printed(ours), {it.channel for it in ours}) == (
+            f"{front.folder}\n",
+            {"iopub", "shell"},
+        )
         assert (await ask(http, "GET", path))["connections"] == 1
 
 
 async def test_a_websocket_that_comes_back_by_its_session_id_gets_what_it_missed(
     front: Front, http: aiohttp.ClientSession
 ) -> None:
-    """Twice in a row: output, end and reply of a cell that runs meanwhile, once each; another client gets its own."""
+    """Twice in a row: output, end and reply of a cell that runs meanwhile, once each; another
+    client gets its own.
+    """
     path = await begin(http, front)
     name = front.only()["id"]
     for turn in range(2):
         step, end = (front.folder / f"{word}{turn}" for word in ("step", "end"))
-        wait = "import os, time\ndef until(path):\n    while not os.path.exists(path): time.sleep(0.01)\n"
-        code = f"{wait}print('begun', flush=True)\nuntil({str(step)!r})\nprint('away')\nuntil({str(end)!r})\n40 + 2"
+        wait = (
+            "import os, time\ndef until(path):\n    while not os.path.exists(path): "
+            "time.sleep(0.01)\n"
+        )
+        code = (
+            f"{wait}print('begun', "
+            f"flush=True)\nuntil({str(step)!r})\nprint('away')\nuntil({str(end)!r})\n40 + 2"
+        )
         async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
             page = Page(ws)
             asked = await page.begin(code)
             await page.hear(lambda it: it.type == "stream")
-        async with http.ws_connect(f"{path}/channels?session_id=other{turn}", protocols=(V1,)) as ws:
+        async with http.ws_connect(
+            f"{path}/channels?session_id=other{turn}", protocols=(V1,)
+        ) as ws:
             step.touch()
             heard = await Page(ws).hear(lambda it: it.type == "stream")
             assert printed(heard) == "away\n"
         end.touch()
-        await eventually(lambda: front.house.get(f"/api/kernels/{name}")["state"] == "idle", "the cell is over")
+        await eventually(
+            lambda: front.house.get(f"/api/kernels/{name}")["state"] == "idle", "the cell is over"
+        )
         async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
             is_idle = lambda it, asked=asked: it.state == "idle" and it.parent_id == asked.id  # noqa: E731
             heard = await Page(ws).hear(is_reply(asked), is_idle)
             ours = [it for it in heard if it.parent_id == asked.id]
             types = [it.type for it in ours]
-            assert (printed(ours), types.count("execute_result"), types.count("execute_reply")) == ("away\n", 1, 1)
+            assert (printed(ours), types.count("execute_result"), types.count("execute_reply")) == (
+                "away\n",
+                1,
+                1,
+            )
 
 
 async def test_a_websocket_that_comes_back_after_the_end_of_its_kernel_is_told_the_last_words(
@@ -148,14 +187,19 @@ async def test_a_websocket_that_comes_back_after_the_end_of_its_kernel_is_told_t
 ) -> None:
     path = await begin(http, front)
     go = front.folder / "go"
-    code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    code = (
+        f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(go)!r}): "
+        "time.sleep(0.01)\n"
+    )
     pid = front.only()["pid"]
     async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
         page = Page(ws)
         await page.begin(f"{code}print('last', flush=True)\ntime.sleep(0.5)\nos._exit(3)")
         await page.hear(lambda it: it.type == "stream")
     go.touch()
-    await eventually(lambda: {it["pid"] for it in front.living().values()} - {None, pid}, "it came again")
+    await eventually(
+        lambda: {it["pid"] for it in front.living().values()} - {None, pid}, "it came again"
+    )
     async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as ws:
         heard = await Page(ws).hear(lambda it: it.state == "restarting")
         assert printed(heard) == "last\n"
@@ -170,16 +214,24 @@ async def test_two_websockets_of_one_session_id_are_one_client_and_the_newer_one
         async with http.ws_connect(f"{path}/channels?session_id=S", protocols=(V1,)) as second:
             _, ours = await Page(second).run("print('here')")
             assert printed(ours) == "here\n"
-            assert (await first.receive()).type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}
+            assert (await first.receive()).type in {
+                aiohttp.WSMsgType.CLOSE,
+                aiohttp.WSMsgType.CLOSED,
+            }
 
 
 async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) -> None:
     async with lab(front, url=url_of(front), auth_token=token_of(front)) as client:
         assert "python3" in (await ask(client, "GET", "/api/kernelspecs"))["kernelspecs"]
-        model = await ask(client, "POST", "/api/kernels", {"name": "python3", "path": "nb.ipynb"}, 201)
+        model = await ask(
+            client, "POST", "/api/kernels", {"name": "python3", "path": "nb.ipynb"}, 201
+        )
         path = f"/api/kernels/{model['id']}"
         async with client.ws_connect(f"{path}/channels") as ws:
-            assert printed((await Page(ws).run("import os\nprint(os.getcwd())"))[1]) == f"{front.folder}\n"
+            assert (
+                printed((await Page(ws).run("import os\nprint(os.getcwd())"))[1])
+                == f"{front.folder}\n"
+            )
         await ask(client, "POST", f"{path}/interrupt", status=204)
         await ask(client, "POST", f"{path}/restart")
         assert (front.only()["jupyter_id"], front.only()["owner"]) == (model["id"], "jupyter_api")
@@ -189,8 +241,8 @@ async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) 
 async def settled(http: aiohttp.ClientSession, path: str) -> None:
     """Wait until the server has restarted a kernel, after which it can interrupt it.
 
-    A page is served before. A server that is told to end in between never ends: it asks a future that is not done
-    for its exception, and gives its stop up.
+    A page is served before. A server that is told to end in between never ends: it asks a future
+    that is not done for its exception, and gives its stop up.
     """
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -200,7 +252,9 @@ async def settled(http: aiohttp.ClientSession, path: str) -> None:
 
 
 @pytest.mark.deep
-async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front) -> None:
+async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(
+    front: Front,
+) -> None:
     (front.folder / "sub").mkdir(exist_ok=True)
     front.spec("dead", ["/nowhere/python", *LAUNCHED])
     async with lab(front) as http:
@@ -209,7 +263,10 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
         assert "/nowhere/python" in refused["message"], "the daemon's words"
         model = await ask(http, "POST", "/api/kernels", {"name": "pxd", "path": "sub/a.ipynb"}, 201)
         path, session = f"/api/kernels/{model['id']}", front.only()
-        assert (session["name"], session["cwd"]) == (f"jupyter-{model['id'][:8]}", str(front.folder / "sub"))
+        assert (session["name"], session["cwd"]) == (
+            f"jupyter-{model['id'][:8]}",
+            str(front.folder / "sub"),
+        )
         async with http.ws_connect(f"{path}/channels?session_id=page") as ws:
             page = Page(ws)
             assert printed((await page.run("print(6 * 7)"))[1]) == "42\n"

@@ -1,4 +1,6 @@
-"""A keeper under test: started for real, spoken to through the channel that its control plane lends out."""
+"""A keeper under test: started for real, spoken to through the channel that its control plane
+lends out.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,19 @@ RUNGS: dict[str, dict[str, Any]] = {
     "process_group": {"platform": "portable"},
 }
 one_rung = pytest.mark.parametrize("rung", mostly_deep(RUNGS, "subreaper"), indirect=True)
-one_linux_rung = pytest.mark.parametrize("linux_rung", mostly_deep(list(RUNGS)[:2], "subreaper"), indirect=True)
+one_linux_rung = pytest.mark.parametrize(
+    "linux_rung", mostly_deep(list(RUNGS)[:2], "subreaper"), indirect=True
+)
 """Of tests about what is the same on every rung: one of them in every run."""
 PROBES = Path(__file__).parent / "probes"
 MAIN = Path(__file__).parents[2] / "supervisord_py" / "keeper" / "__main__.py"
 _MEASURED = any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
 PYTHON = [sys.executable, "-I", "-S"]
 PLAIN_ARGV = [*PYTHON, str(MAIN)]
-"""As pxd starts it. Coverage cannot get in, which costs a fifth of a second of each keeper and more of each spawn."""
+"""As pxd starts it.
+
+Coverage cannot get in, which costs a fifth of a second of each keeper and more of each spawn.
+"""
 KEEPER_ARGV = [sys.executable, str(MAIN)] if _MEASURED else PLAIN_ARGV
 
 
@@ -54,7 +61,9 @@ def probe(name: str, *words: object) -> list[str]:
 
 
 def deafen(zygote: int, key: str) -> list[int]:
-    """Stop a zygote by a signal, and its fork that waits for the next order, once that is there; return both."""
+    """Stop a zygote by a signal, and its fork that waits for the next order, once that is there;
+    return both.
+    """
 
     def waiting() -> list[int]:
         rows = [row for row in map(procfs.look, bearing(f"PX_INSTANCE={key}")) if row is not None]
@@ -131,7 +140,9 @@ class Link:
 
         def found() -> dict[str, Any] | None:
             named = (event for event in self.events if event["event"] == name)
-            return next((it for it in named if members.items() <= it.get("record", it).items()), None)
+            return next(
+                (it for it in named if members.items() <= it.get("record", it).items()), None
+            )
 
         return self.wait_for(found, f"event {name} {members}")
 
@@ -140,7 +151,9 @@ class Link:
         return self.event("exit", key=key)["record"]
 
     def end(self, code: int = 0) -> None:
-        """Let this control plane exit with that code, and wait until it has: late after its channel, it is killed."""
+        """Let this control plane exit with that code, and wait until it has: late after its
+        channel, it is killed.
+        """
         with contextlib.suppress(OSError):
             self.bridge.send(bytes([code]))
             self.bridge.recv(1)  # nothing comes but its end
@@ -152,16 +165,20 @@ class Link:
 
 
 class Rig:
-    """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends.
+    """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel,
+    `close()` ends.
 
-    `folder`: short and empty; one of its own, which goes with it, where none is given. `boot`: members of its document.
+    `folder`: short and empty; one of its own, which goes with it, where none is given. `boot`:
+    members of its document.
     """
 
     def __init__(self, folder: Path | None = None, **boot: Any) -> None:
         self.argv = KEEPER_ARGV  # PLAIN_ARGV where it is not the keeper that is under test
         self.dir = folder or Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
         self._is_own = folder is None
-        self.daemon_id = hashlib.sha256(os.path.realpath(self.dir / "state").encode()).hexdigest()[:8]
+        self.daemon_id = hashlib.sha256(os.path.realpath(self.dir / "state").encode()).hexdigest()[
+            :8
+        ]
         self._meeting = socket.socket(socket.AF_UNIX)
         self._meeting.bind(str(self.dir / "meet"))
         self._meeting.listen(8)
@@ -191,7 +208,9 @@ class Rig:
         with self.boot_fd() as fd, (self.dir / "stderr").open("ab") as stderr:
             words = [*self.argv, "--boot-fd", str(fd)]
             streams = {"stdin": subprocess.DEVNULL, "stdout": stderr, "stderr": stderr}
-            self.process = subprocess.Popen(words, pass_fds=(fd, *fds), env={**os.environ, **(env or {})}, **streams)
+            self.process = subprocess.Popen(
+                words, pass_fds=(fd, *fds), env={**os.environ, **(env or {})}, **streams
+            )
         return self
 
     @contextlib.contextmanager
@@ -233,11 +252,18 @@ class Rig:
 
     def spec(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
         key = members.pop("key", None) or self.key()
-        env = {"PATH": "/usr/bin:/bin", "PX_INSTANCE": key, "PX_UNIT": unit, **members.pop("env", {})}
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "PX_INSTANCE": key,
+            "PX_UNIT": unit,
+            **members.pop("env", {}),
+        }
         return {"key": key, "unit": unit, "argv": argv, "cwd": str(self.dir), "env": env, **members}
 
     def spawn(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
-        child: dict[str, Any] = self.links[-1].call("spawn", **self.spec(argv, unit, **members))["child"]
+        child: dict[str, Any] = self.links[-1].call("spawn", **self.spec(argv, unit, **members))[
+            "child"
+        ]
         return child
 
     def lines(self) -> list[dict[str, Any]]:
@@ -285,7 +311,9 @@ class Rig:
 
 
 class RealKeeper(Rig):
-    """For rooms above: started at once, in a short folder; its control planes lend their channel to the test."""
+    """For rooms above: started at once, in a short folder; its control planes lend their channel
+    to the test.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__(folder)
@@ -293,9 +321,13 @@ class RealKeeper(Rig):
         self.start()
 
     async def client(self) -> KeeperClient:
-        """Wait for the next control plane, and be it: return the client of the channel that it lends."""
+        """Wait for the next control plane, and be it: return the client of the channel that it
+        lends.
+        """
         channel = (await asyncio.to_thread(self.connect)).channel.dup()
-        return await KeeperClient.connect(channel, daemon_id=self.daemon_id, log_dir=self.boot["log_dir"])
+        return await KeeperClient.connect(
+            channel, daemon_id=self.daemon_id, log_dir=self.boot["log_dir"]
+        )
 
     def end_control(self) -> None:
         """Let the present control plane end as one that failed."""
@@ -304,7 +336,11 @@ class RealKeeper(Rig):
 
 def records(folder: Path) -> list[tuple[Any, ...]]:
     """Return all index records of an output: position, time, length, instance, stream, nothing."""
-    return [it for path in sorted(folder.glob("*.idx")) for it in struct.iter_unpack("<QdIHBB", path.read_bytes())]
+    return [
+        it
+        for path in sorted(folder.glob("*.idx"))
+        for it in struct.iter_unpack("<QdIHBB", path.read_bytes())
+    ]
 
 
 def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[str, Any], list[int]]:

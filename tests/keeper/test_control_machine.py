@@ -47,12 +47,23 @@ def serving(now: float = 0.0, **changes: float) -> ControlMachine:
 
 
 def test_the_first_deaths_cost_no_pause_then_pauses_double_up_to_the_cap() -> None:
-    assert [pause_after(failures, 0.5, 4.0) for failures in range(1, 9)] == [0, 0, 0, 0.5, 1.0, 2.0, 4.0, 4.0]
+    assert [pause_after(failures, 0.5, 4.0) for failures in range(1, 9)] == [
+        0,
+        0,
+        0,
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        4.0,
+    ]
     assert pause_after(5000, 0.5, 4.0) == 4.0, "nothing overflows after a night of failures"
 
 
 def test_a_refused_start_pauses_also_after_a_planned_end() -> None:
-    """A fork that fails is no reason to try again at once: that would be thousands of tries a second."""
+    """A fork that fails is no reason to try again at once: that would be thousands of tries a
+    second.
+    """
     control = serving()
     control.leaving(1.0, is_planned=True)
     control.ended(2.0)
@@ -95,7 +106,11 @@ def test_a_long_life_counts_as_health() -> None:
     [
         (lambda control: None, START_SECONDS, Action.KILL_UNSTARTED),
         (lambda control: control.leaving(0.0, is_planned=True), LEAVE_SECONDS, Action.KILL_LATE),
-        (lambda control: control.leaving(0.0, is_planned=False, seconds=0.0), 0.0, Action.KILL_LATE),
+        (
+            lambda control: control.leaving(0.0, is_planned=False, seconds=0.0),
+            0.0,
+            Action.KILL_LATE,
+        ),
     ],
 )
 def test_what_is_late_is_killed_again_and_again(
@@ -127,7 +142,11 @@ def test_unanswered_pings_kill_and_an_answer_begins_anew() -> None:
 def test_leaving_asks_nothing_of_a_process_that_is_gone() -> None:
     control = machine()
     control.leaving(1.0, is_planned=True)
-    assert (control.state, control.deadline, control.is_planned) == (ControlState.ABSENT, None, False)
+    assert (control.state, control.deadline, control.is_planned) == (
+        ControlState.ABSENT,
+        None,
+        False,
+    )
 
 
 def test_silence_and_life_are_counted_from_the_start() -> None:
@@ -147,7 +166,9 @@ def test_nothing_is_started_while_none_is_needed() -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever happens, in whatever order: a needed control plane is never forgotten, and there is never a second."""
+    """Whatever happens, in whatever order: a needed control plane is never forgotten, and there
+    is never a second.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +224,10 @@ class AnyOrder(RuleBasedStateMachine):
             return  # the next step, which follows every event, leaves ABSENT
         assert self.control.deadline is not None
         assert math.isfinite(self.control.deadline)
-        assert self.control.deadline - self.now <= max(START_SECONDS, CAP_SECONDS, LEAVE_SECONDS) + 1e-6
+        assert (
+            self.control.deadline - self.now
+            <= max(START_SECONDS, CAP_SECONDS, LEAVE_SECONDS) + 1e-6
+        )
 
 
 TestAnyOrder: Any = AnyOrder.TestCase

@@ -26,14 +26,18 @@ def store() -> Iterator[DescriptorStore]:
 
 
 def listener() -> tuple[int, int, int]:
-    """Return the descriptor, the inode and the port of a listening socket; the descriptor is the caller's."""
+    """Return the descriptor, the inode and the port of a listening socket; the descriptor is the
+    caller's.
+    """
     sock = socket.create_server(("127.0.0.1", 0))
     inode, port = os.fstat(sock.fileno()).st_ino, sock.getsockname()[1]
     return sock.detach(), inode, port
 
 
 def visible() -> set[int]:
-    """Return the inodes of all that this process has open, as fuser(1) and lsof(8) look for them."""
+    """Return the inodes of all that this process has open, as fuser(1) and lsof(8) look for
+    them.
+    """
     inodes = set()
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -1,4 +1,6 @@
-"""The control plane under the keeper: started, heard, replaced; nothing of the children is lost meanwhile."""
+"""The control plane under the keeper: started, heard, replaced; nothing of the children is lost
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ HANG = 0.5
 
 @one_rung
 def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> None:
-    """S3: the child exits 7 while there is no control plane. Before that, SIGUSR1 shows it on both sides."""
+    """S3: the child exits 7 while there is no control plane.
+
+    Before that, SIGUSR1 shows it on both sides.
+    """
     link = rung.links[0]
     gate = rung.dir / "gate"
     os.mkfifo(gate)
@@ -50,7 +55,9 @@ def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> No
 
 @one_rung
 def test_orders_that_were_sent_before_the_end_are_carried_out_twice_in_a_row(rung: Rig) -> None:
-    """The keeper was silent meanwhile: it finds a dead control plane, and more orders than it reads at a time."""
+    """The keeper was silent meanwhile: it finds a dead control plane, and more orders than it
+    reads at a time.
+    """
     spec = rung.spawn(SLEEPS)
     for life in ("first", "second"):
         link = rung.links[-1]
@@ -75,9 +82,11 @@ def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
 
 
 def one_that_answers(rig: Rig, heard: Callable[[Link], object]) -> Link:
-    """Greet a started keeper; return a link that has answered pings for thrice the time it waits, and was kept.
+    """Greet a started keeper; return a link that has answered pings for thrice the time it waits,
+    and was kept.
 
-    On a crowded machine we may be silent for too long ourselves, and only then may the keeper give us up: once more.
+    On a crowded machine we may be silent for too long ourselves, and only then may the keeper give
+    us up: once more.
     """
     for _ in range(20):
         spoke, link = time.monotonic(), rig.greet()
@@ -99,7 +108,8 @@ def test_one_that_answers_no_ping_is_replaced(rigs: Callable[..., Rig]) -> None:
     rig = rigs(watchdog_seconds=0.05, control_hang_seconds=HANG)
     spec = rig.spec(SLEEPS)
     rig.start()
-    one_that_answers(rig, lambda link: link.send("spawn", **spec))  # the same order again changes nothing
+    # the same order again changes nothing
+    one_that_answers(rig, lambda link: link.send("spawn", **spec))
     second = rig.connect()  # silent from here on
     assert len(rig.said("control_hung")) == len(rig.links) - 1
     (child,) = second.call("hello", protocol=1)["children"]
@@ -115,7 +125,10 @@ def test_a_keeper_that_was_stopped_itself_gives_nobody_up(rigs: Callable[..., Ri
         link = one_that_answers(rig, lambda _: None)
         os.kill(rig.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        until(lambda began=stopped: time.monotonic() > began + 3 * HANG, "a stop longer than any silence may be")
+        until(
+            lambda began=stopped: time.monotonic() > began + 3 * HANG,
+            "a stop longer than any silence may be",
+        )
         goes_on = time.monotonic()
         os.kill(rig.pid, signal.SIGCONT)
         for _ in range(2):  # one turn of its loop, and so its timers, is over
@@ -123,11 +136,15 @@ def test_a_keeper_that_was_stopped_itself_gives_nobody_up(rigs: Callable[..., Ri
         with contextlib.suppress(AssertionError, ConnectionError):
             link.call("alive")
             return
-        assert time.monotonic() - goes_on > HANG / 2, "it was given up although the keeper had not asked"
+        assert time.monotonic() - goes_on > HANG / 2, (
+            "it was given up although the keeper had not asked"
+        )
     raise AssertionError("we are always too slow")
 
 
-def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_alive(rig: Rig) -> None:
+def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_alive(
+    rig: Rig,
+) -> None:
     link = rig.up()
     link.channel.sendall(b"\xff\xff\xff\xff")
     again = rig.greet()
@@ -137,9 +154,14 @@ def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_a
 
 
 def settled_fds(rig: Rig) -> int:
-    """Count the keeper's descriptors once it sleeps: a reply leaves a moment before what came with it is closed."""
+    """Count the keeper's descriptors once it sleeps: a reply leaves a moment before what came
+    with it is closed.
+    """
     rig.links[-1].call("list", prefix="")
-    until(lambda: Path(f"/proc/{rig.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S", "the sleep")
+    until(
+        lambda: Path(f"/proc/{rig.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S",
+        "the sleep",
+    )
     return len(os.listdir(f"/proc/{rig.pid}/fd"))
 
 
@@ -168,10 +190,12 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     os.close(write)
 
 
-# -- what the machine refuses for a while ----------------------------------------------------------------------------
+# -- what the machine refuses for a while ----------------------------------------------------------
 
 
-def test_a_control_plane_that_dies_without_descriptors_is_started_once_there_are_some(rig: Rig) -> None:
+def test_a_control_plane_that_dies_without_descriptors_is_started_once_there_are_some(
+    rig: Rig,
+) -> None:
     """Twice in a row: the duty to start one is not lost with the start that fails."""
     link = rig.up()
     child = rig.spawn(SLEEPS)
@@ -186,7 +210,7 @@ def test_a_control_plane_that_dies_without_descriptors_is_started_once_there_are
     assert not rig.said("callback_failed")
 
 
-# -- the service manager -----------------------------------------------------------------------------------------------
+# -- the service manager ---------------------------------------------------------------------------
 
 
 class Manager:

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, PYTHON, SLEEPS, Link, Rig, family, one_linux_rung, one_rung, probe
+from keeper.keeper_rig import (
+    KEEPER_ARGV,
+    PYTHON,
+    SLEEPS,
+    Link,
+    Rig,
+    family,
+    one_linux_rung,
+    one_rung,
+    probe,
+)
 from waiting import PATIENCE, alive, marked, until
 
 
@@ -48,7 +58,7 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
     assert not marked(rig.daemon_id)
 
 
-# -- the grace of each unit ------------------------------------------------------------------------------------------
+# -- the grace of each unit ------------------------------------------------------------------------
 
 LINGERS = """
 import os, signal
@@ -61,14 +71,18 @@ open("ended in peace", "w").close()
 
 
 def lingering(rig: Rig, **members: object) -> dict[str, Any]:
-    """Spawn a child that ends only when it may, some time after SIGTERM, and wait until it is up."""
+    """Spawn a child that ends only when it may, some time after SIGTERM, and wait until it is
+    up.
+    """
     child = rig.spawn([*PYTHON, "-c", LINGERS], stop_grace_seconds=1000, **members)
     until((rig.dir / "up").exists, "the child")
     return child
 
 
 def test_the_keeper_gives_each_unit_its_own_grace(rigs: Callable[..., Rig]) -> None:
-    """The control plane is gone when the end is asked for, and again when it dies in the middle of it."""
+    """The control plane is gone when the end is asked for, and again when it dies in the middle
+    of it.
+    """
     rig = rigs(stop_seconds=0, backoff_initial_seconds=1000, backoff_max_seconds=1000)
     link = rig.up()
     lingering(rig)
@@ -112,8 +126,12 @@ def test_the_service_manager_is_told_how_long_the_end_may_take(rig: Rig) -> None
         link.end()
 
 
-def test_ends_that_no_control_plane_took_are_held_by_the_next_keeper(rigs: Callable[..., Rig]) -> None:
-    """Twice in a row, then released: an end that the keeper had to bring about is told as `shutdown`."""
+def test_ends_that_no_control_plane_took_are_held_by_the_next_keeper(
+    rigs: Callable[..., Rig],
+) -> None:
+    """Twice in a row, then released: an end that the keeper had to bring about is told as
+    `shutdown`.
+    """
     rig = rigs()
     rig.boot["exit_records_path"] = str(rig.dir / "state" / "exit-records.json")
     link = rig.up()
@@ -142,7 +160,9 @@ def test_ends_that_no_control_plane_took_are_held_by_the_next_keeper(rigs: Calla
     assert rig.up().hello["children"] == []
 
 
-def test_exit_records_that_cannot_be_read_do_not_keep_the_keeper_from_starting(rigs: Callable[..., Rig]) -> None:
+def test_exit_records_that_cannot_be_read_do_not_keep_the_keeper_from_starting(
+    rigs: Callable[..., Rig],
+) -> None:
     rig = rigs()
     path = rig.dir / "state" / "exit-records.json"
     rig.boot["exit_records_path"] = str(path)
@@ -157,8 +177,13 @@ def test_exit_records_that_cannot_be_read_do_not_keep_the_keeper_from_starting(r
 
 
 @pytest.mark.parametrize("by", ["a sweep", "the next keeper"])
-def test_after_a_kill_9_nothing_is_left_and_what_was_interrupted_is_told(rigs: Callable[..., Rig], by: str) -> None:
-    """Leaders die with it; what hid in sessions of its own is found by its mark or cgroup. Others' live on."""
+def test_after_a_kill_9_nothing_is_left_and_what_was_interrupted_is_told(
+    rigs: Callable[..., Rig], by: str
+) -> None:
+    """Leaders die with it; what hid in sessions of its own is found by its mark or cgroup.
+
+    Others' live on.
+    """
     rig, other = rigs(), rigs()
     theirs = other.up().call("spawn", **other.spec(SLEEPS))["child"]
     link = rig.up()
@@ -188,7 +213,9 @@ def test_the_portable_rung_sweeps_by_recorded_identity(rigs: Callable[..., Rig])
     spec = rig.spec(probe("family", book, "child"))
     spec["env"] = {"PATH": "/usr/bin:/bin"}
     child = link.call("spawn", **spec)["child"]
-    pids = until(lambda: [int(x) for x in book.read_text().split()] if book.exists() else None, "the family")
+    pids = until(
+        lambda: [int(x) for x in book.read_text().split()] if book.exists() else None, "the family"
+    )
     record = (rig.dir / "run" / "children").read_text()
     assert f"{child['pid']} {child['start_time']} {spec['key']} tool:probe" in record
     os.kill(rig.pid, signal.SIGKILL)
@@ -202,17 +229,25 @@ def test_the_portable_rung_sweeps_by_recorded_identity(rigs: Callable[..., Rig])
 def sweep(rig: Rig) -> subprocess.CompletedProcess[str]:
     with rig.boot_fd() as fd:
         words = [*KEEPER_ARGV, "--sweep", "--boot-fd", str(fd)]
-        return subprocess.run(words, pass_fds=(fd,), capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return subprocess.run(
+            words, pass_fds=(fd,), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
 
 
 def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> None:
-    """Same pid; children gone, umask and open files as they were, nothing of the keeper's, nor its lock, inherited."""
+    """Same pid; children gone, umask and open files as they were, nothing of the keeper's, nor
+    its lock, inherited.
+    """
     rig = rigs(pxd_argv=probe("felt"))
     lock = os.open(rig.dir / "lock", os.O_CREAT | os.O_RDWR)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(rig.dir / "sock"))
         listener.listen()
-        rig.boot |= {"listen_fd": listener.fileno(), "socket_path": str(rig.dir / "sock"), "lock_fd": lock}
+        rig.boot |= {
+            "listen_fd": listener.fileno(),
+            "socket_path": str(rig.dir / "sock"),
+            "lock_fd": lock,
+        }
         rig.start(fds=(lock, listener.fileno()), env={"NOTIFY_SOCKET": "/nowhere"})
     os.close(lock)
     link = rig.greet()
@@ -230,7 +265,7 @@ def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> No
     assert felt["fds"]["3"].startswith("socket:")
 
 
-# -- idle ------------------------------------------------------------------------------------------------------------
+# -- idle ------------------------------------------------------------------------------------------
 
 
 def switches(pid: int) -> int:
@@ -245,9 +280,13 @@ def test_an_idle_keeper_sleeps(rung: Rig) -> None:
     link = rung.links[0]
     for number in range(5):
         rung.spawn(["/bin/sh", "-c", "echo ready; exec sleep 600"], unit=f"tool:t{number}")
-    until(lambda: all(rung.output(f"tool:t{number}") == b"ready\n" for number in range(5)), "five idle children")
+    until(
+        lambda: all(rung.output(f"tool:t{number}") == b"ready\n" for number in range(5)),
+        "five idle children",
+    )
     link.call("list", prefix="")
-    # The first while may see it go to sleep: a process is counted as switched only after it is shown as sleeping.
+    # The first while may see it go to sleep: a process is counted as switched only after it is
+    # shown as sleeping.
     assert any(sleeps_on(link, rung.pid) for _ in range(3))
 
 
@@ -270,7 +309,9 @@ def test_the_keeper_is_small(rung: Rig) -> None:
 
 @one_linux_rung
 def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
-    """With two instances an unmarked orphan without pipes is nobody's; it still may not survive the end."""
+    """With two instances an unmarked orphan without pipes is nobody's; it still may not survive
+    the end.
+    """
     link = linux_rung.links[0]
     book = linux_rung.dir / "lone"
     code = (

@@ -1,4 +1,6 @@
-"""Each system call of the keeper fails once, at many places: nothing is lost, and everything works at the next try."""
+"""Each system call of the keeper fails once, at many places: nothing is lost, and everything
+works at the next try.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ALL_OUTPUT = b"one\ntwo\nthree\n"
 
 
 class Patient:
-    """A control plane that asks again: what is refused, or cut off, once is to succeed soon after."""
+    """A control plane that asks again: what is refused, or cut off, once is to succeed soon
+    after.
+    """
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -78,7 +82,9 @@ class Patient:
 
 
 def play(patient: Patient) -> None:
-    """Do what a keeper is for: output and end of a child, a whole tree stopped, descriptors, a new control plane."""
+    """Do what a keeper is for: output and end of a child, a whole tree stopped, descriptors, a
+    new control plane.
+    """
     rig = patient.rig
     before = len(rig.output("tool:speaks"))
     speaks = patient.spawn(SPEAKS, "tool:speaks")
@@ -120,7 +126,9 @@ def of_family(book: Path) -> list[int] | None:
 
 
 @pytest.fixture(params=["subreaper", "cgroup"] if DEEP else ["subreaper"])
-def keeper(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Iterator[tuple[Patient, FaultFile]]:
+def keeper(
+    request: pytest.FixtureRequest, rigs: Callable[..., Rig]
+) -> Iterator[tuple[Patient, FaultFile]]:
     rig = rigs(**RUNGS[request.param], backoff_initial_seconds=0.01)
     path = rig.dir / "fault"
     path.write_bytes(bytes(LAYOUT.size))
@@ -132,16 +140,21 @@ def keeper(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Iterator
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_fails_once_delays_and_loses_nothing(keeper: tuple[Patient, FaultFile], call: str) -> None:
+def test_a_call_that_fails_once_delays_and_loses_nothing(
+    keeper: tuple[Patient, FaultFile], call: str
+) -> None:
     patient, fault = keeper
     for number, passing in enumerate(PASSING):
-        # Each error in turn: what counts is where a call fails, and every error at every place takes too long.
+        # Each error in turn: what counts is where a call fails, and every error at every place
+        # takes too long.
         error = CALLS[call][number % len(CALLS[call])]
         fault.arm(call, getattr(errno, error), passing)
         try:
             play(patient)
         except AssertionError as failure:
-            raise AssertionError(f"{call} failed with {error} after {passing} calls: {failure}") from failure
+            raise AssertionError(
+                f"{call} failed with {error} after {passing} calls: {failure}"
+            ) from failure
         if not fault.disarm():
             break  # there are no more calls of it
     play(patient)

@@ -1,4 +1,6 @@
-"""A newer version of the keeper takes over in place, with all that is held; or it is refused, and nothing is lost."""
+"""A newer version of the keeper takes over in place, with all that is held; or it is refused,
+and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, SLEEPS, Rig, alive, family, probe, records
+from keeper.keeper_rig import (
+    MAIN,
+    PLAIN_ARGV,
+    PYTHON,
+    RUNGS,
+    SLEEPS,
+    Rig,
+    alive,
+    family,
+    probe,
+    records,
+)
 from rounds import mostly_deep
 from supervisord_py.keeper.handover import last_error
 from supervisord_py.keeper.protocol import close_fds
@@ -41,7 +54,9 @@ if "--check" not in sys.argv:
 
 
 def installed(rig: Rig) -> Path:
-    """Have the keeper run from a copy of the package, where a test installs another version; return its folder."""
+    """Have the keeper run from a copy of the package, where a test installs another version;
+    return its folder.
+    """
     package = rig.dir / "lib" / "supervisord_py"
     shutil.copytree(MAIN.parent, package / "keeper", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(MAIN.parents[1] / "__init__.py", package)
@@ -61,7 +76,9 @@ def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], r
     link = rig.up()
     talker = rig.spawn([*PYTHON, "-c", COUNTS], unit="tool:talker")
     spec, people = family(rig, 3, "child", "daemon", unit="tool:family")
-    eats = f"until [ -e eat ]; do sleep 0.01; done; exec {shlex.join(probe('eater', 1e9, 256 << 20))}"
+    eats = (
+        f"until [ -e eat ]; do sleep 0.01; done; exec {shlex.join(probe('eater', 1e9, 256 << 20))}"
+    )
     eater = rig.spawn(["/bin/sh", "-c", eats], unit="tool:eater", max_rss_bytes=64 << 20)
     dies = rig.spawn(SLEEPS, unit="tool:dies", tag="note")
     read, write = os.pipe()
@@ -128,7 +145,9 @@ def test_sockets_out_of_sight_and_a_umask_go_over_two_upgrades(rigs: Callable[..
         assert inode not in open_inodes(rig.pid)
         assert len(os.listdir(f"/proc/{rig.pid}/fd")) <= before, "no duplicate is left"
         socket.create_connection(address).close()
-        spec = rig.spawn(probe("felt"), unit=f"tool:felt-{version}", grant_fds=[[3, "listen:tool:x"]])
+        spec = rig.spawn(
+            probe("felt"), unit=f"tool:felt-{version}", grant_fds=[[3, "listen:tool:x"]]
+        )
         link.event("gone", key=spec["key"])
         felt = json.loads(rig.output(spec["unit"]))
         assert (felt["umask"], felt["fds"]["3"]) == (0o027, f"socket:[{inode}]")
@@ -166,7 +185,9 @@ def test_a_version_that_hangs_is_refused_twice_in_a_row(rigs: Callable[..., Rig]
     assert link.hello["version"] != "9.9.9"
 
 
-@pytest.mark.parametrize("source", ["raise SystemExit(0)\n", "import os; os._exit(0)\n", "import os; os.abort()\n"])
+@pytest.mark.parametrize(
+    "source", ["raise SystemExit(0)\n", "import os; os._exit(0)\n", "import os; os.abort()\n"]
+)
 def test_a_version_that_ends_without_a_word_is_refused(rig: Rig, source: str) -> None:
     package = installed(rig)
     link = rig.up()

@@ -1,4 +1,6 @@
-"""The keeper's own log: whole lines of JSON, not too many of one kind, in files that do not grow without end."""
+"""The keeper's own log: whole lines of JSON, not too many of one kind, in files that do not grow
+without end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from hypothesis import strategies as st
 from supervisord_py.keeper import journal as subject
 from supervisord_py.keeper import journald
 from supervisord_py.keeper.journal import LINE_LIMIT, OVERFULL, Journal, json_line
-from supervisord_py.keeper.repeats import BURST, MOST_KINDS, SUPPRESSED, WINDOW_SECONDS, RepeatLimiter
+from supervisord_py.keeper.repeats import (
+    BURST,
+    MOST_KINDS,
+    SUPPRESSED,
+    WINDOW_SECONDS,
+    RepeatLimiter,
+)
 
 LIMIT = 2000
 
@@ -64,7 +72,9 @@ def test_a_line_is_whole_json_and_not_too_long(facts: dict[str, Any]) -> None:
 
 
 def test_of_a_traceback_the_middle_is_cut() -> None:
-    line = json.loads(json_line({"event": "callback_failed", "traceback": f"first\n{'between' * 9000}\nlast"}))
+    line = json.loads(
+        json_line({"event": "callback_failed", "traceback": f"first\n{'between' * 9000}\nlast"})
+    )
     assert line["traceback"].startswith("first")
     assert line["traceback"].endswith("last")
 
@@ -93,7 +103,9 @@ def test_no_number_of_kinds_takes_all_memory() -> None:
     assert len(limiter._windows) == MOST_KINDS
 
 
-def test_in_the_daemons_file_lines_are_limited_and_told_later(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_daemons_file_lines_are_limited_and_told_later(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subject, "FILE_BYTES", 1 << 20)
     for _ in range(100):
         log.journal.warning("again")
@@ -116,12 +128,16 @@ def test_a_large_file_is_moved_and_both_processes_write_on(log: Log) -> None:
     assert log.path.stat().st_size < 2 * LIMIT
     events = [line["event"] for name in reversed(log.names()) for line in log.lines(name)]
     kinds = [event for event in events if event != "other"]
-    assert kinds == [f"kind-{number}" for number in range(60 - len(kinds), 60)], "none of the newest is missing"
+    assert kinds == [f"kind-{number}" for number in range(60 - len(kinds), 60)], (
+        "none of the newest is missing"
+    )
     assert {(log.folder / name).stat().st_mode & 0o777 for name in log.names()} == {0o600}
     os.close(other)
 
 
-def test_what_is_not_the_daemons_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_the_daemons_file_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subject, "FILE_BYTES", LIMIT)
     other = os.open(tmp_path / "elsewhere", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     linked, plain = tmp_path / "linked", tmp_path / "plain"
@@ -137,8 +153,12 @@ def test_what_is_not_the_daemons_file_is_left_alone(tmp_path: Path, monkeypatch:
         os.close(fd)
 
 
-def test_a_file_that_cannot_be_copied_is_still_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full, or no descriptor is left: it is not tried with each line, and at last the file is emptied."""
+def test_a_file_that_cannot_be_copied_is_still_bounded(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full, or no descriptor is left: it is not tried with each line, and at last
+    the file is emptied.
+    """
     tries = 0
 
     def refuse(_: Journal) -> None:
@@ -153,7 +173,7 @@ def test_a_file_that_cannot_be_copied_is_still_bounded(log: Log, monkeypatch: py
     assert tries < 10
 
 
-# -- journald ---------------------------------------------------------------------------------------------------------
+# -- journald --------------------------------------------------------------------------------------
 
 
 def test_journald_gets_fields_in_the_form_of_the_control_plane_and_stderr_what_it_does_not_take(

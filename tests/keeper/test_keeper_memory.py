@@ -13,7 +13,9 @@ from supervisord_py.keeper import memory
 
 MB = 1 << 20
 TRIES = 6
-"""At a gigabyte a second it is the machine, if it lets the keeper wait for 50 ms, that is too late; not every time."""
+"""At a gigabyte a second it is the machine, if it lets the keeper wait for 50 ms, that is too
+late; not every time.
+"""
 
 
 @pytest.fixture
@@ -37,7 +39,11 @@ def overrun(rig: Rig, limit: int, name: str, *words: object) -> int:
     spec = rig.spawn(probe(name, *words), max_rss_bytes=limit)
     record = link.exit(spec["key"])
     verdict = record["verdict"]
-    assert (verdict["reason"], verdict["by"], verdict["signal"]) == ("memory_limit", "watchdog", signal.SIGKILL)
+    assert (verdict["reason"], verdict["by"], verdict["signal"]) == (
+        "memory_limit",
+        "watchdog",
+        signal.SIGKILL,
+    )
     assert verdict["limit_bytes"] == limit < verdict["rss_bytes"]
     assert verdict["time"] <= record["ended_at"]
     assert record["signal"] == signal.SIGKILL
@@ -59,7 +65,9 @@ def test_a_child_with_a_grace_is_asked_to_end_first_unless_it_grows_on(
     sampled: Rig, total: float, mode: str, grace: float, code: int, signum: int, verdict: int
 ) -> None:
     link = sampled.links[0]
-    spec = sampled.spawn(probe("eater", 5e8, total, mode), max_rss_bytes=200 * MB, memory_grace_seconds=grace)
+    spec = sampled.spawn(
+        probe("eater", 5e8, total, mode), max_rss_bytes=200 * MB, memory_grace_seconds=grace
+    )
     record = link.exit(spec["key"])
     assert (record["code"], record["signal"]) == (code, signum)
     assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", verdict)
@@ -67,7 +75,9 @@ def test_a_child_with_a_grace_is_asked_to_end_first_unless_it_grows_on(
 
 
 def test_shared_pages_are_not_counted_twice(sampled: Rig) -> None:
-    """Three processes that share 150 MB are 450 MB by the sum of RSS; the limit of 300 MB is still not exceeded."""
+    """Three processes that share 150 MB are 450 MB by the sum of RSS; the limit of 300 MB is
+    still not exceeded.
+    """
     link = sampled.links[0]
     spec = sampled.spec(probe("eater", 1e9, 150 * MB, "shared"), max_rss_bytes=300 * MB)
     child = link.call("spawn", **spec)["child"]
@@ -90,9 +100,14 @@ def test_shared_pages_are_not_counted_twice(sampled: Rig) -> None:
     before=st.floats(memory.MIN_SECONDS, memory.QUIET_SECONDS),
 )
 def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int, before: float) -> None:
-    """What grows, or is near its limit, cannot cross it at 2 GB/s unseen by more than one shortest interval."""
+    """What grows, or is near its limit, cannot cross it at 2 GB/s unseen by more than one
+    shortest interval.
+    """
     seconds = memory.interval(used, grown, limit, before)
     assert memory.MIN_SECONDS <= seconds <= memory.QUIET_SECONDS
     if abs(grown) > memory.QUIET_BYTES or used > limit / 2:
-        assert seconds == memory.MIN_SECONDS or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
+        assert (
+            seconds == memory.MIN_SECONDS
+            or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
+        )
         assert seconds <= memory.MAX_SECONDS

@@ -1,4 +1,6 @@
-"""Output: raw, dated, in order, cut and thrown away by size; kept in memory while the disk takes nothing."""
+"""Output: raw, dated, in order, cut and thrown away by size; kept in memory while the disk takes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
 @one_rung
 def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
     link, before = rung.links[0], time.time()
-    # Two pipes have no order: the keeper must have seen what is in one before the other is written to.
+    # Two pipes have no order: the keeper must have seen what is in one before the other is written
+    # to.
     gates = [rung.dir / name for name in ("gate", "next-gate")]
     for gate in gates:
         os.mkfifo(gate)
@@ -44,8 +47,12 @@ def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
 
 @one_rung
 @pytest.mark.parametrize("streams", [["stdout"], ["stderr"], ["stderr", "stdout"]])
-def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung: Rig, streams: list[str]) -> None:
-    """The file is the descriptor: no pipe, no log; the exit is told, and a new control plane finds the child."""
+def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(
+    rung: Rig, streams: list[str]
+) -> None:
+    """The file is the descriptor: no pipe, no log; the exit is told, and a new control plane
+    finds the child.
+    """
     link = rung.links[0]
     gate = rung.dir / "gate"
     os.mkfifo(gate)
@@ -54,7 +61,13 @@ def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung
     for path in files.values():
         path.write_bytes(b"before\n")
         fds.append(os.open(path, os.O_WRONLY | os.O_APPEND))
-    spec = rung.spec(["/bin/sh", "-c", f"echo out; echo err >&2; read x < {gate}; echo more; echo woe >&2; exit 3"])
+    spec = rung.spec(
+        [
+            "/bin/sh",
+            "-c",
+            f"echo out; echo err >&2; read x < {gate}; echo more; echo woe >&2; exit 3",
+        ]
+    )
     number = link.send("spawn", tuple(fds), stdio_fds=streams, **spec)
     child = link.reply(number)["child"]
     for fd in fds:
@@ -97,7 +110,8 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(
         link = rig.up()
         filler = disk / "filler"
         filler.write_bytes(b"x" * (100 << 10))
-        reserve = disk / "reserve"  # room for what is kept in memory, once the talker has filled the disk again
+        # room for what is kept in memory, once the talker has filled the disk again
+        reserve = disk / "reserve"
         reserve.write_bytes(b"x" * (64 << 10))
         talker = rig.spec(["/bin/sh", "-c", "while :; do echo a line; done"])
         pid = link.call("spawn", **talker)["child"]["pid"]
@@ -111,14 +125,20 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(
             assert link.event("log_degraded", unit="tool:probe")["errno"] == errno.ENOSPC
         until(lambda: link.call("list", prefix="tool:probe")["children"][0]["exit"] is None)
         most, io = DISK + spill + 2 * PIPE, Path(f"/proc/{pid}/io")
-        until(lambda: int(io.read_text().split()[3]) > most, "more than disk, memory and pipes can hold")
+        until(
+            lambda: int(io.read_text().split()[3]) > most,
+            "more than disk, memory and pipes can hold",
+        )
         filler.unlink()
         recovered = link.event("log_recovered", unit="tool:probe")
         assert recovered["lost_bytes"] > 0
         link.stop(talker["key"], 5)
         reserve.unlink()
         probes = disk / "tool" / "probe"
-        until(lambda: any(record[4] == GAP for record in records(probes)), "all that was kept in memory is written")
+        until(
+            lambda: any(record[4] == GAP for record in records(probes)),
+            "all that was kept in memory is written",
+        )
         told = records(probes)
         gaps = [length for _, _, length, _, stream, _ in told if stream == GAP]
         assert gaps[0] == recovered["lost_bytes"]
@@ -128,7 +148,7 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(
         until(lambda: rig.output("tool:quiet") == b"kept\n", "what it said meanwhile")
 
 
-# -- the files, without a keeper ---------------------------------------------------------------------------------------
+# -- the files, without a keeper -------------------------------------------------------------------
 
 
 def opened(folder: Path, segment: int = 1000, total: int = 10000) -> Segments:
@@ -139,9 +159,18 @@ def opened(folder: Path, segment: int = 1000, total: int = 10000) -> Segments:
 
 @pytest.mark.parametrize(
     ("size", "torn", "kept"),
-    [(20, b"", 2), (20, b"torn record", 2), (15, b"", 2), (5, b"", 1), (20, b"\xff" * 48, 2), (0, b"", 1)],
+    [
+        (20, b"", 2),
+        (20, b"torn record", 2),
+        (15, b"", 2),
+        (5, b"", 1),
+        (20, b"\xff" * 48, 2),
+        (0, b"", 1),
+    ],
 )
-def test_a_segment_is_gone_on_with_whatever_a_crash_left(tmp_path: Path, size: int, torn: bytes, kept: int) -> None:
+def test_a_segment_is_gone_on_with_whatever_a_crash_left(
+    tmp_path: Path, size: int, torn: bytes, kept: int
+) -> None:
     segments = opened(tmp_path)
     segments.append(1.0, STDOUT, 7, b"0123456789")
     segments.append(2.0, STDERR, 7, b"abcdefghij")

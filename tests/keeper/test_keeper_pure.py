@@ -1,4 +1,6 @@
-"""The keeper's decisions and readings that need no process: kinship, records, cgroup texts, stat lines, the loop."""
+"""The keeper's decisions and readings that need no process: kinship, records, cgroup texts, stat
+lines, the loop.
+"""
 
 from __future__ import annotations
 
@@ -27,44 +29,77 @@ def person(pid: int, ppid: int) -> Process:
 TWO = {(200, 200): "a", (300, 300): "b"}
 LEADERS = [person(200, KEEPER), person(300, KEEPER)]
 FAMILIES: list[tuple[list[Process], dict[str, Any], dict[str, set[int]]]] = [
-    ([person(201, 200), person(202, 201), person(301, 300)], {}, {"a": {200, 201, 202}, "b": {300, 301}}),
-    ([person(900, 1), person(901, CONTROL)], {}, {"a": {200}, "b": {300}}),  # strangers are nobody's
-    ([person(250, KEEPER), person(251, 250)], {"marks": {250: "b"}}, {"a": {200}, "b": {300, 250, 251}}),
+    (
+        [person(201, 200), person(202, 201), person(301, 300)],
+        {},
+        {"a": {200, 201, 202}, "b": {300, 301}},
+    ),
+    # strangers are nobody's
+    ([person(900, 1), person(901, CONTROL)], {}, {"a": {200}, "b": {300}}),
+    (
+        [person(250, KEEPER), person(251, 250)],
+        {"marks": {250: "b"}},
+        {"a": {200}, "b": {300, 250, 251}},
+    ),
     ([person(250, 1)], {"marks": {250: "b"}, "adopter": 1}, {"a": {200}, "b": {300, 250}}),
-    ([person(250, KEEPER), person(251, 250)], {"known": {(250, 250): "a"}}, {"a": {200, 250, 251}, "b": {300}}),
-    ([person(250, KEEPER)], {"known": {(250, 7): "a"}}, {"a": {200}, "b": {300}}),  # the pid was reused
-    ([person(400, 401), person(401, 400), person(402, 401)], {}, {"a": {200}, "b": {300}}),  # a torn snapshot
+    (
+        [person(250, KEEPER), person(251, 250)],
+        {"known": {(250, 250): "a"}},
+        {"a": {200, 250, 251}, "b": {300}},
+    ),
+    # the pid was reused
+    ([person(250, KEEPER)], {"known": {(250, 7): "a"}}, {"a": {200}, "b": {300}}),
+    # a torn snapshot
+    ([person(400, 401), person(401, 400), person(402, 401)], {}, {"a": {200}, "b": {300}}),
 ]
 
 
 @pytest.mark.parametrize(("rows", "more", "expected"), FAMILIES)
-def test_whose_process_is_whose(rows: list[Process], more: dict[str, Any], expected: dict[str, set[int]]) -> None:
-    table = {row.pid: row for row in [person(1, 0), person(KEEPER, 1), person(CONTROL, KEEPER), *LEADERS, *rows]}
+def test_whose_process_is_whose(
+    rows: list[Process], more: dict[str, Any], expected: dict[str, set[int]]
+) -> None:
+    table = {
+        row.pid: row
+        for row in [person(1, 0), person(KEEPER, 1), person(CONTROL, KEEPER), *LEADERS, *rows]
+    }
     owners, marks = {**TWO, **more.get("known", {})}, more.get("marks", {})
-    found = assign(table, owners, more.get("adopter", KEEPER), {KEEPER, CONTROL}, lambda row: marks.get(row.pid))
+    found = assign(
+        table,
+        owners,
+        more.get("adopter", KEEPER),
+        {KEEPER, CONTROL},
+        lambda row: marks.get(row.pid),
+    )
     assert {key: {row.pid for row in people} for key, people in found.items()} == expected
 
 
 STAT = (
-    b"4242 (a) b (c)) S 7 4242 4240 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 3 0 987654 1000000 321 1844674407370 "
+    b"4242 (a) b (c)) S 7 4242 4240 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 3 0 987654 1000000 321 "
+    b"1844674407370 "
     b"10 20 30 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
 )
 
 
-def test_a_stat_line_is_read_whatever_the_name_is_and_a_zombie_is_dead_unless_its_threads_live() -> None:
+def test_a_stat_line_is_read_whatever_the_name_is_and_a_zombie_is_dead_unless_its_threads_live() -> (
+    None
+):
     row = procfs.parse_stat(STAT)
     assert (row.pid, row.ppid, row.pgid, row.start_time) == (4242, 7, 4242, 987654)
     assert row.name == "a) b (c)"
     assert row.ticks == 50 + 60 + 7 + 8
     assert row.alive
     assert procfs.parse_stat(STAT.replace(b") S ", b") Z ")).alive  # three threads
-    assert not procfs.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
+    assert not procfs.parse_stat(
+        STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")
+    ).alive
     with pytest.raises(ValueError, match="stat"):
         procfs.parse_stat(b"1 (x) S 1")
 
 
 @pytest.mark.parametrize("pidfd", [True, False])
-def test_a_signal_needs_the_same_start_time(monkeypatch: pytest.MonkeyPatch, *, pidfd: bool) -> None:
+def test_a_signal_needs_the_same_start_time(
+    monkeypatch: pytest.MonkeyPatch, *, pidfd: bool
+) -> None:
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     me = procfs.look(os.getpid())
@@ -99,7 +134,9 @@ def test_our_place_among_cgroups_is_found(root: str, membership: str, expected: 
 
 
 def test_a_group_holds_what_its_controllers_can(tmp_path: Path) -> None:
-    """The files of a group with the controllers memory and pids; tests/e2e/test_e2e_cgroups.py has a kernel do it."""
+    """The files of a group with the controllers memory and pids; tests/e2e/test_e2e_cgroups.py
+    has a kernel do it.
+    """
     for name in ("memory.max", "memory.oom.group", "memory.swap.max", "pids.max"):
         (tmp_path / name).touch()
     group = cgroup.Cgroup(str(tmp_path))
@@ -110,7 +147,12 @@ def test_a_group_holds_what_its_controllers_can(tmp_path: Path) -> None:
     assert group.limit(None, limits) == {"nproc", "cpu_percent"}
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     only = {"memory.oom.group": "1", "memory.swap.max": "0"}
-    assert written == {"memory.max": "1048576", "pids.max": "20", "cpu.max": "150000 100000", **only}
+    assert written == {
+        "memory.max": "1048576",
+        "pids.max": "20",
+        "cpu.max": "150000 100000",
+        **only,
+    }
 
 
 OOMS = [("oom 3\noom_kill 0\n", None), ("oom 1\noom_kill 2\noom_group_kill 1\n", "memory_limit")]
@@ -118,7 +160,9 @@ OOMS += [("oom 0\noom_kill 1\n", "oom_kill"), ("", None)]
 
 
 @pytest.mark.parametrize(("events", "reason"), OOMS)
-def test_a_kill_of_the_kernel_is_told_from_a_limits(events: str, reason: str | None, tmp_path: Path) -> None:
+def test_a_kill_of_the_kernel_is_told_from_a_limits(
+    events: str, reason: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "memory.events").write_text(events)
     assert cgroup.Cgroup(str(tmp_path)).oom() == reason
 
@@ -134,7 +178,7 @@ def test_a_record_of_macos_is_read() -> None:
     assert found == (77, 5, 70, 1_000_000_005, "tool", False)
 
 
-# -- the loop ----------------------------------------------------------------------------------------------------------
+# -- the loop --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -144,19 +188,26 @@ def pipes() -> Iterator[list[tuple[int, int]]]:
     close_fds(fd for ends in made for fd in ends)
 
 
-def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called(pipes: list[tuple[int, int]]) -> None:
+def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called(
+    pipes: list[tuple[int, int]],
+) -> None:
     ours, called = Loop(pytest.fail), []
     for number, (read, write) in enumerate(pipes):
-        ours.watch(read, lambda number=number: (called.append(number), ours.unwatch(pipes[1 - number][0])))
+        ours.watch(
+            read, lambda number=number: (called.append(number), ours.unwatch(pipes[1 - number][0]))
+        )
         os.write(write, b"x")
     ours.turn()
     assert len(called) == 1
 
 
-def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for(pipes: list[tuple[int, int]]) -> None:
+def test_an_answer_goes_out_after_what_was_printed_before_it_was_asked_for(
+    pipes: list[tuple[int, int]],
+) -> None:
     ours, called, (asked, output) = Loop(pytest.fail), list[str](), pipes
 
-    def receive() -> None:  # the keeper was stopped between its look and this: meanwhile a child has printed
+    # the keeper was stopped between its look and this: meanwhile a child has printed
+    def receive() -> None:
         os.read(asked[0], 1)
         os.write(output[1], b"x")
         ours.later(0, lambda: called.append("answered"))

@@ -1,4 +1,6 @@
-"""Stopping whole trees: nothing that a child started may be left, on any rung that can promise it."""
+"""Stopping whole trees: nothing that a child started may be left, on any rung that can promise
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,14 @@ from supervisord_py.keeper import cgroup, procfs
 
 
 def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
-    """K1: the leader exits 0 on TERM, its child ignores TERM: the stop waits, kills, and returns when all is gone."""
+    """K1: the leader exits 0 on TERM, its child ignores TERM: the stop waits, kills, and returns
+    when all is gone.
+    """
     link = rung.links[0]
     spec, pids = family(rung, 2, "child", "deaf", "polite")
-    patient = link.send("stop", key=spec["key"], grace_seconds=600, kill_seconds=30, reason="stopped")
+    patient = link.send(
+        "stop", key=spec["key"], grace_seconds=600, kill_seconds=30, reason="stopped"
+    )
     assert link.exit(spec["key"])["code"] == 0
     assert link.stop(spec["key"], 0.1) == {"survivors": [], "killed": True}
     assert link.reply(patient)["killed"]
@@ -32,7 +38,10 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     """TERM is for what ran: a command of its trap is not asked to end as well."""
     link = rung.links[0]
     done, begun = rung.dir / "done", rung.dir / "begun"
-    script = f"trap 'sleep 0.5 && touch {done}; exit 0' TERM; touch {begun}; while :; do sleep 0.01; done"
+    script = (
+        f"trap 'sleep 0.5 && touch {done}; exit 0' TERM; touch {begun}; while :; do sleep 0.01; "
+        "done"
+    )
     spec = rung.spawn(["/bin/sh", "-c", script])
     until(begun.exists, "the trap is set")
     assert link.stop(spec["key"], 60) == {"survivors": [], "killed": False}
@@ -41,7 +50,9 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
 
 
 def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) -> None:
-    """What ends is not counted either, although the stop's look at all processes is older than that."""
+    """What ends is not counted either, although the stop's look at all processes is older than
+    that.
+    """
     link = linux_rung.links[0]
     first, first_pids = family(linux_rung, 2, "daemon", "deaf")
     second, second_pids = family(linux_rung, 2, "daemon", "deaf", unit="tool:other")
@@ -63,7 +74,9 @@ def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
     for _ in range(5):
         spec = rung.spec(probe("family", rung.dir / "book", "child", "daemon"))
         spawn = link.send("spawn", **spec)
-        stopping = link.send("stop", key=spec["key"], grace_seconds=30, kill_seconds=30, reason="stopped")
+        stopping = link.send(
+            "stop", key=spec["key"], grace_seconds=30, kill_seconds=30, reason="stopped"
+        )
         assert link.reply(stopping)["survivors"] == []
         link.reply(spawn)
         child = link.exit(spec["key"])
@@ -81,7 +94,10 @@ def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     assert link.stop(spec["key"], 5) == {"survivors": [], "killed": False}
     assert link.refused("signal", key=spec["key"], signum=15)["kind"] == "dead"
     assert link.refused("signal", key="nobody", signum=15)["kind"] == "unknown_key"
-    assert link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"] == "unknown_key"
+    assert (
+        link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"]
+        == "unknown_key"
+    )
 
 
 @one_rung
@@ -91,7 +107,9 @@ def test_a_signal_reaches_the_leader_or_its_whole_group(rung: Rig) -> None:
     link.call("signal", key=spec["key"], signum=int(signal.SIGSTOP))
 
     def states() -> str:
-        return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids)
+        return "".join(
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids
+        )
 
     until(lambda: states() == "TT", "both stopped")
     link.call("signal", key=spec["key"], signum=int(signal.SIGCONT))
@@ -119,7 +137,9 @@ def test_a_leader_that_exits_leaves_its_tree_in_our_hands(linux_rung: Rig) -> No
 
 
 @pytest.mark.parametrize("linux_rung", ["cgroup"], indirect=True)
-def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup_which_goes_with_it(linux_rung: Rig) -> None:
+def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup_which_goes_with_it(
+    linux_rung: Rig,
+) -> None:
     rig, link = linux_rung, linux_rung.links[0]
     spec = rig.spawn(probe("mover", rig.dir / "moving", 60))
     until((rig.dir / "moving").exists, "the mover")
@@ -141,7 +161,9 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
     with subprocess.Popen([*PYTHON, "-c", "import signal; signal.pause()"]) as bystander:
         boot = procfs.boot_id()
         record = rig.dir / "run" / "children"
-        record.write_text(f"boot {boot}\n{bystander.pid} 12345 {rig.daemon_id}.x tool:x\nnonsense\n1 2 3\n")
+        record.write_text(
+            f"boot {boot}\n{bystander.pid} 12345 {rig.daemon_id}.x tool:x\nnonsense\n1 2 3\n"
+        )
         rig.up()
         assert not rig.said("swept")
         assert bystander.poll() is None
@@ -152,17 +174,21 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
 @pytest.mark.parametrize("linux_rung", ["cgroup"], indirect=True)
 def test_who_waits_for_a_processor_shows_it(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
-    spec = linux_rung.spawn(["/bin/sh", "-c", "for each in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait"])
+    spec = linux_rung.spawn(
+        ["/bin/sh", "-c", "for each in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait"]
+    )
 
     def pressure() -> dict[str, float]:
-        found: dict[str, float] = link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["pressure"]
+        found: dict[str, float] = link.call("stat", keys=[spec["key"]])["stats"][spec["key"]][
+            "pressure"
+        ]
         return found
 
     until(lambda: pressure()["cpu"] > 0, "pressure")
     assert all(0 <= pressure()[name] <= 100 for name in ("cpu", "memory", "io"))
 
 
-# -- orphans that carry no mark --------------------------------------------------------------------------------------
+# -- orphans that carry no mark --------------------------------------------------------------------
 
 HIDES = """
 import os, sys
@@ -183,7 +209,9 @@ signal.pause()
 
 
 def hiding(rig: Rig, name: str, closes: str) -> tuple[dict[str, Any], int]:
-    """Spawn an instance with an orphan that emptied its environment and has a session of its own; return both."""
+    """Spawn an instance with an orphan that emptied its environment and has a session of its
+    own; return both.
+    """
     book = rig.dir / name
     spec = rig.spec([*PYTHON, "-c", HIDES, str(book), closes], unit=f"tool:{name}")
     rig.links[-1].call("spawn", **spec)
@@ -201,7 +229,12 @@ def test_an_orphan_that_writes_into_our_log_is_found_by_its_pipe(rigs: Callable[
     rig.spawn(SLEEPS, unit="tool:other")
     for name in ("one", "two"):
         spec, orphan = hiding(rig, name, "")
-        assert rig.links[-1].call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5)["survivors"] == []
+        assert (
+            rig.links[-1].call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5)[
+                "survivors"
+            ]
+            == []
+        )
         assert not alive(orphan)
 
 
@@ -213,8 +246,12 @@ def test_an_orphan_is_assigned_to_the_only_instance_there_is(rigs: Callable[...,
     assert not alive(orphan)
 
 
-def test_an_orphan_that_may_be_anybodys_is_named_and_not_signalled(rigs: Callable[..., Rig]) -> None:
-    """Also when its instance, and then every other one, is stopped: in doubt, nothing is signalled."""
+def test_an_orphan_that_may_be_anybodys_is_named_and_not_signalled(
+    rigs: Callable[..., Rig],
+) -> None:
+    """Also when its instance, and then every other one, is stopped: in doubt, nothing is
+    signalled.
+    """
     rig = without_groups(rigs)
     other = rig.spawn(SLEEPS, unit="tool:other")
     spec, orphan = hiding(rig, "one", "0,1,2")

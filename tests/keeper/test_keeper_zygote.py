@@ -1,4 +1,6 @@
-"""A child that a zygote forks is held, limited, found, told and swept as one that the keeper forks."""
+"""A child that a zygote forks is held, limited, found, told and swept as one that the keeper
+forks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, Rig, alive, deafen, family, marked, one_linux_rung, probe, until
+from keeper.keeper_rig import (
+    PYTHON,
+    Rig,
+    alive,
+    deafen,
+    family,
+    marked,
+    one_linux_rung,
+    probe,
+    until,
+)
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -58,17 +70,29 @@ def test_what_is_forked_is_what_is_spawned(linux_rung: Rig) -> None:
         child = link.call("spawn", **spec)["child"]
         record = link.exit(spec["key"])
         link.event("gone", key=spec["key"])
-        assert (record["code"], record["pid"], record["start_time"]) == (0, child["pid"], child["start_time"])
+        assert (record["code"], record["pid"], record["start_time"]) == (
+            0,
+            child["pid"],
+            child["start_time"],
+        )
         said = json.loads(rig.output(spec["unit"]).replace(spec["key"].encode(), b"KEY"))
-        assert [said.pop(name) for name in ("pid", "sid", "pgid", "ppid")] == [*[child["pid"]] * 3, rig.pid]
+        assert [said.pop(name) for name in ("pid", "sid", "pgid", "ppid")] == [
+            *[child["pid"]] * 3,
+            rig.pid,
+        ]
         assert said["env"].pop("LISTEN_PID") == str(child["pid"])
         assert said["env"].pop("PX_UNIT") == spec["unit"]
-        said["env"].pop("COVERAGE_PROCESS_CONFIG", None)  # which coverage gives to what a measured keeper executes
-        said["fds"] = {number: re.sub(r"^pipe:.*", "pipe", place) for number, place in said["fds"].items()}
+        # which coverage gives to what a measured keeper executes
+        said["env"].pop("COVERAGE_PROCESS_CONFIG", None)
+        said["fds"] = {
+            number: re.sub(r"^pipe:.*", "pipe", place) for number, place in said["fds"].items()
+        }
         felt.append(said)
     assert felt[0] == felt[1]
     assert said["pdeathsig"] == signal.SIGKILL
-    assert link.call("spawn", **spec)["child"]["pid"] == child["pid"], "the same order again starts nothing"
+    assert link.call("spawn", **spec)["child"]["pid"] == child["pid"], (
+        "the same order again starts nothing"
+    )
     os.close(read)
     os.close(write)
 
@@ -86,7 +110,10 @@ def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
         link.event("gone", key=order["key"])
         link.call("release", key=order["key"])
         if number in {100, 999}:
-            until(lambda: len(marked(rig.daemon_id)) == 3, "the control plane, the zygote, and what waits for an order")
+            until(
+                lambda: len(marked(rig.daemon_id)) == 3,
+                "the control plane, the zygote, and what waits for an order",
+            )
             seen.append([len(os.listdir(f"/proc/{pid}/fd")) for pid in (rig.pid, zygote["pid"])])
     assert seen[0] == seen[1]
     assert [one["key"] for one in link.call("list", prefix="")["children"]] == [zygote["key"]]
@@ -101,15 +128,28 @@ def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     other = rig.spawn(script(rig, SLEEP), zygote=zygote["key"])
     assert link.stop(spec["key"], 0)["survivors"] == []
     assert not any(alive(pid) for pid in pids)
-    ended = {child["key"]: child["exit"] is not None for child in link.call("list", prefix="")["children"]}
+    ended = {
+        child["key"]: child["exit"] is not None
+        for child in link.call("list", prefix="")["children"]
+    }
     assert ended == {zygote["key"]: False, spec["key"]: True, other["key"]: False}
 
 
 @pytest.mark.parametrize("linux_rung", ["cgroup"], indirect=True)
-def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linux_rung: Rig) -> None:
+def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(
+    linux_rung: Rig,
+) -> None:
     def group(pid: int) -> Path:
-        mount = next(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " cgroup2 " in line)
-        words = next(line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+        mount = next(
+            line.split()[1]
+            for line in Path("/proc/mounts").read_text().splitlines()
+            if " cgroup2 " in line
+        )
+        words = next(
+            line
+            for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        )
         return Path(mount + words[3:])
 
     def parked() -> str:
@@ -122,10 +162,15 @@ def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linu
     for _ in range(3):
         order = rig.spec(script(rig, SLEEP), zygote=zygote["key"], max_rss_bytes=1 << 28)
         child = link.call("spawn", **order)["child"]
-        waiting = until(lambda child=child: (found := parked().split()) != [str(child["pid"])] and found, "the next")
+        waiting = until(
+            lambda child=child: (found := parked().split()) != [str(child["pid"])] and found,
+            "the next",
+        )
         places.append((order["key"], group(child["pid"])))
         assert places[-1][1].joinpath("cgroup.procs").read_text() == f"{child['pid']}\n"
-    assert [place.name.endswith(".next") for _, place in places] == [False, True, True], "nobody waits for a move"
+    assert [place.name.endswith(".next") for _, place in places] == [False, True, True], (
+        "nobody waits for a move"
+    )
     for key, _ in places:
         assert link.stop(key, 0)["survivors"] == []
     os.kill(zygote["pid"], signal.SIGKILL)
@@ -143,9 +188,13 @@ def test_what_cannot_be_is_told_as_of_a_spawn(rig: Rig) -> None:
         ({"zygote": "nobody"}, "zygote", errno.ENOENT),
     ]
     for members, *wanted in cases:
-        error = link.refused("spawn", **rig.spec(script(rig, "pass"), **{"zygote": zygote, **members}))
+        error = link.refused(
+            "spawn", **rig.spec(script(rig, "pass"), **{"zygote": zygote, **members})
+        )
         assert [error[name] for name in ("kind", "stage", "errno")] == ["spawn_failed", *wanted]
-        assert [child["unit"] for child in link.call("list", prefix="")["children"]] == ["zygote:one"]
+        assert [child["unit"] for child in link.call("list", prefix="")["children"]] == [
+            "zygote:one"
+        ]
 
 
 def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rig: Rig) -> None:
@@ -157,5 +206,10 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rig: Rig) -> None:
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     until(lambda: not alive(stopped[0]), "the end of the fork that waited")
-    assert link.refused("spawn", **rig.spec(probe("felt"), zygote=zygote["key"]))["errno"] == errno.ENOENT, "once"
-    assert not (rig.dir / "ran").exists(), "an order that nobody waits for any more is not carried out"
+    assert (
+        link.refused("spawn", **rig.spec(probe("felt"), zygote=zygote["key"]))["errno"]
+        == errno.ENOENT
+    ), "once"
+    assert not (rig.dir / "ran").exists(), (
+        "an order that nobody waits for any more is not carried out"
+    )

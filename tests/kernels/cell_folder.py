@@ -15,14 +15,26 @@ CAP = 1 << 32
 
 
 def config_in(folder: Path, **changes: Any) -> KernelsConfig:
-    places = {name: folder / name.removesuffix("_dir") for name in ("run_dir", "cells_dir", "data_dir", "modules_dir")}
+    places = {
+        name: folder / name.removesuffix("_dir")
+        for name in ("run_dir", "cells_dir", "data_dir", "modules_dir")
+    }
     return KernelsConfig(**places, gateway_dir=folder / "gateway", **changes)
 
 
 class Writer(CellWriter):
-    def display(self, data: Any, metadata: Any = None, display_id: str | None = None, *, update: bool = False) -> None:
+    def display(
+        self,
+        data: Any,
+        metadata: Any = None,
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+    ) -> None:
         kind = "update_display_data" if update else "display_data"
-        self.message(kind, {"data": data, "metadata": metadata, "transient": {"display_id": display_id}})
+        self.message(
+            kind, {"data": data, "metadata": metadata, "transient": {"display_id": display_id}}
+        )
 
     def clear(self, wait: bool) -> None:
         self.message("clear_output", {"wait": wait})
@@ -53,5 +65,6 @@ def out_of(folder: Path, cell_id: str) -> bytes:
 
 def records_of(folder: Path, cell_id: str, kind: str | None = None) -> list[dict[str, Any]]:
     path = folder / f"{cell_id}.jsonl"
-    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may just be written
+    # the last one may just be written
+    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [found for line in whole if kind in (None, (found := json.loads(line))["kind"])]

@@ -10,7 +10,9 @@ import pytest
 from kernels.inside_rig import OLDER_PYTHON
 
 
-@pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
+@pytest.fixture(
+    scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)]
+)
 def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
     if request.param == "ipykernel 7":
         return sys.executable

@@ -1,4 +1,6 @@
-"""A backend over each kind of server of kernels, real ones on loopback, for tests that say the same of all of them."""
+"""A backend over each kind of server of kernels, real ones on loopback, for tests that say the
+same of all of them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ EXTERNALS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 GATEWAYS = ("local", *EXTERNALS)
 EVERYBODY = ("direct", *GATEWAYS)
 ENTERPRISE = (
-    Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
+    Path(__file__).parents[2]
+    / os.environ.get("VENV", ".venv")
+    / "peers"
+    / "enterprise-gateway"
+    / "bin"
+    / "python"
 )
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
 TOKEN = "peer-0f3a"  # noqa: S105 - of a server that lives for one test
@@ -55,13 +62,17 @@ class Peer:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            self.process = subprocess.Popen(self._argv(), env=self._env(), cwd=self.folder, **streams)
+            self.process = subprocess.Popen(
+                self._argv(), env=self._env(), cwd=self.folder, **streams
+            )
         client, deadline = GatewayClient(self.url, TOKEN, "a test's"), time.monotonic() + PATIENCE
         while True:
             with suppress(PxError):
                 await client.preflight()
                 break
-            assert (self.process.poll(), time.monotonic() < deadline) == (None, True), self.log[-2000:]
+            assert (self.process.poll(), time.monotonic() < deadline) == (None, True), self.log[
+                -2000:
+            ]
             await asyncio.sleep(0.05)
         await client.close()
 
@@ -77,21 +88,43 @@ class Peer:
 
     def _argv(self) -> list[str]:
         app, more = {
-            "kernel_gateway": ("KernelGatewayApp", ["--JupyterWebsocketPersonality.list_kernels=True"]),
+            "kernel_gateway": (
+                "KernelGatewayApp",
+                ["--JupyterWebsocketPersonality.list_kernels=True"],
+            ),
             "jupyter_server": ("ServerApp", ["--ServerApp.open_browser=False", "--allow-root"]),
-            "enterprise_gateway": ("EnterpriseGatewayApp", ["--EnterpriseGatewayApp.list_kernels=True"]),
+            "enterprise_gateway": (
+                "EnterpriseGatewayApp",
+                ["--EnterpriseGatewayApp.list_kernels=True"],
+            ),
         }[self.kind]
         is_ours = self.kind != "enterprise_gateway"
-        argv = lean_module(sys.executable, self.kind) if is_ours else [str(ENTERPRISE), "-m", self.kind]
+        argv = (
+            lean_module(sys.executable, self.kind)
+            if is_ours
+            else [str(ENTERPRISE), "-m", self.kind]
+        )
         places = [f"--{app}.ip=127.0.0.1", f"--{app}.port={self.port}", f"--{app}.port_retries=0"]
         return [*argv, *places, *more, *self.options]
 
     def _env(self) -> dict[str, str]:
         home = str(self.folder)
-        kept = {name: os.environ[name] for name in ("PATH", "TEST_SESSION_OF_PX", "LANG") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "TEST_SESSION_OF_PX", "LANG")
+            if name in os.environ
+        }
         kept |= dict.fromkeys(("KG_AUTH_TOKEN", "EG_AUTH_TOKEN", "JUPYTER_TOKEN"), TOKEN)
-        kept |= {"HOME": home, "JUPYTER_RUNTIME_DIR": f"{home}/run", "JUPYTER_CONFIG_DIR": f"{home}/etc"}
-        kept |= {"PYTHONWARNINGS": "ignore", "JUPYTER_PLATFORM_DIRS": "1", "EG_ENABLE_DEPRECATED": "0"}
+        kept |= {
+            "HOME": home,
+            "JUPYTER_RUNTIME_DIR": f"{home}/run",
+            "JUPYTER_CONFIG_DIR": f"{home}/etc",
+        }
+        kept |= {
+            "PYTHONWARNINGS": "ignore",
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "EG_ENABLE_DEPRECATED": "0",
+        }
         if self.kind == "enterprise_gateway":
             kept["PATH"] = f"{ENTERPRISE.parent}:{kept['PATH']}"
         return kept
@@ -111,7 +144,9 @@ def gateway(folder: Path) -> Iterator[str]:
 class House(Running):
     """A kernel at one backend; `peer` is the server, where it is another's."""
 
-    def __init__(self, rig: KernelRig, kind: str, peer: Peer | None = None, url: str = "", **config: Any) -> None:
+    def __init__(
+        self, rig: KernelRig, kind: str, peer: Peer | None = None, url: str = "", **config: Any
+    ) -> None:
         async def make() -> Any:
             supervisor = await rig.supervise()
             if kind == "local":
@@ -148,12 +183,15 @@ class House(Running):
 async def house_of(
     kind: str, folder: Path, require: Callable[[object, str], None], *options: str
 ) -> AsyncIterator[House]:
-    """Start a keeper, the server where it is another's (with these options), and a backend over it."""
+    """Start a keeper, the server where it is another's (with these options), and a backend over
+    it.
+    """
     require(kind != "enterprise_gateway" or ENTERPRISE.exists(), NEEDS_PEERS)
     async with AsyncExitStack() as stack:
         patience = stack.enter_context(pytest.MonkeyPatch.context())
         for call in (GatewayClient.preflight, GatewayClient.model, GatewayClient.interrupt):
-            patience.setattr(call, "__defaults__", (PATIENCE,))  # a real server on a busy machine, and no dead one
+            # a real server on a busy machine, and no dead one
+            patience.setattr(call, "__defaults__", (PATIENCE,))
         rig = await stack.enter_async_context(kernel_house(folder))
         peer = Peer(kind, folder / kind, options or _LOOSE) if kind in EXTERNALS else None
         if peer is not None:

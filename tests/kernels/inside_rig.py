@@ -26,7 +26,13 @@ from waiting import PATIENCE
 
 LAUNCHER = str(Path(inside.__file__).with_name("launch.py"))
 OLDER_PYTHON = Path(sys.prefix) / "peers" / "ipykernel6" / "bin" / "python"
-KNOWN = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}
+KNOWN = {
+    "silent": False,
+    "store_history": True,
+    "user_expressions": {},
+    "allow_stdin": False,
+    "stop_on_error": True,
+}
 
 
 def ours(python: str = sys.executable, *options: str) -> list[str]:
@@ -57,7 +63,12 @@ class InsideRig:
             made.mkdir(exist_ok=True)
         connection = folder / "connection.json"
         ports = {f"{channel}_port": number for channel, number in PORTS.items()}
-        about = {"transport": "ipc", "ip": f"{folder}/s", "key": "secret", "signature_scheme": "hmac-sha256"}
+        about = {
+            "transport": "ipc",
+            "ip": f"{folder}/s",
+            "key": "secret",
+            "signature_scheme": "hmac-sha256",
+        }
         connection.write_text(json.dumps({**about, **ports}))
         self.client = BlockingKernelClient(connection_file=str(connection))
         self.client.load_connection_file()
@@ -65,9 +76,18 @@ class InsideRig:
         self._passed: dict[str, list[Any]] = {channel: [] for channel in PORTS}
         left_out = ("COVERAGE_",) if options.pop("interrupted", False) else ()
         given = options.pop("env", os.environ).items()
-        env = {it: text for it, text in given if it != "PYTEST_CURRENT_TEST" and not it.startswith(left_out)}
+        env = {
+            it: text
+            for it, text in given
+            if it != "PYTEST_CURRENT_TEST" and not it.startswith(left_out)
+        }
         with self.stderr.open("ab") as stderr:
-            chosen: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stderr, "stderr": stderr, "cwd": self.cwd}
+            chosen: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": stderr,
+                "stderr": stderr,
+                "cwd": self.cwd,
+            }
             chosen |= {"env": env, "start_new_session": True, **options}
             self.process = subprocess.Popen([*argv, "-f", str(connection)], **chosen)
 
@@ -77,21 +97,36 @@ class InsideRig:
         getattr(self.client, f"{channel}_channel").send(message)
         return str(message["header"]["msg_id"])
 
-    def send(self, code: str, *, px: bool = True, preview: int = 65536, cap: int = 1 << 28, **more: Any) -> str:
+    def send(
+        self, code: str, *, px: bool = True, preview: int = 65536, cap: int = 1 << 28, **more: Any
+    ) -> str:
         """Send an execute_request, with `px` one of ours; return the cell's id."""
         cell = uuid.uuid4().hex[:16]
-        metadata = {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": cap, **more}} if px else {}
-        return self.ask("shell", "execute_request", {"code": code, **KNOWN}, metadata=metadata, header={"msg_id": cell})
+        metadata = (
+            {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": cap, **more}}
+            if px
+            else {}
+        )
+        return self.ask(
+            "shell",
+            "execute_request",
+            {"code": code, **KNOWN},
+            metadata=metadata,
+            header={"msg_id": cell},
+        )
 
     def message(self, channel: str, parent: str) -> Any:
-        """Return the next message of this channel about a request; those about others are kept for whoever asks."""
+        """Return the next message of this channel about a request; those about others are kept
+        for whoever asks.
+        """
         passed, deadline = self._passed[channel], time.monotonic() + PATIENCE
         for message in passed:
             if message["parent_header"].get("msg_id") == parent:
                 passed.remove(message)
                 return message
         while True:
-            ended = self.process.poll()  # before the look: what it said last may have come since the one before
+            # before the look: what it said last may have come since the one before
+            ended = self.process.poll()
             try:
                 message = getattr(self.client, f"{channel}_channel").get_msg(timeout=0.1)
             except queue.Empty:
@@ -143,8 +178,9 @@ class InsideRig:
 def kernel(argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
     """Give a kernel that answers, in a short folder of its own; it is ended afterwards.
 
-    With `interrupted` it is not measured: an exception that a signal raises in the middle of coverage's tracer leaves
-    the tracer's lock held, and every thread of the kernel waits for it for ever.
+    With `interrupted` it is not measured: an exception that a signal raises in the middle of
+    coverage's tracer leaves the tracer's lock held, and every thread of the kernel waits for it for
+    ever.
     """
     with (
         tempfile.TemporaryDirectory(prefix="pxi", dir="/tmp", ignore_cleanup_errors=True) as folder,

@@ -1,4 +1,7 @@
-"""A real keeper and a real placement for tests of kernels, with short private folders. Control planes come and go."""
+"""A real keeper and a real placement for tests of kernels, with short private folders.
+
+Control planes come and go.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,11 @@ class KernelRig:
         cwd.mkdir(exist_ok=True)
         cells.mkdir(mode=0o700, parents=True, exist_ok=True)
         home = str(self.folder)
-        env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": home, "IPYTHONDIR": f"{home}/ipy"}
+        env = {
+            "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+            "HOME": home,
+            "IPYTHONDIR": f"{home}/ipy",
+        }
         made = Launch(session, self.placement.new_key(), sys.executable, str(cwd), env, cells)
         return replace(made, **changes)
 
@@ -81,12 +88,16 @@ class KernelRig:
         return self.launch(session, **spec)
 
     async def start(self, backend: Any, launch: Launch) -> Any:
-        """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
+        """Start a kernel as the room does, and stop it if it does not come up; its connections
+        end with the rig.
+        """
 
         supervisor, nobody = await self.supervise(), cast("Any", None)
         backends = Backends(supervisor, lambda: self.config)
         backends.made = dict.fromkeys(BackendName, backend)
-        pool = KernelPool(supervisor, cast("Ledger", self.ledger), nobody, backends, self.config, nobody)
+        pool = KernelPool(
+            supervisor, cast("Ledger", self.ledger), nobody, backends, self.config, nobody
+        )
         session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
         kernel = KernelInstance(launch.instance, session, unit=f"kernel:{launch.session_id}")
         kernel.launch = launch
@@ -132,14 +143,21 @@ class Ran:
     records: list[dict[str, Any]] = field(repr=False)
 
     def kinds(self) -> list[str]:
-        """Return the kinds of its records, the streams left out: how often they change is the kernel's affair."""
+        """Return the kinds of its records, the streams left out: how often they change is the
+        kernel's affair.
+        """
         return [each["kind"] for each in self.records if each["kind"] != "err"]
 
 
 class Running:
-    """A kernel of a backend. `make` gives one for the present control plane; `start` or `attach` it first."""
+    """A kernel of a backend.
 
-    def __init__(self, rig: KernelRig, launch: Launch, make: Callable[[], Awaitable[Any]] | None = None) -> None:
+    `make` gives one for the present control plane; `start` or `attach` it first.
+    """
+
+    def __init__(
+        self, rig: KernelRig, launch: Launch, make: Callable[[], Awaitable[Any]] | None = None
+    ) -> None:
         self.rig, self.launch = rig, launch
         self.make = make or self.direct
         self.handle: Any = None
@@ -173,7 +191,8 @@ class Running:
     async def run(self, code: str) -> Ran:
         request, task = self.begin(code)
         reply = await asyncio.wait_for(task, PATIENCE)
-        out = CellLog(request.cells_dir, request.cell_id).page(0, 1 << 30).data  # both streams, in their order
+        # both streams, in their order
+        out = CellLog(request.cells_dir, request.cell_id).page(0, 1 << 30).data
         return Ran(reply, request, out, self.rig.records(request))
 
     async def follow(self, request: ExecuteRequest) -> Reply:

@@ -1,4 +1,6 @@
-"""An `InterpreterResolver` under test: a real keeper, scripts that play interpreters and installers."""
+"""An `InterpreterResolver` under test: a real keeper, scripts that play interpreters and
+installers.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def fake_python(path: Path, **said: Any) -> Path:
     (path.parent.parent / "pyvenv.cfg").touch()
     usual = {"version": [3, 12, 1], "executable": str(path), "lacking": [], "pip": True, "tag": TAG}
     usual["packages"] = [str(path.parent.parent / "site-packages")]
-    return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(usual | said)}'")
+    return script(
+        path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(usual | said)}'"
+    )
 
 
 class Lines(interpreters.BuildWatcher):
@@ -59,7 +63,10 @@ class Lines(interpreters.BuildWatcher):
 
 
 class ResolverHouse:
-    """`close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
+    """`close()` it.
+
+    `proj` is a working directory, `bin` all that is on PATH beside the system's.
+    """
 
     def __init__(self, rig: KernelRig, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.placement, self.patch = rig.folder, rig.placement, patch
@@ -81,13 +88,21 @@ class ResolverHouse:
         patch.setattr(self.placement, "spawn", counted)
         patch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
         specs = self.folder / "share" / "jupyter" / "kernels"
-        patch.setattr(kernelspecs, "_folders", lambda: {each.name: str(each) for each in sorted(specs.glob("*"))})
+        patch.setattr(
+            kernelspecs,
+            "_folders",
+            lambda: {each.name: str(each) for each in sorted(specs.glob("*"))},
+        )
         for tool in ("mkdir", "cp", "sleep"):
-            (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
+            (self.bin / tool).symlink_to(
+                f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}"
+            )
         self.resolver = self.made()
 
     def made(self) -> InterpreterResolver:
-        return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})
+        return InterpreterResolver(
+            self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"}
+        )
 
     async def close(self) -> None:
         await self.resolver.installs.close()
@@ -105,4 +120,6 @@ class ResolverHouse:
     async def choose(self, **request: Any) -> Choice:
         deadline = request.pop("deadline", None)
         asked = StartRequest(**{"cwd": str(self.proj), **request})
-        return await self.resolver.resolve(asked, self.config, watcher=Lines(self.lines), deadline=deadline)
+        return await self.resolver.resolve(
+            asked, self.config, watcher=Lines(self.lines), deadline=deadline
+        )

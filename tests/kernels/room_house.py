@@ -1,4 +1,7 @@
-"""The room of kernels under test: a real keeper, a real ledger, real or fake backends. Control planes come and go."""
+"""The room of kernels under test: a real keeper, a real ledger, real or fake backends.
+
+Control planes come and go.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from supervisord_py.process.events import EventStream
 
 __all__ = ["PATIENT", "RoomHouse", "eventually", "room_house"]
 PATIENT = {"ladder_terminate_seconds": 180.0, "ladder_kill_seconds": 240.0}
-"""A ladder of which a cell that yields meets the first rung alone, however long its kernel is held up."""
+"""A ladder of which a cell that yields meets the first rung alone, however long its kernel is
+held up.
+"""
 
 
 class RoomHouse:
@@ -35,13 +40,18 @@ class RoomHouse:
         self.ledger: Ledger
         self.events: EventStream
         self.room: Kernels
-        self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(rig.folder)}
+        self.environ = {
+            "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+            "HOME": str(rig.folder),
+        }
 
     async def open(self) -> None:
         (self.rig.folder / "state").mkdir(exist_ok=True)
         self.ledger = await Ledger.open(self.rig.folder / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
-        self.room = Kernels(self.rig.placement, self.ledger, self.config, self.events, environ=self.environ)
+        self.room = Kernels(
+            self.rig.placement, self.ledger, self.config, self.events, environ=self.environ
+        )
         await self.room.open()
 
     async def put_down(self) -> None:

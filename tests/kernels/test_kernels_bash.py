@@ -42,13 +42,16 @@ async def begin(shell: Running, code: str) -> tuple[ExecuteRequest, asyncio.Futu
     return request, running
 
 
-async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_seen(shell: Running) -> None:
+async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_seen(
+    shell: Running,
+) -> None:
     """Nor does anything of the environment run before the code."""
     trap = shell.rig.folder / "trap.sh"
     trap.write_text("echo trapped\n")
     await shell.start(env={**shell.launch.env, "BASH_ENV": str(trap), "SHELLOPTS": "xtrace"})
     assert await said(shell, 'echo "$0 $#"\nnosuchcommand\ndeclare -p PX_CODE\n') == (
-        "bash 0\nbash: line 2: nosuchcommand: command not found\nbash: line 3: declare: PX_CODE: not found\n"
+        "bash 0\nbash: line 2: nosuchcommand: command not found\nbash: line 3: declare: PX_CODE: "
+        "not found\n"
     )
     code = "import time; time.sleep(30)"
     told = await said(shell, code)
@@ -58,8 +61,12 @@ async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_se
     assert await said(shell, 'echo "$BASH_EXECUTION_STRING"') == 'echo "$BASH_EXECUTION_STRING"\n'
 
 
-async def test_code_is_private_and_the_ladder_ends_a_cell_that_ignores_its_first_rungs(shell: Running) -> None:
-    request, running = await begin(shell, "trap '' INT TERM; secret=hunter2; echo deaf; while :; do sleep 0.1; done")
+async def test_code_is_private_and_the_ladder_ends_a_cell_that_ignores_its_first_rungs(
+    shell: Running,
+) -> None:
+    request, running = await begin(
+        shell, "trap '' INT TERM; secret=hunter2; echo deaf; while :; do sleep 0.1; done"
+    )
     await eventually(lambda: shell.rig.out(request) == b"up\ndeaf\n", "the trap is set")
     assert "hunter2" not in " ".join(psutil.Process(shell.handle.child.identity.pid).cmdline())
     code, out = (request.cells_dir / f"{request.cell_id}{ending}" for ending in (".sh", ".out"))
@@ -79,11 +86,15 @@ async def test_what_a_cell_leaves_in_the_background_ends_with_it_and_is_told(
     assert not alive(int(ran.out))  # nobody may have reaped it yet
     monkeypatch.setattr(bash, "LINGER_SECONDS", PATIENCE)
     ran = await shell.run("echo early; echo late > >(sleep 0.05; cat)")
-    assert (ran.out, ran.reply.notice) == (b"early\nlate\n", None), "a process substitution may finish what it writes"
+    assert (ran.out, ran.reply.notice) == (b"early\nlate\n", None), (
+        "a process substitution may finish what it writes"
+    )
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-async def test_a_later_control_plane_sees_a_running_cell_out(shell: Running, ends_first: bool) -> None:
+async def test_a_later_control_plane_sees_a_running_cell_out(
+    shell: Running, ends_first: bool
+) -> None:
     gate = Path(shell.launch.cwd, "go")
     os.mkfifo(gate)
     request, running = await begin(shell, "read -r _ <go; echo down; exit 5")
@@ -101,7 +112,9 @@ async def test_a_later_control_plane_sees_a_running_cell_out(shell: Running, end
     assert shell.rig.out(request) == b"up\ndown\n"
     assert [record["kind"] for record in shell.rig.records(request)] == ["begin", "end"]
     assert await shell.rig.placement.list("kernel:") == ()
-    assert await handle.execute(request, is_sent=True) == reply, "an end that is written already stands"
+    assert await handle.execute(request, is_sent=True) == reply, (
+        "an end that is written already stands"
+    )
     with pytest.raises(KernelGoneError):
         await handle.execute(shell.rig.request(shell.launch, "true"), is_sent=True)
 
@@ -115,7 +128,9 @@ async def attached(shell: Running) -> Any:
 
 
 @pytest.mark.parametrize("is_attached", [True, False])
-async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Running, is_attached: bool) -> None:
+async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(
+    shell: Running, is_attached: bool
+) -> None:
     """Also that of an earlier control plane, which nobody follows."""
     _, running = await begin(shell, "sleep 1000")
     handle = await attached(shell) if is_attached else shell.handle
@@ -127,10 +142,19 @@ async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Ru
     assert await shell.rig.placement.list("kernel:") == ()
 
 
-async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(shell: Running) -> None:
+async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(
+    shell: Running,
+) -> None:
     handle = shell.handle
-    for end in (handle.interrupt, handle.terminate, handle.kill, lambda: handle.shutdown(5, "stopped")):
-        running = asyncio.ensure_future(handle.execute(shell.rig.request(shell.launch, "sleep 1000")))
+    for end in (
+        handle.interrupt,
+        handle.terminate,
+        handle.kill,
+        lambda: handle.shutdown(5, "stopped"),
+    ):
+        running = asyncio.ensure_future(
+            handle.execute(shell.rig.request(shell.launch, "sleep 1000"))
+        )
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE):
             assert await end() != "gone"

@@ -1,4 +1,6 @@
-"""The files of a cell: what is written comes back as it was, and becomes one text and outputs; when files go."""
+"""The files of a cell: what is written comes back as it was, and becomes one text and outputs;
+when files go.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import CELL, config_in, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, OutputGoneError, Page, Piece, Reading, Record
+from supervisord_py.kernels.cell_files import (
+    READ_BYTES,
+    CellLog,
+    OutputGoneError,
+    Page,
+    Piece,
+    Reading,
+    Record,
+)
 from supervisord_py.kernels.cell_store import DAY_SECONDS, EMPTY_SECONDS, CellStore
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.render import CellOutput, as_on_a_terminal, find_artifact, show
@@ -37,7 +47,7 @@ def kinds(log: CellLog) -> list[str]:
     return [record.kind for record in records(log)]
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Path) -> None:
@@ -52,8 +62,17 @@ def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Pat
     writer.error("E", "v", ["t"])
     finish(writer)
     log = log_of(tmp_path)
-    assert (log.page(0, 99, "stdout").data, log.page(0, 99, "stderr").data) == (b"0123456789", b"0123456789")
-    assert [kind for kind in kinds(log) if kind != "display"] == ["begin", "err", "capped", "error", "end"]
+    assert (log.page(0, 99, "stdout").data, log.page(0, 99, "stderr").data) == (
+        b"0123456789",
+        b"0123456789",
+    )
+    assert [kind for kind in kinds(log) if kind != "display"] == [
+        "begin",
+        "err",
+        "capped",
+        "error",
+        "end",
+    ]
     assert kinds(log).count("display") == 10
 
 
@@ -61,31 +80,61 @@ def test_whatever_a_display_holds_is_one_line_of_json(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
     writer = writer_of(tmp_path)
-    writer.display({"x": [float("nan"), "\ud800", b"\xff", {1: {"x": (1.5,)}}, object, "é😀\u2028"]})
+    writer.display(
+        {"x": [float("nan"), "\ud800", b"\xff", {1: {"x": (1.5,)}}, object, "é😀\u2028"]}
+    )
     writer.display({"x": endless})
     first, second = records(log_of(tmp_path))[1:]
-    assert first.data["x"] == [None, "\ud800", "/w==", {"1": {"x": [1.5]}}, repr(object), "é😀\u2028"]
+    assert first.data["x"] == [
+        None,
+        "\ud800",
+        "/w==",
+        {"1": {"x": [1.5]}},
+        repr(object),
+        "é😀\u2028",
+    ]
     assert second.data == {}
 
 
 def test_large_libraries_come_with_what_needs_them() -> None:
-    heavy = set("IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client psutil".split())  # noqa: SIM905
+    heavy = {
+        "IPython", "ipykernel", "zmq", "traitlets", "nbformat", "markdownify", "bs4",
+        "jupyter_client", "psutil",
+    }  # fmt: skip
     modules = "import sys; from supervisord_py.kernels import direct, render, room"
     program = f"{modules}; print({heavy} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "set()\n"
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Path) -> None:
     writer_of(tmp_path).close()
     log = log_of(tmp_path)
-    odd = [b'"text"', b"[]", b"{}", b'{"kind":"x"}', b'{"kind":"display","at":0,"data":3}', b'{"kind":"x","at":"y"}']
-    odd += [b'{"kind":"x","at":Infinity}', b"[" * 100_000, b"\xff\xfe", b"  ", b'{"kind":"displ{"kind":"late","at":0}']
+    odd = [
+        b'"text"',
+        b"[]",
+        b"{}",
+        b'{"kind":"x"}',
+        b'{"kind":"display","at":0,"data":3}',
+        b'{"kind":"x","at":"y"}',
+    ]
+    odd += [
+        b'{"kind":"x","at":Infinity}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"  ",
+        b'{"kind":"displ{"kind":"late","at":0}',
+    ]
     with log.records_path.open("ab") as file:
-        file.write(b"".join(line + b"\n" for line in odd) + b'{"kind":"end","at":0,"status":"error"}\n{"kind":"dis')
+        file.write(
+            b"".join(line + b"\n" for line in odd)
+            + b'{"kind":"end","at":0,"status":"error"}\n{"kind":"dis'
+        )
     assert kinds(log) == ["begin", "end"]
     assert getattr(log.ended(), "status", None) is CellStatus.ERROR
 
@@ -97,16 +146,23 @@ def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
     writer.write("stdout", b"abc")
     finish(writer)
     log.records_path.unlink()
-    for read in (log.ended, lambda: list(log.lines()), lambda: log.page(0), lambda: log.page(0, 1, "stdout")):
+    for read in (
+        log.ended,
+        lambda: list(log.lines()),
+        lambda: log.page(0),
+        lambda: log.page(0, 1, "stdout"),
+    ):
         with pytest.raises(OutputGoneError, match="is not kept"):
             read()
 
 
-# -- following -------------------------------------------------------------------------------------------------------
+# -- following -------------------------------------------------------------------------------------
 
 
 def everything(log: CellLog, out: int = 0, err: int = 0, seen: int = -1) -> list[Any]:
-    """Return what a follower is given from there on, up to the end or as long as there is something."""
+    """Return what a follower is given from there on, up to the end or as long as there is
+    something.
+    """
     reading, found = Reading(log, out, err, span_bytes=READ_BYTES), list[Any]()
     while not reading.ended and (more := reading.pieces(seen)):
         found += more
@@ -129,7 +185,9 @@ def merged(items: list[Any]) -> list[Any]:
 
 
 @given(
-    st.lists(st.tuples(STREAMS, st.binary(min_size=1, max_size=5)) | st.text(max_size=3), max_size=15),
+    st.lists(
+        st.tuples(STREAMS, st.binary(min_size=1, max_size=5)) | st.text(max_size=3), max_size=15
+    ),
     st.integers(0, 40),
     st.integers(1, 40),
 )
@@ -160,7 +218,9 @@ def test_any_history_is_told_as_it_was_from_any_place_and_read_in_pages(
         assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
 
 
-def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_of_the_cell(tmp_path: Path) -> None:
+def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_of_the_cell(
+    tmp_path: Path,
+) -> None:
     writer = writer_of(tmp_path)
     writer.write("stdout", b"0123456789")
     log = log_of(tmp_path)
@@ -181,13 +241,15 @@ def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_what_is_late_is_not_
     assert not list(tmp_path.iterdir()), "what was swept away stays away"
 
 
-# -- shown -----------------------------------------------------------------------------------------------------------
+# -- shown -----------------------------------------------------------------------------------------
 
 LIMITS = CellLimits()
 PICTURE = {"image/png": "AAAA"}
 
 
-def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rich_outputs_are_bounded_in_number_and_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("supervisord_py.kernels.render.INLINE_MOST_BYTES", 200_000)
     writer = writer_of(tmp_path)
     for number in range(700):
@@ -204,7 +266,9 @@ def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path, monk
     assert len(found.text.encode()) < LIMITS.preview_bytes + 100
 
 
-@pytest.mark.parametrize("artifact_id", ["..", "../secret", CELL, f"{CELL}.0.png/../../x", f"{CELL}.1.png", "x\0y"])
+@pytest.mark.parametrize(
+    "artifact_id", ["..", "../secret", CELL, f"{CELL}.0.png/../../x", f"{CELL}.1.png", "x\0y"]
+)
 def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifact_id: str) -> None:
     writer_of(tmp_path / "session").close()
     (tmp_path / "secret").write_text("s")
@@ -220,11 +284,15 @@ def test_carriage_returns_show_what_was_written_last() -> None:
 
 def held_by_a_child(folder: Path, number: int) -> tuple[Any, subprocess.Popen[bytes]]:
     writer = writer_of(folder, f"{number:016x}")
-    child = subprocess.Popen(["sleep", "1000"], stdout=writer.hold(".out"), stderr=writer.hold(".err"))
+    child = subprocess.Popen(
+        ["sleep", "1000"], stdout=writer.hold(".out"), stderr=writer.hold(".err")
+    )
     return writer, child
 
 
-def test_cells_go_on_in_one_file_while_a_child_holds_it_and_each_has_its_own_bytes(tmp_path: Path) -> None:
+def test_cells_go_on_in_one_file_while_a_child_holds_it_and_each_has_its_own_bytes(
+    tmp_path: Path,
+) -> None:
     first, child = held_by_a_child(tmp_path, 1)
     first.write("stdout", b"first")
     finish(first)
@@ -270,11 +338,13 @@ def test_where_there_are_no_links_each_cell_has_files_of_its_own(
     assert texts == ["first", "second"]
 
 
-# -- put together ----------------------------------------------------------------------------------------------------
+# -- put together ----------------------------------------------------------------------------------
 
 
 def shown(folder: Path, parts: list[Any], head: int = 100, tail: int = 100) -> CellOutput:
-    """Show a cell that wrote `("stdout", "…")`, displayed "…" as markdown, or a picture where that is ""."""
+    """Show a cell that wrote `("stdout", "…")`, displayed "…" as markdown, or a picture where
+    that is "".
+    """
     writer = writer_of(folder)
     for part in parts:
         if isinstance(part, tuple):
@@ -286,8 +356,16 @@ def shown(folder: Path, parts: list[Any], head: int = 100, tail: int = 100) -> C
 
 
 def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own(tmp_path: Path) -> None:
-    found = shown(tmp_path, [("stdout", "".join(f"line {number:02d}\n" for number in range(20)))], head=18, tail=18)
-    assert found.text == f"line 00\nline 01\nli\n… [124 bytes omitted; artifact {CELL}] …\n7\nline 18\nline 19\n"
+    found = shown(
+        tmp_path,
+        [("stdout", "".join(f"line {number:02d}\n" for number in range(20)))],
+        head=18,
+        tail=18,
+    )
+    assert (
+        found.text
+        == f"line 00\nline 01\nli\n… [124 bytes omitted; artifact {CELL}] …\n7\nline 18\nline 19\n"
+    )
     assert found.outputs == ({"output_type": "stream", "name": "stdout", "text": found.text},)
     assert (found.truncated, found.artifact) == (True, CELL)
 
@@ -302,7 +380,9 @@ def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own(tmp_path: 
     st.integers(0, 40),
     st.integers(0, 40),
 )
-def test_whatever_comes_nothing_is_invented_and_rich_outputs_stay(history: list[Any], head: int, tail: int) -> None:
+def test_whatever_comes_nothing_is_invented_and_rich_outputs_stay(
+    history: list[Any], head: int, tail: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = shown(Path(folder), history, head, tail)
     everything = "".join(part[1] if isinstance(part, tuple) else part for part in history)
@@ -341,15 +421,19 @@ def test_what_is_cleared_goes_and_updates_stand_where_they_were_displayed(
         elif what in ("clear", "wait"):
             writer.clear(what == "wait")
         else:
-            writer.display({"text/markdown": words}, display_id=name or None, update=what == "update")
+            writer.display(
+                {"text/markdown": words}, display_id=name or None, update=what == "update"
+            )
     finish(writer)
     assert show(log_of(tmp_path), LIMITS).text == text
 
 
-# -- when files go ---------------------------------------------------------------------------------------------------
+# -- when files go ---------------------------------------------------------------------------------
 
 
-async def test_old_cells_go_with_all_their_files_and_what_is_too_much_and_running_ones_stay(tmp_path: Path) -> None:
+async def test_old_cells_go_with_all_their_files_and_what_is_too_much_and_running_ones_stay(
+    tmp_path: Path,
+) -> None:
     def cell(session: str, name: str, age: float) -> None:
         folder = tmp_path / session
         finish(writer_of(folder, name))
@@ -368,8 +452,12 @@ async def test_old_cells_go_with_all_their_files_and_what_is_too_much_and_runnin
         os.utime(tmp_path / session, (time.time() - age, time.time() - age))
     (tmp_path / "a file").write_text("of somebody else")
     one = sum(path.lstat().st_blocks * 512 for path in (tmp_path / "fresh").iterdir())
-    config = replace(config_in(tmp_path), cells_dir=tmp_path, output=CellLimits(total_bytes=one * 7 // 2))
-    sweeping = asyncio.ensure_future(CellStore(None, lambda: config).keep_small(lambda: [("s", "runs")], {"s"}))  # type: ignore[arg-type]
+    config = replace(
+        config_in(tmp_path), cells_dir=tmp_path, output=CellLimits(total_bytes=one * 7 // 2)
+    )
+    sweeping = asyncio.ensure_future(
+        CellStore(None, lambda: config).keep_small(lambda: [("s", "runs")], {"s"})
+    )  # type: ignore[arg-type]
     left = {"s/runs", "s/young", "forgotten/c", "fresh/c"}
     names = lambda: {f"{it.parent.name}/{it.name.partition('.')[0]}" for it in tmp_path.glob("*/*")}  # noqa: E731
     await eventually(lambda: names() == left and not (tmp_path / "empty").exists(), "the sweep")

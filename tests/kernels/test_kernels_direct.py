@@ -1,5 +1,5 @@
-"""Messages and their framings; the direct backend with real kernels: starts, cells of ours and of stock kernels,
-interrupts, taking over, front ends.
+"""Messages and their framings; the direct backend with real kernels: starts, cells of ours and of
+stock kernels, interrupts, taking over, front ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, Running, eventually, kernel_house
 from kernels.resolver_house import script
-from supervisord_py.errors import ConflictError, InterruptedRunError, InvalidInputError, OverloadedError, PxError
+from supervisord_py.errors import (
+    ConflictError,
+    InterruptedRunError,
+    InvalidInputError,
+    OverloadedError,
+    PxError,
+)
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import messaging, wire
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
@@ -29,7 +35,10 @@ from supervisord_py.kernels.session import CellStatus
 from supervisord_py.kernels.wire import V1, Message
 from waiting import alive
 
-WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+WAITS = (
+    "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): "
+    "time.sleep(0.01)\n"
+)
 SLEEPS = "import time; time.sleep(600)"
 
 
@@ -66,10 +75,16 @@ async def failing(rig: KernelRig, launch: Launch) -> PxError:
 
 
 async def test_a_start_that_fails_says_why_and_leaves_nothing(rig: KernelRig) -> None:
-    error = await failing(rig, rig.stock(kernelspec_argv=program(rig, "echo one >&2; echo two >&2; exit 3")))
+    error = await failing(
+        rig, rig.stock(kernelspec_argv=program(rig, "echo one >&2; echo two >&2; exit 3"))
+    )
     assert "exited with code 3 before it was ready: two" in error.detail
     assert error.extra["stderr_tail"] == "one\ntwo\n"
-    assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == ("early_exit", 3, None)
+    assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == (
+        "early_exit",
+        3,
+        None,
+    )
     rig.config = replace(rig.config, start_seconds=0.2)
     late = await failing(rig, rig.stock(kernelspec_argv=program(rig, "sleep 600")))
     assert late.extra["reason"] == "readiness_timeout"
@@ -77,11 +92,18 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing(rig: KernelRig) ->
     rig.config = replace(rig.config, run_dir=rig.folder / ("d" * 90))
     long = await failing(rig, rig.launch())
     room = place.SOCKET_PATH_MAX - len("/k/123456789012/s-1")
-    assert (str(rig.config.run_dir) in long.detail, f"at most {room} bytes" in str(long.hint)) == (True, True)
+    assert (str(rig.config.run_dir) in long.detail, f"at most {room} bytes" in str(long.hint)) == (
+        True,
+        True,
+    )
 
 
-def test_the_folder_of_a_session_has_the_same_sockets_and_key_at_each_start(short_tmp: Path) -> None:
-    """So that a front end's sockets find it; another session, or another runtime directory, has others."""
+def test_the_folder_of_a_session_has_the_same_sockets_and_key_at_each_start(
+    short_tmp: Path,
+) -> None:
+    """So that a front end's sockets find it; another session, or another runtime directory, has
+    others.
+    """
     first = place.make(short_tmp, "s-1")
     folder = first.file.parent
     (folder / "s-1").touch()
@@ -98,7 +120,9 @@ def test_the_folder_of_a_session_has_the_same_sockets_and_key_at_each_start(shor
 async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(
     rig: KernelRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It alone says that the end was wished for: the thread that reads the sockets may be late on a busy machine."""
+    """It alone says that the end was wished for: the thread that reads the sockets may be late
+    on a busy machine.
+    """
     kernel = await started(rig, rig.stock())
     hear, loop = kernel.handle.hear, asyncio.get_running_loop()
 
@@ -124,8 +148,12 @@ async def test_the_work_of_another_client_is_seen(kernel: Running) -> None:
     await channels.close()
 
 
-async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faster than can be written, or without the word that all of it came: the reply says that it is lossy."""
+async def test_what_a_stock_kernel_loses_is_told(
+    rig: KernelRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faster than can be written, or without the word that all of it came: the reply says that
+    it is lossy.
+    """
     stock = await started(rig, rig.stock())
     with monkeypatch.context() as tight:
         tight.setattr(messaging, "QUEUE_BYTES", 100)
@@ -134,7 +162,9 @@ async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: py
     assert "missing" in str(reply.notice)
     with monkeypatch.context() as deaf:
         deaf.setattr(messaging, "IDLE_SECONDS", 0.05)
-        deaf.setattr(wire.Message, "state", property(lambda it: "busy" if it.type == "status" else None))
+        deaf.setattr(
+            wire.Message, "state", property(lambda it: "busy" if it.type == "status" else None)
+        )
         reply = (await stock.run("1")).reply
     assert (reply.status, reply.lossy) == (CellStatus.OK, True)
     assert "was not heard" in str(reply.notice)
@@ -144,8 +174,8 @@ async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: py
 async def interrupted(kernel: Running, running: asyncio.Future[Reply]) -> None:
     """Wait for the end of an interrupted cell.
 
-    Python may take the signal just as it falls asleep, and IPython drops one that hits its callbacks (1 of 200 was seen
-    of each): there the second rung ends the cell, as in a call.
+    Python may take the signal just as it falls asleep, and IPython drops one that hits its
+    callbacks (1 of 200 was seen of each): there the second rung ends the cell, as in a call.
     """
     await asyncio.wait({running}, timeout=5.0)
     if not running.done():
@@ -153,13 +183,16 @@ async def interrupted(kernel: Running, running: asyncio.Future[Reply]) -> None:
     async with asyncio.timeout(PATIENCE):
         reply = await running
     assert reply.error is not None
-    assert reply.error.name in {"KeyboardInterrupt", "CancelledError", "NoReply"}  # where it just begins
+    # where it just begins
+    assert reply.error.name in {"KeyboardInterrupt", "CancelledError", "NoReply"}
 
 
 async def test_an_interrupt_that_comes_before_its_cell_has_begun_waits_for_it_and_ends_it(
     kernel: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or messages say."""
+    """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or
+    messages say.
+    """
     monkeypatch.setattr(kernel.handle, "_next_rung_seconds", PATIENCE)
     _, running = kernel.begin(SLEEPS)
     await asyncio.sleep(0)  # sent, and not a moment later
@@ -208,7 +241,9 @@ async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_c
 
 
 async def test_a_kernel_that_cannot_answer_is_taken_all_the_same(rig: KernelRig) -> None:
-    """A loop in C holds the interpreter: nothing is said, and the user's state is not thrown away for that."""
+    """A loop in C holds the interpreter: nothing is said, and the user's state is not thrown
+    away for that.
+    """
     ours = await started(rig, rig.launch())
     request, running = await ours.begin_and_wait("print('begun', flush=True)\nsum(range(10**14))")
     assert await ours.attach() is not None
@@ -225,7 +260,10 @@ async def test_what_has_lost_its_files_is_not_attached(rig: KernelRig) -> None:
     child = await rig.placement.attach(ours.launch.instance)
     folder = place.folder_of(rig.config.run_dir, ours.launch.session_id)
     (folder / place.FILE).write_text("{}")
-    assert await DirectBackend(await rig.supervise(), lambda: rig.config).attach(ours.launch, child) is None
+    assert (
+        await DirectBackend(await rig.supervise(), lambda: rig.config).attach(ours.launch, child)
+        is None
+    )
 
 
 OBJECTS = st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text(), max_size=3)
@@ -267,7 +305,9 @@ def test_messages_with_a_wrong_signature_or_no_sense_are_none() -> None:
         assert wire.from_frames(b"key", "iopub", frames) is None
 
 
-async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_up(short_tmp: Path) -> None:
+async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_up(
+    short_tmp: Path,
+) -> None:
     sockets = KernelSockets(place.make(short_tmp, "k"), "me", ("control",), lambda _: None)
     message = wire.make("kernel_info_request", {"fill": "x" * 10_000}, "me", "control")
     with pytest.raises(ConflictError, match="queue is full"):
@@ -300,10 +340,16 @@ async def test_a_front_end_that_stalls_gets_a_gap_and_all_that_matters_and_one_t
     with pytest.raises(InvalidInputError):
         joined.send(wire.make("status", {}, "front", "iopub"))
     asked = run(FLOOD)
-    await eventually(lambda: any(it.parent_id == asked and it.state == "idle" for it in joined.waiting), "the end")
+    await eventually(
+        lambda: any(it.parent_id == asked and it.state == "idle" for it in joined.waiting),
+        "the end",
+    )
     await eventually(lambda: any(it.type == "execute_reply" for it in joined.waiting), "the reply")
     assert 0 < joined.waiting_bytes < 2 * limit
-    gaps, messages = [it for it in joined.waiting if GAP in str(it.content.get("text"))], len(joined.waiting)
+    gaps, messages = (
+        [it for it in joined.waiting if GAP in str(it.content.get("text"))],
+        len(joined.waiting),
+    )
     assert [it.content["name"] for it in gaps] == ["stderr"]
     async for _ in joined:
         messages -= 1

@@ -1,4 +1,6 @@
-"""Servers that refuse, break off, fall silent or are something else: what is known is said, nothing is sent twice."""
+"""Servers that refuse, break off, fall silent or are something else: what is known is said,
+nothing is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop s
 class FakeServer:
     """A server of kernels that does what a test tells it to, and notes what it was asked."""
 
-    answers: dict[str, tuple[int, str]] = field(default_factory=dict)  # `METHOD /path` to status and body, first of all
+    # `METHOD /path` to status and body, first of all
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)  # `METHOD /path` of each request
     headers: dict[str, str] = field(default_factory=dict)  # of the last one
     state: str | None = "idle"  # `execution_state` of its kernel; None: it has no such kernel
@@ -60,7 +63,9 @@ class FakeServer:
             case "GET /api":
                 return web.json_response({"version": "1"})
             case "GET /api/kernelspecs":
-                return web.json_response({"kernelspecs": {"python3": {"spec": {"language": "python"}}}})
+                return web.json_response(
+                    {"kernelspecs": {"python3": {"spec": {"language": "python"}}}}
+                )
             case "POST /api/kernels":
                 return web.json_response({"id": (await request.json())["kernel_id"]}, status=201)
         if self.state is None:
@@ -83,19 +88,36 @@ class FakeServer:
 
     async def _hear(self, message: Message) -> None:
         if message.type == "kernel_info_request":
-            await self.say("kernel_info_reply", {"language_info": {"name": "python"}}, to=message, channel="shell")
+            await self.say(
+                "kernel_info_reply",
+                {"language_info": {"name": "python"}},
+                to=message,
+                channel="shell",
+            )
             await self.say("status", {"execution_state": "idle"}, to=message)
         elif message.content.get("silent"):
-            await self.say("execute_reply", {"status": "ok", "user_expressions": {}}, to=message, channel="shell")
+            await self.say(
+                "execute_reply",
+                {"status": "ok", "user_expressions": {}},
+                to=message,
+                channel="shell",
+            )
         else:
             self.executed.append(str(message.content["code"]))
             if self.on_execute is not None:
                 self.running.add(asyncio.create_task(self.on_execute(self, message)))
 
     async def say(
-        self, kind: str, content: dict[str, Any], *, to: Message | None = None, channel: str = "iopub"
+        self,
+        kind: str,
+        content: dict[str, Any],
+        *,
+        to: Message | None = None,
+        channel: str = "iopub",
     ) -> None:
-        frame = wire.pack(wire.make(kind, content, "server", channel, parent=to.header if to else {}), None)
+        frame = wire.pack(
+            wire.make(kind, content, "server", channel, parent=to.header if to else {}), None
+        )
         for each in self.sockets:
             await each.send_str(str(frame))
 
@@ -140,8 +162,12 @@ def output(text: str) -> dict[str, str]:
     return {"name": "stdout", "text": text}
 
 
-async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of its output and its reply come over the second connection; what came between is not known."""
+async def test_a_cell_goes_on_after_a_break_and_is_lossy(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of its output and its reply come over the second connection; what came between is
+    not known.
+    """
     monkeypatch.setattr(messaging, "REPLY_SECONDS", PATIENCE)
 
     async def break_in_the_middle(server: FakeServer, message: Message) -> None:
@@ -149,18 +175,29 @@ async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path, monkey
         await server.cut()
         await eventually(lambda: server.sockets, "the second connection")
         await server.say("stream", output("second"), to=message)
-        await server.say("execute_reply", {"status": "ok", "execution_count": 1}, to=message, channel="shell")
+        await server.say(
+            "execute_reply", {"status": "ok", "execution_count": 1}, to=message, channel="shell"
+        )
         await server.say("status", {"execution_state": "idle"}, to=message)
 
     async with talking(short_tmp, on_execute=break_in_the_middle) as (house, server):
         await house.open()
         ran = await house.run("1")
-        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"first second", True)
+        assert (ran.reply.status, ran.out, ran.reply.lossy) == (
+            CellStatus.OK,
+            b"first second",
+            True,
+        )
         assert "connection to the gateway broke" in str(ran.reply.notice)
         assert server.executed == ["1"], "it is never sent again"
 
 
-LOST = {"autorestarting": "auto", "dead": "'dead'", "starting": "'starting'", 404: "not know it any more"}
+LOST = {
+    "autorestarting": "auto",
+    "dead": "'dead'",
+    "starting": "'starting'",
+    404: "not know it any more",
+}
 LOST |= {401: "requires a token", 503: "status 503"}
 
 
@@ -180,12 +217,16 @@ async def test_d4_a_kernel_that_is_restarted_or_cannot_be_reached_again_ends_its
             await server.cut()
         with pytest.raises(KernelGoneError, match=LOST[how]):
             await task
-        assert [each["kind"] for each in house.rig.records(request)] == ["begin"], "who judges it writes its end"
+        assert [each["kind"] for each in house.rig.records(request)] == ["begin"], (
+            "who judges it writes its end"
+        )
         assert await house.handle.shutdown(1.0, "exit") == ()
         assert server.state is None, "the new process under the old id is deleted"
 
 
-async def test_a_servers_warning_is_no_output_but_says_that_some_is_missing(short_tmp: Path) -> None:
+async def test_a_servers_warning_is_no_output_but_says_that_some_is_missing(
+    short_tmp: Path,
+) -> None:
     """What a cell prints, or what quotes the words, is its output."""
     said = [("stderr", WARNING), ("stdout", WARNING), ("stderr", "it says: " + WARNING)]
 
@@ -212,7 +253,10 @@ async def test_a_delete_that_fails_leaves_it_to_a_later_sweep(short_tmp: Path) -
         await house.open()
         path = f"/api/kernels/{house.handle.held.kernel}"
         server.answers = {f"DELETE {path}": (500, ""), f"POST {path}/interrupt": (500, "")}
-        assert (await house.handle.interrupt(), house.handle.died.done()) == ("interrupt_failed", False)
+        assert (await house.handle.interrupt(), house.handle.died.done()) == (
+            "interrupt_failed",
+            False,
+        )
         assert await house.handle.kill() == "delete"
         with pytest.raises(KernelGoneError, match="status 500"):
             await house.run("1")
@@ -237,12 +281,20 @@ async def test_a_kernel_that_its_server_has_culled_is_noticed_at_an_interrupt_an
 
 
 @pytest.mark.parametrize("state", ["dead", "idle"])
-async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(state: str, short_tmp: Path) -> None:
-    """Its websocket never opens: the server is asked whether it died, else the start ends at its deadline."""
-    words, seconds = ("before it was ready", PATIENCE) if state == "dead" else ("not reachable", 2.0)
+async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(
+    state: str, short_tmp: Path
+) -> None:
+    """Its websocket never opens: the server is asked whether it died, else the start ends at its
+    deadline.
+    """
+    words, seconds = (
+        ("before it was ready", PATIENCE) if state == "dead" else ("not reachable", 2.0)
+    )
     async with talking(short_tmp, is_mute=True, state=state) as (house, server):
         with pytest.raises(StartFailedError, match=words):
-            await house.backend.start(house.rig.launch(), None, deadline=asyncio.get_running_loop().time() + seconds)
+            await house.backend.start(
+                house.rig.launch(), None, deadline=asyncio.get_running_loop().time() + seconds
+            )
         await eventually(lambda: server.state is None, "its end")
         await eventually(lambda: not house.backend._notes, "the end of its note")
 
@@ -254,11 +306,16 @@ NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", f
 def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str]) -> None:
     names = re.findall(r"'([A-Z_]+)': ", init_code("/w", env, "d.1", "kernel:s"))
     for name in names:
-        assert not any(word in name.upper() for word in ("TOKEN", "SECRET", "PASSW", "KEY", "COOKIE", "CREDENTIAL"))
-    assert set(names) - {"PX_INSTANCE", "PX_UNIT"} <= {each for each in env if not each.startswith(("HOME", "KERNEL"))}
+        assert not any(
+            word in name.upper()
+            for word in ("TOKEN", "SECRET", "PASSW", "KEY", "COOKIE", "CREDENTIAL")
+        )
+    assert set(names) - {"PX_INSTANCE", "PX_UNIT"} <= {
+        each for each in env if not each.startswith(("HOME", "KERNEL"))
+    }
 
 
-# -- what a server's answer means --------------------------------------------------------------------------------------
+# -- what a server's answer means ------------------------------------------------------------------
 
 
 async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -> PxError:
@@ -271,7 +328,9 @@ async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -
 
 
 @pytest.mark.parametrize(("query", "token"), [("", SECRET), (f"/?token={SECRET}", None)])
-async def test_the_token_travels_in_a_header_and_in_no_address(query: str, token: str | None) -> None:
+async def test_the_token_travels_in_a_header_and_in_no_address(
+    query: str, token: str | None
+) -> None:
     """Also one in the address, as Jupyter prints it."""
     async with fake_server() as server:
         client = GatewayClient(server.url + query, token, "kernels.gateway_token")
@@ -302,7 +361,9 @@ async def test_what_is_no_jupyter_server_is_told_so() -> None:
         assert "no Jupyter server" in (await refusal(server.url)).detail
 
 
-@pytest.mark.parametrize("url", ["localhost:8888", "ftp://h", "http://", "not an address", "http://h:port"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8888", "ftp://h", "http://", "not an address", "http://h:port"]
+)
 def test_an_address_that_is_none_is_an_error_of_the_setting(url: str) -> None:
     with pytest.raises(ConfigError, match=r"kernels\.gateway_url"):
         GatewayClient(url, None, "kernels.gateway_token")
@@ -315,14 +376,31 @@ PLACE = GatewayClient(URL, None, "kernels.gateway_token")
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (403, '{"reason": "Forbidden", "message": "Resource Limit"}', ConfigError, "status 403: Resource Limit"),
+        (
+            403,
+            '{"reason": "Forbidden", "message": "Resource Limit"}',
+            ConfigError,
+            "status 403: Resource Limit",
+        ),
         (404, "", UnknownUnitError, "status 404"),
-        (500, '{"message": "broken"}', StartFailedError, "failed to start a kernel: it returned status 500: broken"),
-        (400, '{"message": "broken"}', StartFailedError, "refused to start a kernel: it returned status 400: broken"),
+        (
+            500,
+            '{"message": "broken"}',
+            StartFailedError,
+            "failed to start a kernel: it returned status 500: broken",
+        ),
+        (
+            400,
+            '{"message": "broken"}',
+            StartFailedError,
+            "refused to start a kernel: it returned status 400: broken",
+        ),
         (302, "/login?next=", ConfigError, "does not accept the token"),
     ],
 )
-def test_every_status_is_told_without_a_secret(status: int, body: str, kind: type[PxError], words: str) -> None:
+def test_every_status_is_told_without_a_secret(
+    status: int, body: str, kind: type[PxError], words: str
+) -> None:
     error = PLACE.refused(status, body, "start a kernel")
     assert isinstance(error, kind)
     assert words in error.detail

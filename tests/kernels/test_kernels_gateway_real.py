@@ -1,4 +1,6 @@
-"""Real servers: the same results as directly, ends that are told, kernels that outlive us, the one gateway of ours."""
+"""Real servers: the same results as directly, ends that are told, kernels that outlive us, the
+one gateway of ours.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,25 @@ CELLS = [  # code, the record that it makes besides begin and end, what that say
     ("x = 20", None, "", ""),
     ("x + 1", "result", "{'text/plain': '21'}", ""),
     ("print('ü\\ud800'.encode('utf-8', 'ignore').decode(), end='')", None, "", "ü"),
-    ("print('before')\ndef f():\n    return 1 / 0\nf()", "error", "ZeroDivisionError: division by zero", "before\n"),
+    (
+        "print('before')\ndef f():\n    return 1 / 0\nf()",
+        "error",
+        "ZeroDivisionError: division by zero",
+        "before\n",
+    ),
     ("input('? ')", "error", "StdinNotImplementedError", ""),
     (SCRIPT, None, "", "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"),
     ("x", "result", "{'text/plain': '20'}", ""),  # an error costs no variables
-    (f"import sys\nfor each in range({BIG} // 50000):\n    sys.stdout.write('x' * 50000)", None, "", "x" * BIG),
+    (
+        f"import sys\nfor each in range({BIG} // 50000):\n    sys.stdout.write('x' * 50000)",
+        None,
+        "",
+        "x" * BIG,
+    ),
 ]
-TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
+TICKS = (
+    "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
+)
 
 
 @pytest.mark.parametrize("kind", EVERYBODY)
@@ -67,7 +81,8 @@ async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
 ) -> None:
     """Of a direct kernel, of our own gateway's and of each kind of server.
 
-    Also where the cell awaits, which no server's interrupt alone can end: the request behind it does.
+    Also where the cell awaits, which no server's interrupt alone can end: the request behind it
+    does.
     """
     async with house_of(kind, short_tmp, require) as house:
         await house.open()
@@ -77,7 +92,9 @@ async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
             assert (ran.kinds(), ran.out.decode(), ran.reply.lossy) == (kinds, out, False), code
             assert ran.records[-1]["execution_count"] == ran.reply.execution_count == number
             error = ran.reply.error
-            assert (f"{error.name}: {error.value}" if error else str(ran.records[-2].get("data", ""))).startswith(said)
+            assert (
+                f"{error.name}: {error.value}" if error else str(ran.records[-2].get("data", ""))
+            ).startswith(said)
         ran = await house.run(RICH)
         assert ran.kinds() == ["begin", "display", "display", "status", "clear", "end"]
         shown = [each for each in ran.records if each["kind"] == "display"]
@@ -90,12 +107,16 @@ async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
             assert await house.handle.interrupt() in ("sigint", "rest_interrupt")
             reply = await asyncio.wait_for(task, 60)
             assert reply.error is not None
-            assert reply.error.name == "KeyboardInterrupt" or (reply.error.name == "CancelledError" and "await" in code)
+            assert reply.error.name == "KeyboardInterrupt" or (
+                reply.error.name == "CancelledError" and "await" in code
+            )
         assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "7"}
 
 
 @pytest.mark.parametrize("kind", GATEWAYS)
-async def test_every_end_of_a_kernel_is_told_and_touches_no_other(kind: str, short_tmp: Path, require: Require) -> None:
+async def test_every_end_of_a_kernel_is_told_and_touches_no_other(
+    kind: str, short_tmp: Path, require: Require
+) -> None:
     async with house_of(kind, short_tmp, require, *QUICK) as house:
         other = await house.open("other-000000")
         await house.run("kept = 1")
@@ -128,7 +149,10 @@ async def _d4_a_death_fails_the_cell_at_once(house: House, how: str) -> None:
 async def _one_that_holds_the_gil_is_deleted(house: House) -> None:
     """The rungs below the interrupt: terminate begins the DELETE, kill waits for its end."""
     mark = house.rig.folder / "in the loop"
-    code = f"import pathlib, time; time.sleep(0.3); pathlib.Path({str(mark)!r}).touch(); sum(range(10**11))"
+    code = (
+        f"import pathlib, time; time.sleep(0.3); pathlib.Path({str(mark)!r}).touch(); "
+        "sum(range(10**11))"
+    )
     _, task = house.begin(code)
     await eventually(mark.exists, "the loop")
     assert await house.handle.terminate() == "delete"
@@ -139,11 +163,17 @@ async def _one_that_holds_the_gil_is_deleted(house: House) -> None:
 
 
 @pytest.mark.parametrize("kind", EXTERNALS)
-async def test_what_a_kernel_elsewhere_is_told_and_tells(kind: str, short_tmp: Path, require: Require) -> None:
-    """Secrets stay here, the harmless part goes; a directory that the server does not have is told, once."""
+async def test_what_a_kernel_elsewhere_is_told_and_tells(
+    kind: str, short_tmp: Path, require: Require
+) -> None:
+    """Secrets stay here, the harmless part goes; a directory that the server does not have is
+    told, once.
+    """
     async with house_of(kind, short_tmp, require) as house:
         await house.open(env={"PI_MODE": "there", "PI_TOKEN": "hush", "SECRET_KEY": "hush"})
-        ran = await house.run("import os; print(os.environ['PI_MODE'], 'hush' in os.environ.values())")
+        ran = await house.run(
+            "import os; print(os.environ['PI_MODE'], 'hush' in os.environ.values())"
+        )
         assert ran.out == b"there False\n"
         assert "directory" not in str(ran.reply.notice), "it is there"
         await house.open("t-000000", cwd="/only/here")
@@ -165,7 +195,9 @@ async def held(house: House) -> Child:
 async def test_variables_and_running_cells_survive_the_control_plane(
     kind: str, short_tmp: Path, require: Require
 ) -> None:
-    """A kernel that writes by itself loses nothing; elsewhere the server replays, and the cell counts as lossy."""
+    """A kernel that writes by itself loses nothing; elsewhere the server replays, and the cell
+    counts as lossy.
+    """
     async with house_of(kind, short_tmp, require) as house:
         await house.open(tag="first")
         await house.run("kept = 11")
@@ -182,7 +214,9 @@ async def test_variables_and_running_cells_survive_the_control_plane(
         assert out.endswith("end\n")
         assert kind != "local" or out == "on\n0\n1\n2\n3\n4\nend\n"
         assert len(house.rig.records(request, "end")) == 1
-        assert (await house.handle.execute(request, is_sent=True)).status is CellStatus.OK, "its end is on disk by now"
+        assert (await house.handle.execute(request, is_sent=True)).status is CellStatus.OK, (
+            "its end is on disk by now"
+        )
         assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "11"}
         assert await house.backend.sweep() == 0
         assert await house.handle.shutdown(1.0, "stopped") == ()
@@ -192,7 +226,8 @@ async def test_variables_and_running_cells_survive_the_control_plane(
 async def test_what_was_restarted_meanwhile_or_lost_its_server_is_not_taken_for_the_old_one(
     short_tmp: Path, require: Require, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "BUSY_SECONDS", 60.0)  # on a busy machine a new process is late, too
+    # on a busy machine a new process is late, too
+    monkeypatch.setattr(gateway, "BUSY_SECONDS", 60.0)
     async with house_of("jupyter_server", short_tmp, require) as house:
         await house.open()
         assert house.peer is not None
@@ -210,16 +245,22 @@ async def test_what_was_restarted_meanwhile_or_lost_its_server_is_not_taken_for_
         await house.peer.end()
         assert await house.backend.attach(house.launch, child) is None
         await house.peer.start()
-        assert await house.backend.attach(house.launch, child) is None, "a new server does not know it"
+        assert await house.backend.attach(house.launch, child) is None, (
+            "a new server does not know it"
+        )
 
 
-# -- the shared gateway ------------------------------------------------------------------------------------------------
+# -- the shared gateway ----------------------------------------------------------------------------
 
 UNIT = "kernel:gateway"
 
 
 async def gateways_of(rig: KernelRig) -> list[int]:
-    return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
+    return [
+        each.identity.pid
+        for each in await rig.placement.list(UNIT)
+        if each.unit == UNIT and each.exit is None
+    ]
 
 
 async def test_the_shared_gateway_is_private_and_replaced_where_it_does_not_answer(
@@ -230,7 +271,10 @@ async def test_the_shared_gateway_is_private_and_replaced_where_it_does_not_answ
         first = await local.open()
         runtime = local.rig.config.run_dir / "gw"
         (file,) = runtime.glob("kernel-*.json")
-        assert (stat.S_IMODE(runtime.stat().st_mode) & 0o777, stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
+        assert (
+            stat.S_IMODE(runtime.stat().st_mode) & 0o777,
+            stat.S_IMODE(file.stat().st_mode),
+        ) == (0o700, 0o600)
         assert json.loads(file.read_text())["transport"] == "ipc"
         (pid,) = await gateways_of(local.rig)
         local.backend.gateway.stop_seconds = 0.2
@@ -252,16 +296,26 @@ async def test_the_shared_gateway_is_private_and_replaced_where_it_does_not_answ
     ("code", "kind", "words"),
     [
         ("echo no good >&2; exit 3", StartFailedError, "exited with code 3 before"),
-        ("echo No module named kernel_gateway >&2; exit 1", StartFailedError, "has no kernel_gateway"),
+        (
+            "echo No module named kernel_gateway >&2; exit 1",
+            StartFailedError,
+            "has no kernel_gateway",
+        ),
         ("sleep 600", ReadinessTimeoutError, "did not answer in time"),
     ],
     ids=["exit", "missing", "silent"],
 )
 async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
-    code: str, kind: type[StartFailedError], words: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    kind: type[StartFailedError],
+    words: str,
+    short_tmp: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = script(short_tmp / "program", code)  # that is taken for an interpreter
-    monkeypatch.setattr(gateway_local, "plan_for", lambda _: gateway_local.GatewayPlan(str(program), {}))
+    monkeypatch.setattr(
+        gateway_local, "plan_for", lambda _: gateway_local.GatewayPlan(str(program), {})
+    )
     async with kernel_house(short_tmp) as rig:
         seconds = 0.3 if "sleep" in code else 30.0
         config = replace(rig.config, gateway_start_seconds=seconds)

@@ -1,5 +1,5 @@
-"""Interrupts, exits and failures: every request of ours gets its reply, and its end is on disk. The prelude: what its
-functions return and tell, `run` and `!` lines.
+"""Interrupts, exits and failures: every request of ours gets its reply, and its end is on disk. The
+prelude: what its functions return and tell, `run` and `!` lines.
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ def started(rig: InsideRig, code: str, *, px: bool = True) -> str:
 
 
 @pytest.mark.parametrize("whose", ["ours", "any other"])
-@pytest.mark.parametrize("code", ["await asyncio.sleep(600)", "await asyncio.sleep(0)\nwhile True: pass"])
-def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str, code: str) -> None:
-    """See ipykernel #881: without us the cell would go on until its ten minutes are over, or for ever."""
+@pytest.mark.parametrize(
+    "code", ["await asyncio.sleep(600)", "await asyncio.sleep(0)\nwhile True: pass"]
+)
+def test_an_interrupt_alone_ends_an_asynchronous_cell(
+    rig: InsideRig, whose: str, code: str
+) -> None:
+    """See ipykernel #881: without us the cell would go on until its ten minutes are over, or for
+    ever.
+    """
     cell = started(rig, f"import asyncio\n{code}", px=whose == "ours")
     rig.interrupt()
     assert rig.collect(cell).reply["status"] == "error"
@@ -47,26 +53,38 @@ def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str
 
 
 def test_a_signal_wakes_a_loop_that_is_just_about_to_sleep(rig: InsideRig) -> None:
-    """Without a descriptor to which C writes, Python would see it when the loop wakes by itself: ten minutes later."""
-    rig.good("import asyncio, signal\nawait asyncio.sleep(0)\nfd = signal.set_wakeup_fd(-1)\nsignal.set_wakeup_fd(fd)")
+    """Without a descriptor to which C writes, Python would see it when the loop wakes by itself:
+    ten minutes later.
+    """
+    rig.good(
+        "import asyncio, signal\nawait asyncio.sleep(0)\nfd = "
+        "signal.set_wakeup_fd(-1)\nsignal.set_wakeup_fd(fd)"
+    )
     rig.good("assert fd == asyncio.get_running_loop()._csock.fileno()")
     rig.good("import socket\nown, other = socket.socketpair()\nown.setblocking(False)")
     rig.good(
-        "signal.set_wakeup_fd(own.fileno())\nawait asyncio.sleep(0)\nassert signal.set_wakeup_fd(-1) == own.fileno()"
+        "signal.set_wakeup_fd(own.fileno())\nawait asyncio.sleep(0)\nassert "
+        "signal.set_wakeup_fd(-1) == own.fileno()"
     )
     rig.good("own.close()\nother.close()")
 
 
 LINES = "for number in range(300): print(number)\nprint('done')"
-AWAITS = "import asyncio\nfor _ in range(20): await asyncio.sleep(0)\nawait asyncio.sleep(0.002)\nwhile True: pass"
+AWAITS = (
+    "import asyncio\nfor _ in range(20): await asyncio.sleep(0)\nawait asyncio.sleep(0.002)\nwhile "
+    "True: pass"
+)
 
 
 @pytest.mark.parametrize(("code", "rounds", "seconds"), [(LINES, 40, 0.03), (AWAITS, 25, 0.004)])
 def test_whenever_an_interrupt_hits_the_request_is_answered_and_ended(
     rig: InsideRig, code: str, rounds: int, seconds: float
 ) -> None:
-    """Before the code begins, while records are written, after it ended; in an await, between two, away from both."""
-    rig.good("1")  # what was asked before is answered to its end: in that, SIGINT is ipykernel's own affair
+    """Before the code begins, while records are written, after it ended; in an await, between
+    two, away from both.
+    """
+    # what was asked before is answered to its end: in that, SIGINT is ipykernel's own affair
+    rig.good("1")
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     for _ in range(rounds):
@@ -95,11 +113,16 @@ def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str
         assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
 
 
-def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(rig: InsideRig) -> None:
+def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(
+    rig: InsideRig,
+) -> None:
     go = rig.cwd / "go"
-    failing = rig.send("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\ntime.sleep(0.3); 1 / 0")
+    failing = rig.send(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\ntime.sleep(0.3); 1 / 0"
+    )
     waiting = [rig.send("print('never')"), rig.send("print('never')")]
-    rig.message("control", rig.ask("control", "kernel_info_request", {}))  # sent behind them: they are there, too
+    # sent behind them: they are there, too
+    rig.message("control", rig.ask("control", "kernel_info_request", {}))
     go.touch()
     assert rig.collect(failing).reply["status"] == "error"
     go.unlink()
@@ -111,8 +134,12 @@ def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(
     rig.good("1")
 
 
-def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig: InsideRig) -> None:
-    """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass it on."""
+def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(
+    rig: InsideRig,
+) -> None:
+    """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass
+    it on.
+    """
     first = rig.good(
         "import sys\n"
         "class Tee:\n"
@@ -137,13 +164,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     published: list[dict[str, Any]] = []
-    monkeypatch.setattr(prelude, "publish_display_data", lambda data: published.append(*data.values()))
+    monkeypatch.setattr(
+        prelude, "publish_display_data", lambda data: published.append(*data.values())
+    )
     return published
 
 
-def test_files_are_read_written_and_compared_and_that_is_told(here: Path, events: list[dict[str, Any]]) -> None:
+def test_files_are_read_written_and_compared_and_that_is_told(
+    here: Path, events: list[dict[str, Any]]
+) -> None:
     assert prelude.write("new/folder/a.txt", "same\nbefore\n") == Path("new/folder/a.txt")
-    assert events == [{"op": "write", "path": "new/folder/a.txt", "bytes": 12, "preview": "same\nbefore\n"}]
+    assert events == [
+        {"op": "write", "path": "new/folder/a.txt", "bytes": 12, "preview": "same\nbefore\n"}
+    ]
     prelude.write("b", b"same\n\xff\n")
     assert prelude.read("b") == "same\n\ufffd\n"
     assert repr(prelude.read("b")) == "same\n\ufffd\n", "as it is, where it is a cell's value"
@@ -178,10 +211,17 @@ def test_searches_leave_out_what_is_hidden_and_what_git_ignores(
     assert prelude.find("src/**") == ["src/deep/er/test_a.py", "src/main.py"]
     assert prelude.find("src/*n.py", here) == [f"{here}/src/main.py"]
     found = [("README.md", 1, "needle."), ("src/main.py", 2, "    return 'needle'")]
-    assert [it for it in prelude.grep("needle") if it.path not in built] == found  # and not in data.bin
+    # and not in data.bin
+    assert [it for it in prelude.grep("needle") if it.path not in built] == found
     assert len(prelude.grep("(?i)NEEDLE", "src", glob="*a*")) == 2
     assert prelude.grep("def", "src/main.py")[0].line == 1
-    assert prelude.tree("src").splitlines() == ["src/", "  deep/", "    er/", "      test_a.py", "  main.py"]
+    assert prelude.tree("src").splitlines() == [
+        "src/",
+        "  deep/",
+        "    er/",
+        "      test_a.py",
+        "  main.py",
+    ]
     assert len(prelude.tree(depth=2).splitlines()) == 6 + 2 * len(built)
 
 
@@ -207,15 +247,32 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
 
 def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
     done = prelude.run("echo out; echo err >&2; exit 3")
-    assert (done, bool(done), repr(done)) == ((3, "out\n", "err\n"), False, "out\nerr\n[exit code 3]")
-    assert (events[0]["op"], events[0]["returncode"], events[0]["preview"]) == ("run", 3, repr(done))
+    assert (done, bool(done), repr(done)) == (
+        (3, "out\n", "err\n"),
+        False,
+        "out\nerr\n[exit code 3]",
+    )
+    assert (events[0]["op"], events[0]["returncode"], events[0]["preview"]) == (
+        "run",
+        3,
+        repr(done),
+    )
     (here / "sub").mkdir()
-    assert prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}).stdout == f"{here}/sub\nvalue\n"
-    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)  # in the background: not waited for
+    assert (
+        prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}).stdout
+        == f"{here}/sub\nvalue\n"
+    )
+    # in the background: not waited for
+    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)
 
 
-def test_run_ends_what_is_late_with_all_of_its_group(here: Path, events: list[dict[str, Any]]) -> None:
-    command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
+def test_run_ends_what_is_late_with_all_of_its_group(
+    here: Path, events: list[dict[str, Any]]
+) -> None:
+    command = (
+        "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; "
+        "done"
+    )
     with pytest.raises(subprocess.TimeoutExpired) as late:
         prelude.run(command, timeout=2.0)
     stubborn, asked = str(late.value.stdout).split()
@@ -227,7 +284,9 @@ def test_run_ends_what_is_late_with_all_of_its_group(here: Path, events: list[di
 def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> None:
     """As SIGINT, with time to tidy up; its own session keeps it from the kernel's."""
     rig.good("import sys; sys.modules['px_inside.prelude'].GRACE = 600.0")
-    cell = rig.send("run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")")
+    cell = rig.send(
+        "run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")"
+    )
     until((rig.cwd / "begun").exists, "the command")
     rig.interrupt()
     assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
@@ -235,7 +294,9 @@ def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> N
 
 
 def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideRig) -> None:
-    ran = rig.good("def f():\n    local = 'here'\n    !printf \"$local {local} $$HOME\\377\\n\"; exit 3\nf()")
+    ran = rig.good(
+        "def f():\n    local = 'here'\n    !printf \"$local {local} $$HOME\\377\\n\"; exit 3\nf()"
+    )
     assert rig.out(ran.id) == b"here here " + os.environ["HOME"].encode() + b"\xff\n"
     rig.good("assert _exit_code == 3")
     ran = rig.good("print('first')\n!cat; read x; echo $?\nprint('last')")
@@ -243,4 +304,6 @@ def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideR
     ran = rig.good("%%capture got\n!echo hidden")
     assert rig.out(ran.id) == b""
     rig.good("assert got.stdout.strip() == 'hidden', got.stdout")
-    assert rig.run("!tty -s && echo 'a terminal'", px=False).text().strip() == "a terminal", "of others"
+    assert rig.run("!tty -s && echo 'a terminal'", px=False).text().strip() == "a terminal", (
+        "of others"
+    )

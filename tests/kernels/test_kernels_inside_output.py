@@ -1,5 +1,5 @@
-"""What a cell of ours writes is in its files, all of it, before anybody is told. To everybody else the kernel is an
-ordinary ipykernel, and a start that fails says why in one line.
+"""What a cell of ours writes is in its files, all of it, before anybody is told. To everybody else
+the kernel is an ordinary ipykernel, and a start that fails says why in one line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> N
     ran = rig.good(
         "import ctypes, os, subprocess, sys\n"
         "print('a'); os.write(1, b'b\\xff\\n'); print('c'); sys.stdout.buffer.write(b'd\\xfe\\n')\n"
-        "subprocess.run(['echo', 'e']); print('f', file=sys.stderr); os.write(2, b'g\\n'); print('-')\n"
+        "subprocess.run(['echo', 'e']); print('f', file=sys.stderr); os.write(2, b'g\\n'); "
+        "print('-')\n"
         "subprocess.run(['echo', 'h'], stdout=sys.stdout); print('i', end='')\n"
         "ctypes.CDLL(None).printf(b'j\\n'); sys.__stdout__.write('k\\n')\n"
         "sys.stdout.write(os.fsdecode(b'\\xfa')); print('\\ud800')\n"
@@ -42,7 +43,9 @@ def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> N
         assert late in out
     assert (rig.cells / f"{ran.id}.err").read_bytes() == b"f\ng\n"
     place = len(b"a\nb\xff\nc\nd\xfe\ne\n")
-    assert [(record["at"], record["err_at"]) for record in rig.records(ran.id, "err")] == [(place, 0)]
+    assert [(record["at"], record["err_at"]) for record in rig.records(ran.id, "err")] == [
+        (place, 0)
+    ]
     (end,) = rig.records(ran.id, "end")
     assert (end["at"], end["err_at"]) == (len(out), 4)
 
@@ -53,9 +56,12 @@ def test_forked_children_print_whole_lines_into_the_file_of_the_cell(rig: Inside
         "def work(number):\n"
         "    for _ in range(200): print(number, 'x' * 60, end='!\\n')\n"
         "pool = multiprocessing.get_context('fork').Pool(4); pool.map(work, range(8), 1)\n"
-        "pool.close(); pool.join()"  # terminate() may wait for ever where a handler of SIGTERM is there, as coverage's
+        # terminate() may wait for ever where a handler of SIGTERM is there, as coverage's
+        "pool.close(); pool.join()"
     )
-    assert sorted(set(rig.out(ran.id).decode().splitlines())) == [f"{number} {'x' * 60}!" for number in range(8)]
+    assert sorted(set(rig.out(ran.id).decode().splitlines())) == [
+        f"{number} {'x' * 60}!" for number in range(8)
+    ]
     assert rig.out(ran.id).count(b"\n") == 1600
 
 
@@ -81,7 +87,8 @@ def test_a_full_disk_does_not_harm_the_code_and_names_itself(rig: InsideRig) -> 
 
 def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig) -> None:
     rig.good(
-        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\npool.submit(int).result()"
+        "from concurrent.futures import ThreadPoolExecutor\npool = "
+        "ThreadPoolExecutor(1)\npool.submit(int).result()"
     )
     second = rig.good("pool.submit(print, 'from the pool').result(); pool.shutdown()")
     assert rig.out(second.id) == b"from the pool\n"
@@ -95,7 +102,9 @@ def test_a_native_crash_reports_where_to_the_original_stderr(python: str) -> Non
         assert "Segmentation fault" in rig.stderr.read_text()
 
 
-def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(rig: InsideRig, python: str) -> None:
+def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(
+    rig: InsideRig, python: str
+) -> None:
     """Same messages, same contents, all of the text, and no files."""
     codes = [
         "import os, sys; print('x' * 100_000); print('e', file=sys.stderr); display('d'); 1 + 1",
@@ -136,8 +145,12 @@ def value(rig: InsideRig, expression: str) -> str:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("environ", [{}, {"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "/somewhere"}], ids=repr)
-def test_paths_and_arguments_are_those_of_a_stock_kernel(python: str, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "environ", [{}, {"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "/somewhere"}], ids=repr
+)
+def test_paths_and_arguments_are_those_of_a_stock_kernel(
+    python: str, environ: dict[str, str]
+) -> None:
     told = []
     for argv in (ours(python), stock(python)):
         with kernel(argv, env={**os.environ, **environ}) as rig:
@@ -149,11 +162,16 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users() -> None:
     with kernel(ours()) as rig:
         (rig.cwd / "search.py").write_text("mine = 1\n")
         assert value(rig, "import search; search.mine") == "1"
-        assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
+        assert (
+            value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None")
+            == "False"
+        )
 
 
 def test_ipykernel_comes_from_an_overlay_or_its_absence_is_told(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=60
+    )
     bare_python = str(tmp_path / "bin" / "python")
     told = refused(ours(bare_python))
     assert "No module named 'ipykernel'" in told["detail"]

@@ -1,4 +1,6 @@
-"""What is printed now is output of the cell that runs now, whichever cell started the thread, child or pool."""
+"""What is printed now is output of the cell that runs now, whichever cell started the thread,
+child or pool.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,20 @@ SHELL = "while read line; do echo got $line; echo $line >&2; done"
 MAKERS = {
     "spawned pool": (
         "import multiprocessing as m; from concurrent.futures import ProcessPoolExecutor as P\n"
-        "ex = P(1, mp_context=m.get_context('spawn')); ex.submit(print, 'one', flush=True).result()",
+        "ex = P(1, mp_context=m.get_context('spawn')); ex.submit(print, 'one', "
+        "flush=True).result()",
         "ex.submit(print, 'two', flush=True).result(); print('end')",
         "ex.shutdown()",
     ),
     "forked pool": (
-        "import multiprocessing as m\npool = m.get_context('fork').Pool(1); pool.apply(print, ('one',))",
+        "import multiprocessing as m\npool = m.get_context('fork').Pool(1); pool.apply(print, "
+        "('one',))",
         "pool.apply(print, ('two',)); print('end')",
         "pool.close(); pool.join()",
     ),
     "thread pool": (
-        "from concurrent.futures import ThreadPoolExecutor as T\nex = T(1); ex.submit(print, 'one').result()",
+        "from concurrent.futures import ThreadPoolExecutor as T\nex = T(1); ex.submit(print, "
+        "'one').result()",
         "ex.submit(print, 'two').result(); print('end')",
         "ex.shutdown()",
     ),
@@ -75,7 +80,8 @@ MAKERS = {
         "None",
     ),
     "child": (
-        "child = subprocess.Popen(['sh', '-c', 'echo one; read x; echo two; read x'], stdin=subprocess.PIPE)\n"
+        "child = subprocess.Popen(['sh', '-c', 'echo one; read x; echo two; read x'], "
+        "stdin=subprocess.PIPE)\n"
         "while not os.path.getsize(f'/proc/{child.pid}/fd/1'): time.sleep(0.01)",
         "size = os.fstat(1).st_size\nchild.stdin.write(b'go\\n'); child.stdin.flush()\n"
         "while os.fstat(1).st_size == size: time.sleep(0.01)\nprint('end')",
@@ -95,7 +101,8 @@ def test_what_outlives_its_cell_prints_into_the_one_that_runs(rig: InsideRig, ma
 
 def test_what_comes_between_two_cells_stays_with_the_one_before(rig: InsideRig) -> None:
     first = rig.good(
-        "child = subprocess.Popen(['sh', '-c', 'echo a; while read x; do echo $x; done'], stdin=subprocess.PIPE)\n"
+        "child = subprocess.Popen(['sh', '-c', 'echo a; while read x; do echo $x; done'], "
+        "stdin=subprocess.PIPE)\n"
         "while not os.fstat(1).st_size: time.sleep(0.01)\n"
         "go = os.path.abspath('go')\n"
         "def late():\n    wait_for(go); child.stdin.write(b'between\\n'); child.stdin.flush()\n"
@@ -109,13 +116,21 @@ def test_what_comes_between_two_cells_stays_with_the_one_before(rig: InsideRig) 
 
 
 def test_bytes_of_both_streams_keep_their_order_where_a_child_lives_on(rig: InsideRig) -> None:
-    """Three cells share files by a child of the first; each is read as if it had files of its own."""
-    rig.good("child = subprocess.Popen(['sleep', '1000']); print('x' * 1000); print('y' * 77, file=sys.stderr)")
+    """Three cells share files by a child of the first; each is read as if it had files of its
+    own.
+    """
+    rig.good(
+        "child = subprocess.Popen(['sleep', '1000']); print('x' * 1000); print('y' * 77, "
+        "file=sys.stderr)"
+    )
     code = (
-        "for i in range(20):\n    os.write(1, bytes([i]) * 3); print('o', i); sys.stderr.write(f'e {i}\\n')\n"
+        "for i in range(20):\n    os.write(1, bytes([i]) * 3); print('o', i); sys.stderr.write(f'e "
+        "{i}\\n')\n"
         "sys.stderr.flush()"
     )
-    expected = b"".join(bytes([i]) * 3 + f"o {i}\n".encode() + f"e {i}\n".encode() for i in range(20))
+    expected = b"".join(
+        bytes([i]) * 3 + f"o {i}\n".encode() + f"e {i}\n".encode() for i in range(20)
+    )
     for _ in range(2):
         cell = rig.good(code).id
         found = Reading(log_of(rig.cells, cell)).pieces()
@@ -138,7 +153,10 @@ def test_a_cell_has_new_files_once_no_child_has_the_old_ones(python: str) -> Non
 def test_a_child_beyond_the_cap_is_cut_and_harms_no_earlier_cell(rig: InsideRig) -> None:
     rig.good("child = subprocess.Popen(['sleep', '1000'])")
     before = rig.good("print('kept' * 10)")
-    capped = rig.run("subprocess.run(['sh', '-c', 'for i in 1 2 3 4 5 6 7 8 9; do echo $i.......; done'])", cap=40)
+    capped = rig.run(
+        "subprocess.run(['sh', '-c', 'for i in 1 2 3 4 5 6 7 8 9; do echo $i.......; done'])",
+        cap=40,
+    )
     assert text_of(rig, capped.id) == "1.......\n2.......\n3.......\n4.......\n5..."
     assert text_of(rig, before.id) == "kept" * 10 + "\n"
     rig.good("child.kill(); child.wait()")
@@ -153,7 +171,9 @@ def test_the_prelude_reads_what_a_cell_printed_into_a_shared_file(rig: InsideRig
 
 
 @pytest.mark.parametrize("failing", range(4))
-def test_descriptors_are_copied_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+def test_descriptors_are_copied_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
     """With half of them every later cell of the session would fail."""
     cells = streams.Cells()
     real = os.dup
@@ -196,22 +216,31 @@ def test_the_parent_of_a_stream_is_set_for_one_thread_alone() -> None:
 def test_stdout_has_a_descriptor_of_its_own_that_leads_to_the_cell(rig: InsideRig) -> None:
     """Libraries that redirect descriptor 1 refuse a stdout which says that it is just that."""
     ran = rig.good(
-        "numbers = sys.stdout.fileno(), sys.stderr.fileno()\nassert not {1, 2} & set(numbers), numbers\n"
+        "numbers = sys.stdout.fileno(), sys.stderr.fileno()\nassert not {1, 2} & set(numbers), "
+        "numbers\n"
         "os.write(numbers[0], b'direct\\n'); subprocess.run(['echo', 'child'], stdout=sys.stdout)\n"
         "subprocess.run('echo wrong >&2', shell=True, stderr=sys.stderr)"
     )
     assert (text_of(rig, ran.id), text_of(rig, ran.id, "stderr")) == ("direct\nchild\n", "wrong\n")
-    again = rig.good("assert numbers == (sys.stdout.fileno(), sys.stderr.fileno()); os.write(numbers[0], b'again\\n')")
+    again = rig.good(
+        "assert numbers == (sys.stdout.fileno(), sys.stderr.fileno()); os.write(numbers[0], "
+        "b'again\\n')"
+    )
     assert text_of(rig, again.id) == "again\n"
 
 
 def test_a_forked_copy_of_the_kernel_ends_with_its_cell(rig: InsideRig) -> None:
     """As the child of a program does; it must not go on as a second kernel."""
     # At one stroke: print writes the end of a line by itself.
-    code = "import os, sys\npid = os.fork()\nsys.stdout.write('child\\n' if pid == 0 else 'parent\\n')\n"
+    code = (
+        "import os, sys\npid = os.fork()\nsys.stdout.write('child\\n' if pid == 0 else "
+        "'parent\\n')\n"
+    )
     ran = rig.good(code + "if pid: print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))")
     assert sorted(text_of(rig, ran.id).split()) == ["0", "child", "parent"]
-    ran = rig.good(code + "if pid == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))")
+    ran = rig.good(
+        code + "if pid == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
     assert sorted(text_of(rig, ran.id).split()) == ["5", "child", "parent"]
 
 
@@ -249,9 +278,13 @@ def test_a_cell_that_exits_ends_as_a_program_does(rig: InsideRig, code: str) -> 
 
 def test_an_exit_within_a_cell_that_goes_on_is_none(rig: InsideRig) -> None:
     (rig.cwd / "part.py").write_text("import sys; print('part'); sys.exit(4)\n")
-    ran = rig.good("%run part.py\nprint('on')\ntry: sys.exit(5)\nexcept SystemExit: print('caught')")
+    ran = rig.good(
+        "%run part.py\nprint('on')\ntry: sys.exit(5)\nexcept SystemExit: print('caught')"
+    )
     assert text_of(rig, ran.id) == "part\non\ncaught\n"
-    assert [(it["name"], it["value"]) for it in rig.records(ran.id, "error")] == [("SystemExit", "4")]
+    assert [(it["name"], it["value"]) for it in rig.records(ran.id, "error")] == [
+        ("SystemExit", "4")
+    ]
     ran = rig.run("get_ipython().run_cell('sys.exit(4)'); 1 / 0")
     assert "exit_code" not in rig.records(ran.id, "end")[0]
 
@@ -269,7 +302,10 @@ def test_a_cell_of_a_script_finds_what_python_gives_a_script(rig: InsideRig) -> 
     folder = rig.cwd / "sub"
     folder.mkdir()
     (folder / "neighbour.py").write_text("name = 'found'\n")
-    code = "import neighbour; print(neighbour.name, os.path.basename(__file__), sys.argv == [__file__])"
+    code = (
+        "import neighbour; print(neighbour.name, os.path.basename(__file__), sys.argv == "
+        "[__file__])"
+    )
     ran = rig.good(code, file=str(folder / "x.py"))
     assert text_of(rig, ran.id) == "found x.py True\n"
     after = rig.good("print('__file__' in globals(), any(it.endswith('/sub') for it in sys.path))")

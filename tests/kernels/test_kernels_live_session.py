@@ -39,7 +39,9 @@ async def test_sessions_of_two_folders_are_two_whatever_their_short_ids(ledger: 
     assert register.ensure(SECOND, "python", Owner.SESSION) is second
 
 
-async def test_ids_stay_over_a_restart_also_where_the_first_session_is_forgotten(ledger: Ledger) -> None:
+async def test_ids_stay_over_a_restart_also_where_the_first_session_is_forgotten(
+    ledger: Ledger,
+) -> None:
     register = SessionRegister(ledger)
     ids = []
     for each in (SECOND, FIRST):
@@ -51,4 +53,6 @@ async def test_ids_stay_over_a_restart_also_where_the_first_session_is_forgotten
         register = SessionRegister(ledger)
         await register.open()
         register.sessions.clear()
-        assert [register.ensure(each, "python", Owner.SESSION).id for each in (SECOND, FIRST)] == ids
+        assert [
+            register.ensure(each, "python", Owner.SESSION).id for each in (SECOND, FIRST)
+        ] == ids

@@ -1,4 +1,6 @@
-"""The laws of the set of sessions under its adversaries: the clock jumps, callers come and vanish, kernels die."""
+"""The laws of the set of sessions under its adversaries: the clock jumps, callers come and
+vanish, kernels die.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.kernels import session_set as s
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.session_set import LIVE, KernelSlot, KernelStart, KernelStop, SessionSet, Waiter, Want
+from supervisord_py.kernels.session_set import (
+    LIVE,
+    KernelSlot,
+    KernelStart,
+    KernelStop,
+    SessionSet,
+    Waiter,
+    Want,
+)
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
@@ -25,7 +35,9 @@ randoms = st.randoms(use_true_random=False)
 
 
 class SessionSetMachine(RuleBasedStateMachine):
-    """Performs what the set decides in a model world, and checks it against what that world knows."""
+    """Performs what the set decides in a model world, and checks it against what that world
+    knows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +52,11 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.coming: set[KernelSlot] = set()  # may start though nobody waits
 
     def limits(self) -> KernelsSettings:
-        return KernelsSettings(max_sessions=self.cap, idle_seconds=IDLE_SECONDS, queue_max=QUEUE_MAX)
+        return KernelsSettings(
+            max_sessions=self.cap, idle_seconds=IDLE_SECONDS, queue_max=QUEUE_MAX
+        )
 
-    # -- the world ---------------------------------------------------------------------------------------------------
+    # -- the world ---------------------------------------------------------------------------------
 
     def perform(self, actions: list[s.Action]) -> list[s.Action]:
         for action in actions:
@@ -54,7 +68,9 @@ class SessionSetMachine(RuleBasedStateMachine):
                     self.coming.discard(slot)
                     self.used.discard(slot)
                     self.world[slot] = Phase.STARTING
-                    assert self.holds(slot) or len(self.in_places()) <= self.cap, "a start over the cap"
+                    assert self.holds(slot) or len(self.in_places()) <= self.cap, (
+                        "a start over the cap"
+                    )
                 case KernelStop(slot, reason):
                     assert self.world[slot] in LIVE
                     if reason in {*EVICTED, Reason.MEMORY_LIMIT}:
@@ -62,9 +78,15 @@ class SessionSetMachine(RuleBasedStateMachine):
                         assert not slot.foreign_busy, "a kernel at work for others was taken away"
                     assert reason not in EVICTED or not self.line(slot), "evicted under a call"
                     if reason is Reason.EVICTED_LRU:
-                        assert not self.holds(slot), "a kernel of an open front end went for another"
-                        assert slot.used_at <= min([it.used_at for it in self.victims()], default=slot.used_at)
-                    assert reason is not Reason.EVICTED_TTL or slot.used_at + IDLE_SECONDS <= self.now
+                        assert not self.holds(slot), (
+                            "a kernel of an open front end went for another"
+                        )
+                        assert slot.used_at <= min(
+                            [it.used_at for it in self.victims()], default=slot.used_at
+                        )
+                    assert (
+                        reason is not Reason.EVICTED_TTL or slot.used_at + IDLE_SECONDS <= self.now
+                    )
                     self.world[slot] = Phase.STOPPING
                     self.running.pop(slot, None)
                 case Waiter(session=slot) as waiter if waiter.is_served:
@@ -73,8 +95,12 @@ class SessionSetMachine(RuleBasedStateMachine):
                     if waiter.want is Want.CALL:
                         assert slot not in self.running, "two calls at a time"
                         calls = [it for it in self.line(slot) if it.want is Want.CALL]
-                        assert all(self.waiting[it] > arrival for it in calls), "somebody was overtaken"
-                        assert not waiter.reset or slot not in self.used, "a reset got an old kernel"
+                        assert all(self.waiting[it] > arrival for it in calls), (
+                            "somebody was overtaken"
+                        )
+                        assert not waiter.reset or slot not in self.used, (
+                            "a reset got an old kernel"
+                        )
                         self.running[slot] = waiter
                         self.used.add(slot)
                 case Waiter(session=slot, refused=why) as waiter if why is not None:
@@ -126,7 +152,7 @@ class SessionSetMachine(RuleBasedStateMachine):
             self.world[slot] = Phase.READY
             self.perform(self.set.ready(slot, self.now))
 
-    # -- callers -----------------------------------------------------------------------------------------------------
+    # -- callers -----------------------------------------------------------------------------------
 
     @rule(each=st.lists(numbers, min_size=1, max_size=5), reset=RARELY)
     def call(self, each: list[int], reset: bool) -> None:
@@ -141,7 +167,9 @@ class SessionSetMachine(RuleBasedStateMachine):
     def ask_for_it(self, number: int, want: Want) -> None:
         was_ready = self.world.get(self.slots[number]) is Phase.READY
         waiter = self.ask(self.slots[number], want)
-        assert self.set.is_closed or (waiter not in self.waiting) is (was_ready and want is Want.START)
+        assert self.set.is_closed or (waiter not in self.waiting) is (
+            was_ready and want is Want.START
+        )
 
     @precondition(lambda self: self.running)
     @rule(choice=randoms, succeeded=st.booleans(), over_memory=RARELY)
@@ -151,7 +179,9 @@ class SessionSetMachine(RuleBasedStateMachine):
             slot.clear_failures()
             self.deaths.pop(slot, None)
         self.end_call(slot, over_memory=over_memory)
-        assert not slot.per_call or self.world.get(slot) in {None, Phase.STOPPING}, "it outlives its call"
+        assert not slot.per_call or self.world.get(slot) in {None, Phase.STOPPING}, (
+            "it outlives its call"
+        )
 
     @precondition(lambda self: self.waiting)
     @rule(choice=randoms)
@@ -184,7 +214,7 @@ class SessionSetMachine(RuleBasedStateMachine):
             self.running[slot] = Waiter(slot)
         self.perform(self.set.adopt(slot, self.now, self.running.get(slot)))
 
-    # -- kernels -----------------------------------------------------------------------------------------------------
+    # -- kernels -----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.world)
     @rule(choice=randoms)
@@ -238,7 +268,9 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.now += seconds
         self.perform(self.set.settle(self.now))
         ready = [slot for slot, phase in self.world.items() if phase is Phase.READY]
-        assert not [it for it in ready if it.is_idle and it.used_at + IDLE_SECONDS <= self.now], "too old"
+        assert not [it for it in ready if it.is_idle and it.used_at + IDLE_SECONDS <= self.now], (
+            "too old"
+        )
 
     @precondition(lambda self: self.arrivals > 60)
     @rule()
@@ -246,7 +278,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.perform(self.set.close(self.now))
         assert (self.waiting, self.live()) == ({}, [])
 
-    # -- always ------------------------------------------------------------------------------------------------------
+    # -- always ------------------------------------------------------------------------------------
 
     @invariant()
     def the_set_knows_the_world(self) -> None:
@@ -258,12 +290,19 @@ class SessionSetMachine(RuleBasedStateMachine):
             assert slot.line or slot in self.world, "kept for nothing"
             assert [it.number for it in slot.line] == sorted(it.number for it in slot.line)
         for slot in (*active, *self.slots):
-            assert (slot.state is SessionState.FAILED) is (slot.failure is not None and slot not in self.world)
+            assert (slot.state is SessionState.FAILED) is (
+                slot.failure is not None and slot not in self.world
+            )
 
     @invariant()
     def places_are_given_and_bounded(self) -> None:
-        assert len(self.in_places()) <= self.cap or not self.victims(), "over the cap with a victim at hand"
-        missing, stopping = max(0, len(self.in_places()) + 1 - self.cap), [*self.world.values()].count(Phase.STOPPING)
+        assert len(self.in_places()) <= self.cap or not self.victims(), (
+            "over the cap with a victim at hand"
+        )
+        missing, stopping = (
+            max(0, len(self.in_places()) + 1 - self.cap),
+            [*self.world.values()].count(Phase.STOPPING),
+        )
         has_room = missing <= len(self.victims()) and stopping + missing <= self.cap
         wait = [it.session for it in self.waiting if it.session not in self.world]
         assert not has_room or not wait, "a free place"
@@ -283,7 +322,9 @@ class SessionSetMachine(RuleBasedStateMachine):
                 assert waiter.waits_for is (Phase.READY if number else slot.phase)
 
     def teardown(self) -> None:
-        """When kernels start, end and vanish as they should, everybody who waits is served in the end."""
+        """When kernels start, end and vanish as they should, everybody who waits is served in
+        the end.
+        """
         for slot in self.world:
             slot.foreign_busy = False
         self.perform(self.set.settle(self.now))
@@ -296,7 +337,8 @@ class SessionSetMachine(RuleBasedStateMachine):
 
 
 SessionSetMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
-TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measured, on a busy machine: over a minute
+# measured, on a busy machine: over a minute
+TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)
 
 
 def up(sessions: SessionSet, slot: KernelSlot, want: Want = Want.CALL) -> Waiter:
@@ -321,7 +363,9 @@ def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_
         sessions.died(slot, 0.0, {})
         sessions.gone(slot, 0.0)
         sessions.ready(slot, 0.0)
-    assert (slot.restarts, slot.state, waiting.refused) == (1, SessionState.FAILED, None), "it had its turn in between"
+    assert (slot.restarts, slot.state, waiting.refused) == (1, SessionState.FAILED, None), (
+        "it had its turn in between"
+    )
     assert (sessions.ask(late, 0.0), late.refused) == ([late], s.WhyRefused.HARD_FAILURE)
     assert sessions.ask(Waiter(slot, reset=True), 0.0)[0] == KernelStart(slot)
     assert slot.failure is None
@@ -343,7 +387,10 @@ def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None
     call = Waiter(third)
     assert stops(sessions.ask(call, 1.0)) == [Reason.EVICTED_LRU]
     sessions.gone(one, 1.0)
-    assert stops(sessions.start_failed(third, 1.0, no_descriptors=True)) == [None, Reason.EVICTED_LRU]
+    assert stops(sessions.start_failed(third, 1.0, no_descriptors=True)) == [
+        None,
+        Reason.EVICTED_LRU,
+    ]
     assert call.refused is s.WhyRefused.START_FAILED
     for slot in (other, third):
         sessions.gone(slot, 1.0)
@@ -351,7 +398,9 @@ def test_each_way_out_of_a_kernel_once_and_a_closed_set_starts_nothing() -> None
     assert sessions.gone(one, 2.0) == [KernelStart(one)]
     sessions.ready(one, 3.0)
     warm = Waiter(one)
-    assert (sessions.ask(warm, 3.0), sessions.end(warm, 3.0)) == ([warm], []), "it concerns nobody else"
+    assert (sessions.ask(warm, 3.0), sessions.end(warm, 3.0)) == ([warm], []), (
+        "it concerns nobody else"
+    )
     assert stops(sessions.settle(3.0 + IDLE_SECONDS)) == [Reason.EVICTED_TTL]
     sessions.gone(one, 200.0)
     assert stops(sessions.end(up(sessions, third), 200.0)) == [Reason.STOPPED]

@@ -1,4 +1,6 @@
-"""What needs no kernel: how the end of a cell is judged and told, what of an environment passes, notebooks."""
+"""What needs no kernel: how the end of a cell is judged and told, what of an environment passes,
+notebooks.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,25 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.kernels import render
 from supervisord_py.kernels.backend import KernelGoneError, Launch, Reply
 from supervisord_py.kernels.config import CellLimits, legacy_settings
-from supervisord_py.kernels.environment import NOTHING, OURS, Activation, EnvRules, Why, deactivated, filtered
+from supervisord_py.kernels.environment import (
+    NOTHING,
+    OURS,
+    Activation,
+    EnvRules,
+    Why,
+    deactivated,
+    filtered,
+)
 from supervisord_py.kernels.inside.cell_writer import told_by
 from supervisord_py.kernels.messages import CellOutcome, CellPlace, early_exit, judge, sentence
-from supervisord_py.kernels.render import WholeOutputs, cells_of_notebook, cells_of_script, executed, export, updated
+from supervisord_py.kernels.render import (
+    WholeOutputs,
+    cells_of_notebook,
+    cells_of_script,
+    executed,
+    export,
+    updated,
+)
 from supervisord_py.kernels.session import (
     BackendName,
     CallResult,
@@ -40,13 +57,22 @@ from supervisord_py.zygote import main as zygote
 
 KEPT, LOST = Variables.KEPT, Variables.LOST
 INT, KILL = Step("sigint", 0.0), Step("sigkill", 4.0)
-OK, TIMED_OUT, CANCELLED, ERROR = CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.CANCELLED, CellStatus.ERROR
+OK, TIMED_OUT, CANCELLED, ERROR = (
+    CellStatus.OK,
+    CellStatus.TIMED_OUT,
+    CellStatus.CANCELLED,
+    CellStatus.ERROR,
+)
 ABORTED = CellStatus.ABORTED
 GONE = KernelGoneError("gone")
 
 
-def record(code: int | None = None, signum: int | None = None, verdict: Verdict | None = None) -> ExitRecord:
-    return ExitRecord("k", "kernel:x", Identity(1, 1, "b"), 1.0, 2.0, code, signum, 0.0, 0.0, 0, 0, 0, verdict)
+def record(
+    code: int | None = None, signum: int | None = None, verdict: Verdict | None = None
+) -> ExitRecord:
+    return ExitRecord(
+        "k", "kernel:x", Identity(1, 1, "b"), 1.0, 2.0, code, signum, 0.0, 0.0, 0, 0, 0, verdict
+    )
 
 
 SEGV, STOP = End(Reason.SIGNAL, record(None, 11)), End(Reason.STOPPED, record(None, 15))
@@ -56,43 +82,117 @@ MEMORY = End(Reason.MEMORY_LIMIT, record(None, 9, OVER))
 
 INTERRUPTED = {"reply": Reply(ERROR, CellError("KeyboardInterrupt", "")), "steps": (INT,)}
 CASES: list[Any] = [
-    # the outcome's members, kernel's end -> status, variables, name of the error, part of the sentence
+    # the outcome's members, kernel's end -> status, variables, name of the error, part of the
+    # sentence
     ({"reply": Reply(OK)}, None, (OK, KEPT, None, None)),
     ({"reply": Reply(OK, ask_exit=True)}, None, (OK, LOST, None, "exit()")),
-    ({"reply": Reply(OK, CellError("SystemExit", "0"), exit_code=0)}, None,
-     (OK, KEPT, None, "ended the call with exit code 0. Cell 3 was not run.")),
-    ({"reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4)}, None,
-     (ERROR, KEPT, "SystemExit", "ended with exit code 4. Cell 3 was not run.")),
-    ({"reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4), "cut": TIMED_OUT, "steps": (INT,)}, None,
-     (TIMED_OUT, KEPT, "SystemExit", "ran out of time")),
-    ({"reply": Reply(ERROR, CellError("E", "no"))}, None, (ERROR, KEPT, "E", "failed (E). Cell 3 was not run.")),
-    ({"reply": Reply(ERROR), "is_stateless": True}, None, (ERROR, KEPT, None, "failed. Cell 3 was not run.")),
-    ({"reply": Reply(ERROR, CellError("StdinNotImplementedError", ""))}, None,
-     (ERROR, KEPT, "StdinNotImplementedError", "asked for input")),
-    ({**INTERRUPTED, "cut": TIMED_OUT}, None,
-     (TIMED_OUT, KEPT, "KeyboardInterrupt", "ran out of time: interrupted after 30 s, by sigint; variables are kept.")),
-    ({"reply": Reply(OK), "cut": TIMED_OUT, "steps": (INT,)}, None, (TIMED_OUT, KEPT, "TimedOut", "ran out of time")),
-    ({"reply": Reply(OK), "cut": TIMED_OUT, "variables": LOST, "steps": (INT, KILL)}, None,
-     (TIMED_OUT, LOST, "TimedOut", "the kernel was killed after 30 s, by sigkill; all variables are lost.")),
+    (
+        {"reply": Reply(OK, CellError("SystemExit", "0"), exit_code=0)},
+        None,
+        (OK, KEPT, None, "ended the call with exit code 0. Cell 3 was not run."),
+    ),
+    (
+        {"reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4)},
+        None,
+        (ERROR, KEPT, "SystemExit", "ended with exit code 4. Cell 3 was not run."),
+    ),
+    (
+        {
+            "reply": Reply(ERROR, CellError("SystemExit", "4"), exit_code=4),
+            "cut": TIMED_OUT,
+            "steps": (INT,),
+        },
+        None,
+        (TIMED_OUT, KEPT, "SystemExit", "ran out of time"),
+    ),
+    (
+        {"reply": Reply(ERROR, CellError("E", "no"))},
+        None,
+        (ERROR, KEPT, "E", "failed (E). Cell 3 was not run."),
+    ),
+    (
+        {"reply": Reply(ERROR), "is_stateless": True},
+        None,
+        (ERROR, KEPT, None, "failed. Cell 3 was not run."),
+    ),
+    (
+        {"reply": Reply(ERROR, CellError("StdinNotImplementedError", ""))},
+        None,
+        (ERROR, KEPT, "StdinNotImplementedError", "asked for input"),
+    ),
+    (
+        {**INTERRUPTED, "cut": TIMED_OUT},
+        None,
+        (
+            TIMED_OUT,
+            KEPT,
+            "KeyboardInterrupt",
+            "ran out of time: interrupted after 30 s, by sigint; variables are kept.",
+        ),
+    ),
+    (
+        {"reply": Reply(OK), "cut": TIMED_OUT, "steps": (INT,)},
+        None,
+        (TIMED_OUT, KEPT, "TimedOut", "ran out of time"),
+    ),
+    (
+        {"reply": Reply(OK), "cut": TIMED_OUT, "variables": LOST, "steps": (INT, KILL)},
+        None,
+        (
+            TIMED_OUT,
+            LOST,
+            "TimedOut",
+            "the kernel was killed after 30 s, by sigkill; all variables are lost.",
+        ),
+    ),
     ({"reply": Reply(OK), "cut": CANCELLED, "steps": (INT,)}, None, (OK, KEPT, None, None)),
-    ({"gone": GONE, "cut": CANCELLED, "variables": LOST, "steps": (INT,)}, None,
-     (CANCELLED, LOST, "Cancelled", "was cancelled: the kernel was killed")),
-    ({"gone": GONE, "variables": LOST}, SEGV, (ERROR, LOST, "KernelDied", "cut off. The kernel was killed by SIGSEGV")),
-    ({"gone": GONE, "variables": LOST}, MEMORY, (ERROR, LOST, "ResourceLimitExceeded", "over its memory limit")),
-    ({"gone": GONE, "variables": LOST}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
+    (
+        {"gone": GONE, "cut": CANCELLED, "variables": LOST, "steps": (INT,)},
+        None,
+        (CANCELLED, LOST, "Cancelled", "was cancelled: the kernel was killed"),
+    ),
+    (
+        {"gone": GONE, "variables": LOST},
+        SEGV,
+        (ERROR, LOST, "KernelDied", "cut off. The kernel was killed by SIGSEGV"),
+    ),
+    (
+        {"gone": GONE, "variables": LOST},
+        MEMORY,
+        (ERROR, LOST, "ResourceLimitExceeded", "over its memory limit"),
+    ),
+    (
+        {"gone": GONE, "variables": LOST},
+        STOP,
+        (CANCELLED, LOST, "KernelStopped", "stopped on request"),
+    ),
     ({"reply": Reply(OK)}, STOP, (CANCELLED, LOST, "KernelStopped", "stopped on request")),
     ({"reply": Reply(OK)}, SEGV, (OK, LOST, None, None)),
     ({"reply": Reply(ERROR, CellError("E", ""))}, SEGV, (ERROR, LOST, "E", "The kernel is gone")),
-    ({"reply": Reply(OK), "is_stateless": True}, STOP, (CANCELLED, KEPT, "KernelStopped", "stopped on request")),
-    ({"gone": GONE, "cut": TIMED_OUT, "is_stateless": True}, None, (TIMED_OUT, KEPT, "TimedOut", "ended after 30 s.")),
-]  # fmt: skip
+    (
+        {"reply": Reply(OK), "is_stateless": True},
+        STOP,
+        (CANCELLED, KEPT, "KernelStopped", "stopped on request"),
+    ),
+    (
+        {"gone": GONE, "cut": TIMED_OUT, "is_stateless": True},
+        None,
+        (TIMED_OUT, KEPT, "TimedOut", "ended after 30 s."),
+    ),
+]
 
 
 @pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
-def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_end: End | None, expected: Any) -> None:
+def test_a_cell_is_judged_by_what_happened_to_it(
+    told: dict[str, Any], kernel_end: End | None, expected: Any
+) -> None:
     judged = judge(CellOutcome(**told), kernel_end)
     status, variables, name, part = expected
-    assert (judged.status, judged.variables, judged.error and judged.error.name) == (status, variables, name)
+    assert (judged.status, judged.variables, judged.error and judged.error.name) == (
+        status,
+        variables,
+        name,
+    )
     said = sentence(CellPlace(1, 3, "load  the\ndata"), judged, 30.04)
     assert (said is None, (part or "") in (said or "")) == (part is None, True), said
     assert said is None or said.startswith("Cell 2 of 3 (load the data) "), said
@@ -111,7 +211,10 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: dict[str, Any], kernel_en
     ],
 )
 def test_a_call_ends_as_the_cell_that_ended_it(cells: list[Any], status: CellStatus) -> None:
-    results = [CellResult(CELL, None, it, exit_code=code, error_allowed=allowed) for it, code, allowed in cells]
+    results = [
+        CellResult(CELL, None, it, exit_code=code, error_allowed=allowed)
+        for it, code, allowed in cells
+    ]
     call = CallResult("s", "/", "python", BackendName.DIRECT, KEPT, tuple(results), 30.0)
     assert call.status is status
 
@@ -130,7 +233,9 @@ def test_a_call_ends_as_the_cell_that_ended_it(cells: list[Any], status: CellSta
         ({}, None, "error"),
     ],
 )
-def test_a_reply_tells_the_exit_code_of_a_program(reply: dict[str, Any], exit_code: int | None, status: str) -> None:
+def test_a_reply_tells_the_exit_code_of_a_program(
+    reply: dict[str, Any], exit_code: int | None, status: str
+) -> None:
     told = told_by(reply)
     assert (told["exit_code"], told["status"]) == (exit_code, status)
 
@@ -145,18 +250,27 @@ def test_of_a_session_of_its_own_nothing_is_said_to_be_kept() -> None:
 
 
 def test_a_death_in_a_cell_brings_the_last_words_and_of_a_crash_report_the_beginning() -> None:
-    report = "noise\nFatal Python error: Segmentation fault\n" + "\n".join(f"frame {n}" for n in range(50))
-    judged = judge(CellOutcome(gone=GONE, variables=LOST), End(Reason.SIGNAL, record(None, 11), report))
+    report = "noise\nFatal Python error: Segmentation fault\n" + "\n".join(
+        f"frame {n}" for n in range(50)
+    )
+    judged = judge(
+        CellOutcome(gone=GONE, variables=LOST), End(Reason.SIGNAL, record(None, 11), report)
+    )
     assert judged.error is not None
     assert "not run again" in judged.error.value
-    assert "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0" in judged.error.value
+    assert (
+        "Last words of the kernel:\nFatal Python error: Segmentation fault\nframe 0"
+        in judged.error.value
+    )
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 60])
 def test_the_launchers_last_word_may_be_cut_off(tmp_path: Path, cut: int) -> None:
     word = 'px-launch: {"detail": "/p cannot import ipykernel", "hint": "run pip"}'
     launch = Launch("s", "i", "/p", str(tmp_path), {}, tmp_path)
-    error = early_exit(launch, End(Reason.EARLY_EXIT, record(78), f"before\n{word[: len(word) - cut]}"))
+    error = early_exit(
+        launch, End(Reason.EARLY_EXIT, record(78), f"before\n{word[: len(word) - cut]}")
+    )
     assert (error.hint == "run pip") is (cut == 0)
     assert ("was not started: /p cannot" in error.detail) is (cut == 0), error.detail
 
@@ -167,12 +281,17 @@ def test_our_names_win_and_a_word_that_is_not_known_is_ignored_with_a_warning() 
     assert legacy_settings({"PX_KERNELS__EXPOSE": "both", "PX_PY": "py", **bash}) == ({}, ())
     told = legacy_settings({"PX_KERNELS__BACKEND": "direct", **url})
     assert told == ({"kernels.gateway_url": ("http://h", "PI_PYTHON_GATEWAY_URL")}, ())
-    environ = {"PX_PY": "snake", "PI_PY": "mix", "PI_DEBUG_STARTUP": "", "PI_PYTHON_GATEWAY_TOKEN": " "}
+    environ = {
+        "PX_PY": "snake",
+        "PI_PY": "mix",
+        "PI_DEBUG_STARTUP": "",
+        "PI_PYTHON_GATEWAY_TOKEN": " ",
+    }
     warning = "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both"
     assert legacy_settings(environ) == ({"kernels.expose": ("both", "PI_PY")}, (warning,))
 
 
-# -- the environment: deny beats everything, what is ours never passes, the chosen one is active -----------------------
+# -- the environment: deny beats everything, what is ours never passes, the chosen one is active ---
 
 VENV = Activation("/work/.venv/bin", "/work/.venv", "VIRTUAL_ENV")
 CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", "CONDA_PREFIX")
@@ -182,7 +301,14 @@ ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
 
 def test_why_a_variable_is_left_out() -> None:
     """A known secret is found as a whole value, a long one inside a value, too."""
-    extra = {"JPY_SESSION_NAME": "a.ipynb", "OPENAI_API_KEY": "k", "A=B": "", "": "x", "PI_A": "abc", "PI_B": "xabcx"}
+    extra = {
+        "JPY_SESSION_NAME": "a.ipynb",
+        "OPENAI_API_KEY": "k",
+        "A=B": "",
+        "": "x",
+        "PI_A": "abc",
+        "PI_B": "xabcx",
+    }
     urls = {"PI_C": "http://h/?token=longsecret", "PI_E": "", "PX_HOME": "/x", "UNKNOWN": "1"}
     found = filtered(urls, EnvRules(), extra=extra, secrets=("abc", "longsecret", ""))
     assert found.env.items() >= {"JPY_SESSION_NAME": "a.ipynb", "PI_B": "xabcx", "PI_E": ""}.items()
@@ -198,12 +324,23 @@ def test_why_a_variable_is_left_out() -> None:
 
 
 def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
-    """D3: a daemon started from a project's shell must not serve that project's environment to all."""
+    """D3: a daemon started from a project's shell must not serve that project's environment to
+    all.
+    """
     found = deactivated(
-        {"PATH": "/a/.venv/bin:/c/bin:/bin", "VIRTUAL_ENV": "/a/.venv/", "CONDA_PREFIX": "/c", "X": "1"}
+        {
+            "PATH": "/a/.venv/bin:/c/bin:/bin",
+            "VIRTUAL_ENV": "/a/.venv/",
+            "CONDA_PREFIX": "/c",
+            "X": "1",
+        }
     )
     assert dict(found) == {"PATH": "/bin", "X": "1"}
-    base = {"PATH": "/opt/conda/bin:/bin", "CONDA_PREFIX": "/opt/conda", "CONDA_DEFAULT_ENV": "base"}
+    base = {
+        "PATH": "/opt/conda/bin:/bin",
+        "CONDA_PREFIX": "/opt/conda",
+        "CONDA_DEFAULT_ENV": "base",
+    }
     assert dict(deactivated(base)) == base
     named = {"CONDA_PREFIX": "/opt/conda/envs/x", "CONDA_DEFAULT_ENV": "x"}
     assert dict(deactivated(named)) == {}
@@ -216,15 +353,31 @@ PX_INSTANCE px_home JPY_PARENT_PID XDG_DATA_HOME NOTIFY_SOCKET KERNEL_ID A=B
 WORDS = st.one_of(st.sampled_from(OFTEN.split()), st.text("ABPIX_", min_size=1, max_size=5))
 NAMES = st.one_of(WORDS, st.just(""))
 PATHS = st.lists(
-    st.sampled_from(["/bin", "/usr/bin", "/work/.venv/bin", "/work/.venv/bin/", "/v/bin", "", "relative", CONDA.bin]),
+    st.sampled_from(
+        [
+            "/bin",
+            "/usr/bin",
+            "/work/.venv/bin",
+            "/work/.venv/bin/",
+            "/v/bin",
+            "",
+            "relative",
+            CONDA.bin,
+        ]
+    ),
     max_size=6,
 ).map(":".join)
-VALUES = st.one_of(PATHS, st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s3", "supersecret", "a supersecret b"]))
+VALUES = st.one_of(
+    PATHS,
+    st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s3", "supersecret", "a supersecret b"]),
+)
 MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=12).map(Environment)
 RULES = st.builds(
     EnvRules,
     allow=st.lists(WORDS, max_size=8).map(tuple),
-    allow_prefixes=st.lists(st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3).map(tuple),
+    allow_prefixes=st.lists(
+        st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3
+    ).map(tuple),
     deny=st.lists(st.one_of(WORDS, st.just("P*")), max_size=5).map(tuple),
 )
 OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
@@ -233,12 +386,18 @@ ACTIVATIONS = st.sampled_from([None, VENV, CONDA, PLAIN])
 
 
 def is_denied(name: str, rules: EnvRules) -> bool:
-    return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny)
+    return any(
+        name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny
+    )
 
 
 @given(MAPPINGS, MAPPINGS, OWN, RULES, ACTIVATIONS)
 def test_the_laws_of_the_filter_hold_for_every_environment(
-    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation | None
+    source: Environment,
+    extra: Environment,
+    own: Environment,
+    rules: EnvRules,
+    activation: Activation | None,
 ) -> None:
     found = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS)
     allowed = {*rules.allow, *extra, *own, *ACTIVATED}
@@ -259,11 +418,13 @@ def test_the_laws_of_the_filter_hold_for_every_environment(
         assert first == activation.bin
         assert activation.bin not in {entry.rstrip("/") for entry in rest}
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        expected = activation.prefix if activation.mark == name and not is_denied(name, rules) else None
+        expected = (
+            activation.prefix if activation.mark == name and not is_denied(name, rules) else None
+        )
         assert found.env.get(name) == expected
 
 
-# -- notebooks; the library's own schema judges ------------------------------------------------------------------------
+# -- notebooks; the library's own schema judges ----------------------------------------------------
 
 LIMITS = CellLimits(inline_bytes=1000)
 
@@ -293,7 +454,9 @@ def test_code_cells_are_read_in_order_with_titles() -> None:
         code(["y = 2\n", "y"], metadata={"name": "named"}),
         code("1 / 0", metadata={"tags": ["x", "raises-exception"]}),
     ]
-    text = notebook(*cells, kernelspec={"name": "python3", "display_name": "P", "language": "python"})
+    text = notebook(
+        *cells, kernelspec={"name": "python3", "display_name": "P", "language": "python"}
+    )
     assert cells_of_notebook(text) == (
         (Cell("x = 1", "First"), Cell("y = 2\ny", "named"), Cell("1 / 0", allow_error=True)),
         "python3",
@@ -311,16 +474,37 @@ def test_what_other_tools_run_is_run_though_its_schema_does_not_allow_it() -> No
     }
     extra = {**ids, "cells": [{**cell, "collapsed": True, "attachments": {}}], "more": 1}
     spec = {**ids, "metadata": {"kernelspec": {"display_name": "no name"}}, "cells": [cell]}
-    count = {**ids, "cells": [{**cell, "execution_count": "*", "outputs": [{"output_type": "strange"}]}]}
-    three = {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": [{"cells": [
-        {"cell_type": "code", "input": "x = 1", "language": "python", "outputs": [], "metadata": {}},
-    ]}]}  # fmt: skip
+    count = {
+        **ids,
+        "cells": [{**cell, "execution_count": "*", "outputs": [{"output_type": "strange"}]}],
+    }
+    three = {
+        "nbformat": 3,
+        "nbformat_minor": 0,
+        "metadata": {"name": ""},
+        "worksheets": [
+            {
+                "cells": [
+                    {
+                        "cell_type": "code",
+                        "input": "x = 1",
+                        "language": "python",
+                        "outputs": [],
+                        "metadata": {},
+                    },
+                ]
+            }
+        ],
+    }
     for each in (ids, bare, extra, spec, count, three):
         text = json.dumps(each)
         assert cells_of_notebook(text) == ((Cell("x = 1"),), None), each
         made = json.loads(executed(text, [CellResult(CELL, None, OK, execution_count=7)]))
         assert [(it["execution_count"], it["outputs"]) for it in made["cells"]] == [(7, [])]
-    assert json.loads(executed(json.dumps(ids), [CellResult(CELL, None, OK)]))["cells"][0]["id"] == "some"
+    assert (
+        json.loads(executed(json.dumps(ids), [CellResult(CELL, None, OK)]))["cells"][0]["id"]
+        == "some"
+    )
 
 
 def test_an_update_stands_where_it_was_displayed_also_in_an_earlier_cell() -> None:
@@ -330,7 +514,11 @@ def test_an_update_stands_where_it_was_displayed_also_in_an_earlier_cell() -> No
 
     cells = [
         [display("first", "a"), display("same", "a"), display("other", "b")],
-        [display("second", "a", update=True), display("plain"), display("of nobody", "c", update=True)],
+        [
+            display("second", "a", update=True),
+            display("plain"),
+            display("of nobody", "c", update=True),
+        ],
         [display("third", "a", update=True), display("again", "c", update=True)],
     ]
     assert updated(cells) == [
@@ -352,7 +540,9 @@ def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -
 
     first, second = outputs(render.show(log_of(tmp_path), LIMITS).outputs)
     reference = first["metadata"]["px"]["artifacts"]["image/png"]
-    assert first["data"] == {"text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"}
+    assert first["data"] == {
+        "text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"
+    }
     assert second["data"] == {"text/plain": "ab"}
     whole = WholeOutputs(LIMITS)
     assert outputs(whole.of(log_of(tmp_path)))[0]["data"] == {"image/png": "A" * 4000}
@@ -387,7 +577,9 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
     plain = KernelCellRow("", "s", "call", 0, "", "ok", 0.0, 0.0)
 
     def row(number: int, **changes: Any) -> KernelCellRow:
-        return replace(plain, id=f"{number:016x}", code=f"code {number}", execution_count=number, **changes)
+        return replace(
+            plain, id=f"{number:016x}", code=f"code {number}", execution_count=number, **changes
+        )
 
     rows = [
         row(1, title="The first"),
@@ -400,13 +592,22 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
     writer.write("stdout", b"out \xff\n")
     writer.display({"image/png": "A" * 4000})
     finish(writer)
-    made = json.dumps(export(rows, lambda each: log_of(tmp_path, each.id), LIMITS, session_id="s-1"))
+    made = json.dumps(
+        export(rows, lambda each: log_of(tmp_path, each.id), LIMITS, session_id="s-1")
+    )
     checked = valid(made)
     assert (checked.nbformat, checked.nbformat_minor) == (4, 5)
-    assert checked.metadata.kernelspec == {"name": "python3", "display_name": "Python", "language": "python"}
+    assert checked.metadata.kernelspec == {
+        "name": "python3",
+        "display_name": "Python",
+        "language": "python",
+    }
     title, first, failed, running, gone = checked.cells
     assert (title.source, first.metadata.title) == ("### The first", "The first")
-    assert (first.outputs[0].text, first.outputs[1].data) == ("out \ufffd\n", {"image/png": "A" * 4000})
+    assert (first.outputs[0].text, first.outputs[1].data) == (
+        "out \ufffd\n",
+        {"image/png": "A" * 4000},
+    )
     assert (failed.outputs[0].ename, running.outputs) == ("E", [])
     assert "99 bytes of output were removed" in gone.outputs[0].text
     again, _ = cells_of_notebook(made)
@@ -414,15 +615,25 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
 
 
 def test_a_script_is_split_at_its_markers_with_their_titles() -> None:
-    script = "import os\n\n# %% Load the data\nx = 1\n#%%\ny = 2\n# %% [markdown] About\n# words\n# %% Last\nz"
+    script = (
+        "import os\n\n# %% Load the data\nx = 1\n#%%\ny = 2\n# %% [markdown] About\n# words\n# %% "
+        "Last\nz"
+    )
     assert cells_of_script(script) == (
         Cell("import os\n\n"),
         Cell("# %% Load the data\nx = 1\n", "Load the data"),
         Cell("#%%\ny = 2\n"),
         Cell("# %% Last\nz", "Last"),
     )
-    assert cells_of_script("\n\n# %% nothing\n\n# %%\n  \n# %% [markdown]\n# text\n") == cells_of_script("") == ()
-    assert [cell.code for cell in cells_of_script("a\r# %% x\r\nb\n# %%")] == ["a\r", "# %% x\r\nb\n"]
+    assert (
+        cells_of_script("\n\n# %% nothing\n\n# %%\n  \n# %% [markdown]\n# text\n")
+        == cells_of_script("")
+        == ()
+    )
+    assert [cell.code for cell in cells_of_script("a\r# %% x\r\nb\n# %%")] == [
+        "a\r",
+        "# %% x\r\nb\n",
+    ]
 
 
 def test_two_kernels_are_prepared_at_most_and_none_where_memory_is_short(

@@ -1,5 +1,6 @@
-"""Which interpreter is taken: the first that runs; why the others were not is told; nobody gets another's. What is
-installed for it: once, whole or not at all, never in silence. Kernelspecs: found where Jupyter finds them.
+"""Which interpreter is taken: the first that runs; why the others were not is told; nobody gets
+another's. What is installed for it: once, whole or not at all, never in silence. Kernelspecs: found
+where Jupyter finds them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from msgspec.structs import replace
 
 from kernels.kernel_rig import kernel_house
 from kernels.resolver_house import TAG, ResolverHouse, fake_python, script
-from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError
+from supervisord_py.errors import (
+    ConfigError,
+    InvalidInputError,
+    ShuttingDownError,
+    StartFailedError,
+)
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.interpreters import MANAGED, candidates
-from supervisord_py.kernels.session import DECISIVE, BackendName, CandidateVerdict, Source, StartRequest
+from supervisord_py.kernels.session import (
+    DECISIVE,
+    BackendName,
+    CandidateVerdict,
+    Source,
+    StartRequest,
+)
 from waiting import eventually
 
 
@@ -32,7 +44,9 @@ async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         await made.close()
 
 
-async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:
+async def test_the_first_that_runs_is_taken_and_the_others_are_explained(
+    house: ResolverHouse,
+) -> None:
     gone, conda = house.folder / "gone", house.folder / "conda"
     (house.proj / ".venv" / "bin").mkdir(parents=True)
     (house.proj / ".venv" / "bin" / "python").symlink_to("/nowhere/python3.9")
@@ -44,7 +58,10 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     assert told == {
         Source.VIRTUAL_ENV: (CandidateVerdict.MISSING, "is not there"),
         Source.CONDA_PREFIX: (CandidateVerdict.UNUSABLE, "exits with 3: no such library"),
-        Source.DOT_VENV: (CandidateVerdict.MISSING, "is a link to /nowhere/python3.9, which is not there"),
+        Source.DOT_VENV: (
+            CandidateVerdict.MISSING,
+            "is a link to /nowhere/python3.9, which is not there",
+        ),
         Source.VENV: (CandidateVerdict.TAKEN, "runs, with ipykernel of its own"),
         Source.MANAGED: (CandidateVerdict.MISSING, "is not built"),
         Source.PATH: (CandidateVerdict.MISSING, "is not on PATH"),
@@ -53,16 +70,21 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     assert choice.env["VIRTUAL_ENV"] == str(house.proj / "venv")
     assert "CONDA_PREFIX" not in choice.env
     assert choice.notices == (
-        f"{conda}/bin/python (CONDA_PREFIX) exits with 3: no such library; cells run with {choice.interpreter} instead",
+        f"{conda}/bin/python (CONDA_PREFIX) exits with 3: no such library; cells run with "
+        f"{choice.interpreter} instead",
     )
 
 
 PASSED_OVER: dict[str, Callable[[Path], object]] = {
-    "is Python 3.7.16; kernels need 3.8 or newer": lambda python: fake_python(python, version=[3, 7, 16]),
+    "is Python 3.7.16; kernels need 3.8 or newer": lambda python: fake_python(
+        python, version=[3, 7, 16]
+    ),
     "is not executable": lambda python: fake_python(python).chmod(0o644),
     "exits with 0": lambda python: script(python, ""),
     "was killed by signal 9": lambda python: script(python, "kill -9 $$"),
-    "gives an answer that makes no sense": lambda python: script(python, "echo 'px-self-report {}'"),
+    "gives an answer that makes no sense": lambda python: script(
+        python, "echo 'px-self-report {}'"
+    ),
     "cannot be started": lambda python: fake_python(python).write_bytes(b"\x7fELF\0\0\0\0"),
     "does not answer within 0.2 s": lambda python: script(python, "sleep 600 & wait"),
 }
@@ -128,11 +150,16 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     (real / "python3").symlink_to("python3.11")
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
-    paths = {interpreters.session_path(f"{tmp_path}/link/{name}") for name in ("python3", "python3.11", "python")}
+    paths = {
+        interpreters.session_path(f"{tmp_path}/link/{name}")
+        for name in ("python3", "python3.11", "python")
+    }
     assert paths == {str(real / "python")}
 
 
-def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_stranger_left_in_an_open_directory_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = tmp_path / ".pxd" / "modules"
     project.mkdir(parents=True)
     owners = {str(project): 4242, str(tmp_path): 1}
@@ -164,15 +191,29 @@ async def test_an_external_gateway_is_told_nothing_of_this_machine(house: Resolv
 @pytest.mark.parametrize(
     ("around", "source", "paths"),
     [
-        ({"request": "/x/python", "setting": "/y"}, Source.REQUEST, ("/x/python", "/x/python/bin/python")),
+        (
+            {"request": "/x/python", "setting": "/y"},
+            Source.REQUEST,
+            ("/x/python", "/x/python/bin/python"),
+        ),
         ({"request": "envs/a/"}, Source.REQUEST, ("/proj/envs/a", "/proj/envs/a/bin/python")),
         ({"request": "~/e", "home": "/h/"}, Source.REQUEST, ("/h/e", "/h/e/bin/python")),
-        ({"request": "python3.12"}, Source.REQUEST, ("/usr/local/bin/python3.12", "/usr/bin/python3.12")),
-        ({"setting": "pypy", "environ": {"PATH": "/p:rel:/q/"}}, Source.SETTING, ("/p/pypy", "/q/pypy")),
+        (
+            {"request": "python3.12"},
+            Source.REQUEST,
+            ("/usr/local/bin/python3.12", "/usr/bin/python3.12"),
+        ),
+        (
+            {"setting": "pypy", "environ": {"PATH": "/p:rel:/q/"}},
+            Source.SETTING,
+            ("/p/pypy", "/q/pypy"),
+        ),
         ({"request": MANAGED, "managed": "/m"}, Source.REQUEST, ("/m/bin/python",)),
     ],
 )
-def test_what_is_named_decides_alone(around: dict[str, Any], source: Source, paths: tuple[str, ...]) -> None:
+def test_what_is_named_decides_alone(
+    around: dict[str, Any], source: Source, paths: tuple[str, ...]
+) -> None:
     (only,) = candidates(**{"cwd": "/proj", "environ": {}, **around})
     assert only.source is source
     assert only.source in DECISIVE
@@ -186,7 +227,9 @@ def bare(house: ResolverHouse) -> Path:
     return fake_python(house.proj / ".venv" / "bin" / "python", lacking=["ipykernel", "zmq"])
 
 
-async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ResolverHouse, bare: Path) -> None:
+async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(
+    house: ResolverHouse, bare: Path
+) -> None:
     overlay = house.folder / "data" / "overlays" / TAG
     for _ in range(2):
         choice = await house.choose()
@@ -206,7 +249,9 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Reso
 async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: Path) -> None:
     remedy = f"{bare} -m pip install ipykernel"
     house.config = replace(house.config, managed=False)
-    with pytest.raises(StartFailedError, match="has no ipykernel, and it may not be installed for cells") as caught:
+    with pytest.raises(
+        StartFailedError, match="has no ipykernel, and it may not be installed for cells"
+    ) as caught:
         await house.choose()
     assert caught.value.hint == remedy
     asked = StartRequest(cwd=str(house.proj))
@@ -227,7 +272,9 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
     choice = await house.choose()
     assert choice.interpreter == str(python)
     (notice,) = choice.notices
-    assert notice.startswith(f"{bare} (.venv) has no ipykernel, and cannot install ipykernel for {bare}: ")
+    assert notice.startswith(
+        f"{bare} (.venv) has no ipykernel, and cannot install ipykernel for {bare}: "
+    )
     assert "uv exits with 2: could not resolve host" in notice
     assert f"({bare} -m pip install ipykernel)" in notice
 
@@ -271,16 +318,24 @@ async def test_the_end_of_the_control_plane_ends_a_build(house: ResolverHouse, b
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
 
 
-async def test_a_build_sees_the_installers_settings_and_no_secrets(house: ResolverHouse, bare: Path) -> None:
-    house.install_with(first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
+async def test_a_build_sees_the_installers_settings_and_no_secrets(
+    house: ResolverHouse, bare: Path
+) -> None:
+    house.install_with(
+        first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"'
+    )
     house.environ |= {"UV_CACHE_DIR": "/cache", "PIP_CERT": "/cert", "PYTHONPATH": "/python"}
     house.environ |= {"PI_X": "gateway-token", "OPENAI_API_KEY": "sk"}
     house.resolver = house.made()
     assert "UV_CACHE_DIR" not in (await house.choose()).env
-    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
+    assert (
+        "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
+    )
 
 
-async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
+async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(
+    house: ResolverHouse,
+) -> None:
     """A build that was killed counts for nothing, and the next one makes it whole."""
     house.install_with()
     root = house.folder / "data" / "python"
@@ -296,8 +351,13 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
     choice = await house.choose(interpreter=MANAGED)
     assert choice.interpreter == str(root / "bin" / "python")
     assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
-    assert house.lines[0] == f"installing the managed environment in {root} (once); output: {root}.log"
-    assert (sorted(os.listdir(root.parent)), (root / "half").exists()) == (["python", "python.log"], False)
+    assert (
+        house.lines[0] == f"installing the managed environment in {root} (once); output: {root}.log"
+    )
+    assert (sorted(os.listdir(root.parent)), (root / "half").exists()) == (
+        ["python", "python.log"],
+        False,
+    )
     unnamed = await house.choose()
     assert (unnamed.interpreter, unnamed.attempts[2].source) == (choice.interpreter, Source.MANAGED)
     assert len(house.built()) == 2
@@ -322,12 +382,17 @@ async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHo
     install(house, "julia", ["julia"])
     with pytest.raises(InvalidInputError) as caught:
         await house.choose(kernelspec="Juila")
-    assert caught.value.detail == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
+    assert (
+        caught.value.detail
+        == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
+    )
     assert caught.value.extra["nearest"] == "julia"
     assert "--kernelspec python3" in str(caught.value.hint)
     assert caught.value.extra["kernelspecs"] == ["julia", "python3"]
     assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
-    with pytest.raises(InvalidInputError, match=r"^there is no kernelspec '\.\./x'\. There are: ") as far:
+    with pytest.raises(
+        InvalidInputError, match=r"^there is no kernelspec '\.\./x'\. There are: "
+    ) as far:
         await house.choose(kernelspec="../x")
     assert far.value.extra["nearest"] is None
 
@@ -338,17 +403,33 @@ async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
         if more is not None:
             install(house, "python3", ["python3", "-Xfrozen_modules=off", *IPYKERNEL], **more)
         choice = await house.choose(kernelspec="python3")
-        assert (choice.key, choice.interpreter, choice.kernelspec) == (str(python), str(python), "python3")
+        assert (choice.key, choice.interpreter, choice.kernelspec) == (
+            str(python),
+            str(python),
+            "python3",
+        )
     assert (await house.choose(kernelspec="PYTHON3")).interpreter == str(python)
     named = await house.choose(kernelspec="python3", interpreter=str(python))
     assert named.attempts[0].source.value == "request"
 
 
-async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ResolverHouse) -> None:
+async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(
+    house: ResolverHouse,
+) -> None:
     python = fake_python(house.folder / "env" / "bin" / "python")
-    install(house, "mine", [str(python), *IPYKERNEL], env={"A": "${HOME}/a", "B": "$UNKNOWN"}, interrupt_mode="message")
+    install(
+        house,
+        "mine",
+        [str(python), *IPYKERNEL],
+        env={"A": "${HOME}/a", "B": "$UNKNOWN"},
+        interrupt_mode="message",
+    )
     choice = await house.choose(kernelspec="mine")
-    assert (choice.key, choice.interpreter, choice.kernelspec_argv) == ("spec:mine", str(python), None)
+    assert (choice.key, choice.interpreter, choice.kernelspec_argv) == (
+        "spec:mine",
+        str(python),
+        None,
+    )
     assert choice.env["A"] == f"{house.folder}/a"
     assert choice.env["B"] == "$UNKNOWN"
     assert choice.interrupt_mode == "message"
@@ -362,7 +443,11 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv_unless_it_is_
 ) -> None:
     program = script(house.bin / "xkernel", "")
     file = install(
-        house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
+        house,
+        "x",
+        ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"],
+        language="x",
+        env={"K": "1"},
     )
     choice = await house.choose(kernelspec="x", env={"K": "2", "OPENAI_API_KEY": "k"})
     assert choice.key == "spec:x"

@@ -1,4 +1,6 @@
-"""The room with real kernels: calls, sessions and cells, their ends, limits, and a new control plane."""
+"""The room with real kernels: calls, sessions and cells, their ends, limits, and a new control
+plane.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ async def came_back(house: RoomHouse, session: str, before: int) -> None:
     await eventually(is_back)
 
 
-async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(house: RoomHouse) -> None:
+async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
+    house: RoomHouse,
+) -> None:
     call = await at_work(house)
     view = house.room.snapshot()[0]
     assert await house.room.interrupt(view.id, cell="0" * 16) == (view.running, ())
@@ -83,14 +87,19 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(ho
     assert await house.room.interrupt(view.id) == (None, ())
 
 
-async def test_each_start_names_the_end_that_it_was_caused_by_and_tells_the_next_call_once(house: RoomHouse) -> None:
+async def test_each_start_names_the_end_that_it_was_caused_by_and_tells_the_next_call_once(
+    house: RoomHouse,
+) -> None:
     session = (await house.run("1")).session_id
     await came_back(house, session, kill(house, session))
     await house.run("1")
     for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
         await house.room.stop(session, reason)
         notices = (await house.run("1")).notices
-    told = {name: [it for it in await house.said() if it.event == name] for name in ("died", "stopped", "starting")}
+    told = {
+        name: [it for it in await house.said() if it.event == name]
+        for name in ("died", "stopped", "starting")
+    }
     (died,), evicted = told["died"], told["stopped"][0]
     assert [row.cause for row in told["starting"]] == [None, died.id, evicted.id, None]
     assert "it was stopped on request; its variables are gone" in notices[-1]
@@ -120,7 +129,9 @@ async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody
         house.room.find(ended)
 
 
-async def test_a_row_that_cannot_be_written_holds_no_cell_up(house: RoomHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_that_cannot_be_written_holds_no_cell_up(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def stalls(*_: object) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -175,7 +186,9 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         monkeypatch.setattr(kernel, "shutdown", leaves_now)
         waits = "def wait():\n    while not os.path.exists('go'): time.sleep(0.01)\n"
         deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-        await house.run(f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()")
+        await house.run(
+            f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()"
+        )
         row = await house.ended_row(life.key)
         assert (row.reason, row.code) == ("exit", 0)
 
@@ -214,7 +227,9 @@ async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: Roo
     await eventually(lambda: house.room.snapshot() == ())
 
 
-async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(house: RoomHouse) -> None:
+async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(
+    house: RoomHouse,
+) -> None:
     await house.run("x = 1")
     await house.replace()
     assert not (await house.run("x")).notices, "it only changed hands"
@@ -226,7 +241,9 @@ async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_c
     assert not (await house.run("1")).notices, "told once"
     shutil.rmtree(house.config.cells_dir)
     await house.replace()
-    assert house.room.snapshot()[0].state is SessionState.IDLE, "also where its cells were swept away"
+    assert house.room.snapshot()[0].state is SessionState.IDLE, (
+        "also where its cells were swept away"
+    )
 
 
 @pytest.mark.parametrize("why", ["no backend takes it", "a note of another version"])
@@ -238,7 +255,8 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(
     if why == "no backend takes it":
         monkeypatch.setattr(DirectBackend, "attach", AsyncMock(return_value=None))
     else:
-        await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
+        # its readiness is written down, and then noted: not behind our note
+        await house.ledger.flush()
         await house.rig.placement.ask("annotate", key=str(result.instance), tag='{"v": 99}')
     await house.replace()
     assert (await house.ended_row(str(result.instance))).reason == "replaced"
@@ -255,16 +273,22 @@ async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
     folder.mkdir(parents=True)
     for words in ("first", "second"):
         argv = [sys.executable, "-c", f"import sys; sys.exit('{words}')", "{connection_file}"]
-        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "language": "python", "display_name": "own"}))
+        (folder / "kernel.json").write_text(
+            json.dumps({"argv": argv, "language": "python", "display_name": "own"})
+        )
         with pytest.raises(StartFailedError, match=words):
             await house.run("1", kernelspec="own")
         with pytest.raises(StartFailedError, match=words):
             await house.room.restart(house.room.find("default").id)
 
 
-async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(house: RoomHouse) -> None:
+async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(
+    house: RoomHouse,
+) -> None:
     ledger, cells = house.ledger, house.config.cells_dir
-    kernel_rows.remember(ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy"))
+    kernel_rows.remember(
+        ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy")
+    )
 
     async def sent(cell: str, instance: str | None, session: str = "s-1") -> Any:
         row = KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
@@ -276,19 +300,32 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(hou
 
     finish(await sent("told", "k1"), count=4)
     (await sent("left", "k1")).end("error", execution_count=5, duration=1.0, ask_exit=True)
-    held = {"sealed": "k1", "followed": "k1", "dead": "k1", "found": "k2", "unknown": None, "away": "k2"}
+    held = {
+        "sealed": "k1",
+        "followed": "k1",
+        "dead": "k1",
+        "found": "k2",
+        "unknown": None,
+        "away": "k2",
+    }
     for name, instance in held.items():
         await sent(name, instance)
     sealed = log_of(cells / "s-1", "sealed")
     with sealed.records_path.open("ab") as file:
         file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
-    for error in ({"name": "E", "value": "no", "traceback": ["line"]}, None):  # the first end stands
+    # the first end stands
+    for error in ({"name": "E", "value": "no", "traceback": ["line"]}, None):
         sealed.seal(error, 3.0)
     await sent("shell", "life", "sh-1")
     (cells / "s-1/away.jsonl").unlink()
     await ledger.flush()
-    segv = End(Reason.SIGNAL, ExitRecord("k1", "", Identity(1, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0))
-    await house.room.cell_store.close_cut_off({"followed"}, {"k1": segv, "k2": End(Reason.REPLACED)})
+    segv = End(
+        Reason.SIGNAL,
+        ExitRecord("k1", "", Identity(1, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0),
+    )
+    await house.room.cell_store.close_cut_off(
+        {"followed"}, {"k1": segv, "k2": End(Reason.REPLACED)}
+    )
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
     assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {

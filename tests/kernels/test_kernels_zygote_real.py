@@ -1,4 +1,6 @@
-"""Kernels forked from a zygote, for real: what a session gets is what a spawn would have given it, only sooner."""
+"""Kernels forked from a zygote, for real: what a session gets is what a spawn would have given
+it, only sooner.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,17 @@ print(json.dumps({
     "shadow": __import__("shadow").__file__,
 }))
 """
-"""What a session can see of its process. A file of its folder hides one of the same name elsewhere."""
+"""What a session can see of its process.
+
+A file of its folder hides one of the same name elsewhere.
+"""
 
 
 HASH = "print(hash('zygote'))"
-RANDOM = "import json, random, tempfile; print(json.dumps([random.random(), next(tempfile._get_candidate_names())]))"
+RANDOM = (
+    "import json, random, tempfile; print(json.dumps([random.random(), "
+    "next(tempfile._get_candidate_names())]))"
+)
 
 
 @asynccontextmanager
@@ -75,17 +83,22 @@ async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBack
 async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int:
     if launch is not None:
         backend.expect(launch)
-    (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.ready], "a zygote")
+    (view,) = await eventually(
+        lambda: [it for it in backend.zygotes.views() if it.ready], "a zygote"
+    )
     assert view.pid is not None
     return int(view.pid)
 
 
 async def prepared_by(backend: DirectBackend) -> int:
-    """Return the pid of the kernel that is prepared for the next start, once its sockets are there."""
+    """Return the pid of the kernel that is prepared for the next start, once its sockets are
+    there.
+    """
     place = backend.config().run_dir / "k" / "prepared"
 
     def there() -> int:
-        lock, last = place / "0", place / "0-5"  # made in this order; what was killed leaves its own
+        # made in this order; what was killed leaves its own
+        lock, last = place / "0", place / "0-5"
         is_new = last.exists() and last.stat().st_mtime_ns > lock.stat().st_mtime_ns
         pid = int(lock.read_text()) if is_new else 0
         return pid if Path(f"/proc/{pid}").exists() else 0
@@ -134,11 +147,23 @@ async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
             seen = Path("/proc", str(handle.child.identity.pid))
             pids.append(handle.child.identity.pid)
             marks = set(seen.joinpath("environ").read_bytes().split(b"\0"))
-            assert {f"PX_INSTANCE={launch.instance}".encode(), f"PX_UNIT={launch.unit}".encode()} <= marks
-            assert seen.joinpath("cmdline").read_bytes().startswith(launch.interpreter.encode() + b"\0")
+            assert {
+                f"PX_INSTANCE={launch.instance}".encode(),
+                f"PX_UNIT={launch.unit}".encode(),
+            } <= marks
+            assert (
+                seen.joinpath("cmdline")
+                .read_bytes()
+                .startswith(launch.interpreter.encode() + b"\0")
+            )
             zygote = await zygote_of(backend)
             text = json.dumps(said)
-            places |= {launch.cwd: "CWD", str(handle.connection_file): "FILE", launch.instance: "KEY", name: "NAME"}
+            places |= {
+                launch.cwd: "CWD",
+                str(handle.connection_file): "FILE",
+                launch.instance: "KEY",
+                name: "NAME",
+            }
             for each, word in places.items():
                 text = text.replace(each, word)
             found.append(json.loads(text))
@@ -150,7 +175,9 @@ async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
         assert all(Path(f"/proc/{pid}").exists() for pid in pids), "what was forked lives on"
 
 
-async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_python_gets_one(short_tmp: Path) -> None:
+async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_python_gets_one(
+    short_tmp: Path,
+) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         await zygote_of(backend, rig.launch("a-000000"))
         said: set[Any] = set()
@@ -164,11 +191,15 @@ async def test_every_start_in_a_row_is_forked_but_what_acts_at_the_start_of_pyth
         handle = await rig.start(backend, launch)
         assert rig.started[-1].start_method == "spawn"
         asked = (sys.executable, "-c", HASH)
-        told = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=True, env=env)
+        told = await asyncio.to_thread(
+            subprocess.run, asked, capture_output=True, check=True, env=env
+        )
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
 
 
-async def test_what_was_prepared_for_something_else_or_is_broken_is_given_up(short_tmp: Path) -> None:
+async def test_what_was_prepared_for_something_else_or_is_broken_is_given_up(
+    short_tmp: Path,
+) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         usual, place = rig.launch().env, rig.config.run_dir / "k" / "prepared"
         await zygote_of(backend, rig.launch())
@@ -184,18 +215,27 @@ async def test_what_was_prepared_for_something_else_or_is_broken_is_given_up(sho
             prepared = await prepared_by(backend)
             if what == "killed":
                 os.kill(prepared, signal.SIGKILL)
-                await eventually(lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "its end")
+                await eventually(
+                    lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "its end"
+                )
             elif what == "without a socket":
                 (place / "0-1").unlink()
             elif what == "configured":
-                configured.write_text("import os\nc.InteractiveShellApp.exec_lines = [f'found = {os.getcwd()!r}']")
+                configured.write_text(
+                    "import os\nc.InteractiveShellApp.exec_lines = [f'found = {os.getcwd()!r}']"
+                )
             launch = rig.launch(f"{what.replace(' ', '-')}-000000", env=env)
             handle = await rig.start(backend, launch)
             assert rig.started[-1].start_method == "zygote", what
             assert (handle.child.identity.pid == prepared) is fits, what
             if not fits:
-                await eventually(lambda gone=Path(f"/proc/{prepared}"): not gone.exists(), "the end of the unfit one")
-            request = rig.request(launch, "import os; os.environ.get('USER'), globals().get('found')")
+                await eventually(
+                    lambda gone=Path(f"/proc/{prepared}"): not gone.exists(),
+                    "the end of the unfit one",
+                )
+            request = rig.request(
+                launch, "import os; os.environ.get('USER'), globals().get('found')"
+            )
             await handle.execute(request)
             (result,) = rig.records(request, "result")
             shown = (env.get("USER"), launch.cwd if what == "configured" else None)
@@ -214,12 +254,18 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(short_tmp: Path) -> N
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
 
 
-async def test_one_that_forks_nothing_is_ended(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_forks_nothing_is_ended(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         with monkeypatch.context() as patch:
             patch.setattr(zygote_pool, "IDLE_SECONDS", 0.01)
             backend.expect(rig.launch())
-            pid = (await eventually(lambda: [it.pid for it in backend.zygotes.views() if it.pid], "a zygote"))[0]
+            pid = (
+                await eventually(
+                    lambda: [it.pid for it in backend.zygotes.views() if it.pid], "a zygote"
+                )
+            )[0]
             await eventually(lambda: not backend.zygotes.views(), "its end")
             await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
 
@@ -237,13 +283,17 @@ async def test_settings_end_them_and_keep_others_from_being_made(short_tmp: Path
 async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(short_tmp: Path) -> None:
     async with room_house(short_tmp, zygotes=1) as house:
         first = await house.run("1 + 1")
-        assert [(it.start_method, it.key.name) for it in house.room.snapshot()] == [("spawn", "default")]
+        assert [(it.start_method, it.key.name) for it in house.room.snapshot()] == [
+            ("spawn", "default")
+        ]
         await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "a zygote")
         second = await house.run("1 + 1", name="other")
         assert second.cold_start_ms is not None
         seen = house.room.find(second.session_id)
         assert (seen.start_method, seen.cold_start_ms) == ("zygote", second.cold_start_ms)
-        assert [(cell.status, cell.text, cell.lossy) for cell in second.cells] == [("ok", "2\n", False)]
+        assert [(cell.status, cell.text, cell.lossy) for cell in second.cells] == [
+            ("ok", "2\n", False)
+        ]
         await house.replace()
         assert house.room.find(second.session_id).start_method == "zygote"
         assert house.room.find(first.session_id).start_method == "spawn"

@@ -1,4 +1,6 @@
-"""Any damage of any byte: a ledger opens, at the latest the second time, and every list can be read."""
+"""Any damage of any byte: a ledger opens, at the latest the second time, and every list can be
+read.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 from rounds import DEEP
 from supervisord_py.api.idempotency import claim
 from supervisord_py.ledger import instances, kernels, pipes, schema
-from supervisord_py.ledger.instances import INSTANCES, PINS, UNIT_STATES, InstanceRow, PinRow, UnitStateRow
+from supervisord_py.ledger.instances import (
+    INSTANCES,
+    PINS,
+    UNIT_STATES,
+    InstanceRow,
+    PinRow,
+    UnitStateRow,
+)
 from supervisord_py.ledger.kernels import CELLS, SESSIONS, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.pipes import EXECUTIONS, PIPE_STATES, Execution, ExecutionFilter, Status
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError
@@ -28,13 +37,19 @@ async def fill(path: Path) -> None:
     for number in range(40):
         stream.publish("e", "tool:x", instance="k", text="wördß", number=number)
     for number in range(10):
-        execution = Execution(id=number + 1, pipe_name=f"p{number}", status=Status.QUEUED, queued_at=1.0)
-        session = KernelSessionRow(f"s{number}", "n", "/", "py", "direct", "python", "session", 1.0, "cold")
+        execution = Execution(
+            id=number + 1, pipe_name=f"p{number}", status=Status.QUEUED, queued_at=1.0
+        )
+        session = KernelSessionRow(
+            f"s{number}", "n", "/", "py", "direct", "python", "session", 1.0, "cold"
+        )
         for operation in (
             INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 1.0, verdict={"a": 1}, port=5)),
             PINS.put(PinRow(f"tool:p{number}", forever=True, pinned_at=1.0)),
             UNIT_STATES.put(UnitStateRow(f"tool:u{number}", "cold", 1.0, facts={"unpinned": True})),
-            CELLS.insert(KernelCellRow(f"c{number}", "s", "call", 0, "1", "ok", 1.0, 1.0, instance="k")),
+            CELLS.insert(
+                KernelCellRow(f"c{number}", "s", "call", 0, "1", "ok", 1.0, 1.0, instance="k")
+            ),
             SESSIONS.put(session),
             EXECUTIONS.insert(execution),
             PIPE_STATES.merge(f"p{number}", enabled=False, enabled_file=True, schedule="x"),
@@ -72,7 +87,8 @@ async def opens_and_reads(path: Path) -> bool:
     ledger = await Ledger.open(path)
     try:
         await read_all(ledger)
-    except LedgerDegradedError:  # it met the damage and moved the file aside: the next one begins anew
+    # it met the damage and moved the file aside: the next one begins anew
+    except LedgerDegradedError:
         return False
     finally:
         await ledger.close()

@@ -1,4 +1,6 @@
-"""What outlives the ledger: ids never come again, and what users set is set in the next ledger, too."""
+"""What outlives the ledger: ids never come again, and what users set is set in the next ledger,
+too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ async def set_wishes(ledger: Ledger) -> None:
     await ledger.write(PINS.put(PinRow("tool:b", forever=False, pinned_at=5.0)))
     await ledger.write(PINS.put(PinRow("tool:gone", forever=False, pinned_at=5.0)))
     await ledger.write(forget_unit("tool:gone"))
-    await ledger.write(UNIT_STATES.put(UnitStateRow("tool:c", "cold", 5.0, facts={"unpinned": True})))
+    await ledger.write(
+        UNIT_STATES.put(UnitStateRow("tool:c", "cold", 5.0, facts={"unpinned": True}))
+    )
     await ledger.write(PIPE_STATES.merge("off", enabled=False, enabled_file=True))
     await ledger.write(PIPE_STATES.merge("plain", occurrences=3))
 
@@ -58,7 +62,9 @@ async def in_ledger(ledger: Ledger) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("loss", ["removed", "damaged", "damaged twice"])
-async def test_ids_and_wishes_survive_the_loss_of_the_ledger(path: Path, open_ledger: OpenLedger, loss: str) -> None:
+async def test_ids_and_wishes_survive_the_loss_of_the_ledger(
+    path: Path, open_ledger: OpenLedger, loss: str
+) -> None:
     ledger = await open_ledger()
     await set_wishes(ledger)
     numbers = [ledger.next_number() for _ in range(7)]
@@ -89,7 +95,9 @@ async def test_ids_and_wishes_survive_the_loss_of_the_ledger(path: Path, open_le
 async def test_an_event_told_while_the_ledger_takes_nothing_has_its_id_for_ever(
     path: Path, open_ledger: OpenLedger
 ) -> None:
-    """Killed in that state twice in a row: no later event has an id of an earlier one, or a smaller one."""
+    """Killed in that state twice in a row: no later event has an id of an earlier one, or a
+    smaller one.
+    """
     last = 0
     for _ in range(3):
         ledger = await open_ledger()
@@ -157,7 +165,9 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_used_where_there_is_no_co
     assert ledger.lost_wishes is None
 
 
-async def test_executions_that_wait_or_run_go_over_into_the_new_ledger(path: Path, open_ledger: OpenLedger) -> None:
+async def test_executions_that_wait_or_run_go_over_into_the_new_ledger(
+    path: Path, open_ledger: OpenLedger
+) -> None:
     ledger = await open_ledger()
     for number, status in enumerate(("completed", "running", "queued"), 1):
         row = Execution(id=number, pipe_name=f"p{number}", status=Status(status), queued_at=1.0)

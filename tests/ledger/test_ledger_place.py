@@ -1,4 +1,6 @@
-"""Opening: what cannot be used is refused with a sentence, what is damaged is moved aside, rows stay readable."""
+"""Opening: what cannot be used is refused with a sentence, what is damaged is moved aside, rows
+stay readable.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from supervisord_py.errors import EXIT_BAD_SETTINGS, PxError
 from supervisord_py.ledger import instances, place, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, PINS, InstanceRow, PinRow
-from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnusableError, StoreLimits
+from supervisord_py.ledger.store import (
+    Ledger,
+    LedgerDegradedError,
+    LedgerUnusableError,
+    StoreLimits,
+)
 from supervisord_py.process.event_words import Journal
 from supervisord_py.process.events import ALL_EVENTS, JOURNALS, Event, EventStream, last_event
 from waiting import eventually
@@ -22,7 +29,9 @@ OpenLedger = Callable[..., Awaitable[Ledger]]
 
 
 def damage_pages(path: Path) -> None:
-    """Overwrite every second page but the first ones: the file opens, and queries meet the damage."""
+    """Overwrite every second page but the first ones: the file opens, and queries meet the
+    damage.
+    """
     with path.open("r+b") as file:
         for offset in range(8 * 4096, path.stat().st_size - 4096, 8192):
             file.seek(offset)
@@ -40,7 +49,9 @@ def fill(path: Path, rows: int) -> None:
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link"])
-async def test_what_is_no_file_is_refused_and_not_touched(path: Path, kind: str, suffix: str) -> None:
+async def test_what_is_no_file_is_refused_and_not_touched(
+    path: Path, kind: str, suffix: str
+) -> None:
     part = path.with_name(path.name + suffix)
     makes: dict[str, Callable[[], object]] = {
         "a directory": part.mkdir,
@@ -51,7 +62,10 @@ async def test_what_is_no_file_is_refused_and_not_touched(path: Path, kind: str,
     for _ in range(2):
         with pytest.raises(LedgerUnusableError, match=kind) as caught:
             await Ledger.open(path)
-        assert (caught.value.exit_code, str(part) in caught.value.detail) == (EXIT_BAD_SETTINGS, True)
+        assert (caught.value.exit_code, str(part) in caught.value.detail) == (
+            EXIT_BAD_SETTINGS,
+            True,
+        )
         assert caught.value.hint is not None
     assert [it.name for it in path.parent.iterdir()] == [part.name]
 
@@ -88,9 +102,16 @@ async def test_errors_of_disk_and_locks_are_neither_damage_nor_final(
 
 @pytest.mark.parametrize(
     "statement",
-    ["DROP TABLE events", "DROP TABLE pins", "ALTER TABLE instances DROP COLUMN port", "PRAGMA user_version = -3"],
+    [
+        "DROP TABLE events",
+        "DROP TABLE pins",
+        "ALTER TABLE instances DROP COLUMN port",
+        "PRAGMA user_version = -3",
+    ],
 )
-async def test_a_missing_table_or_column_is_damage(path: Path, open_ledger: OpenLedger, statement: str) -> None:
+async def test_a_missing_table_or_column_is_damage(
+    path: Path, open_ledger: OpenLedger, statement: str
+) -> None:
     fill(path, 3)
     connection = sqlite3.connect(path)
     connection.execute(statement)
@@ -122,7 +143,9 @@ async def test_a_missing_index_is_made_again(path: Path, open_ledger: OpenLedger
     assert await last_event(ledger) == 3
 
 
-async def test_damage_that_a_query_meets_moves_the_open_file_aside(path: Path, open_ledger: OpenLedger) -> None:
+async def test_damage_that_a_query_meets_moves_the_open_file_aside(
+    path: Path, open_ledger: OpenLedger
+) -> None:
     fill(path, 6000)
     assert path.stat().st_size > schema.SMALL_BYTES
     damage_pages(path)
@@ -164,11 +187,15 @@ async def test_a_large_file_is_checked_beside_the_work_after_an_unclean_end_only
     assert len(place.moved_ledgers(path)) == 1
 
 
-async def test_a_row_whose_text_is_damaged_is_left_out_and_reported(path: Path, open_ledger: OpenLedger) -> None:
+async def test_a_row_whose_text_is_damaged_is_left_out_and_reported(
+    path: Path, open_ledger: OpenLedger
+) -> None:
     ledger = await open_ledger()
     for number in range(1, 6):
         await ledger.write(
-            JOURNALS[Journal.LIFE].insert(Event(number, 1.0, "tool:x", "e", facts={"text": f"word{number}"}))
+            JOURNALS[Journal.LIFE].insert(
+                Event(number, 1.0, "tool:x", "e", facts={"text": f"word{number}"})
+            )
         )
     await ledger.write(INSTANCES.insert(InstanceRow("key1", "tool:word3", 1.0)))
     await ledger.write(INSTANCES.insert(InstanceRow("key2", "tool:x", 1.0)))
@@ -205,5 +232,9 @@ async def test_what_a_start_asks_is_answered_from_an_index(ledger: Ledger) -> No
     asked.append(schema.AT_OPEN)
     for question in asked:
         plan = [row[3] for row in ledger._reading.execute(f"EXPLAIN QUERY PLAN {question}")]
-        scans = [step for step in plan if step.startswith("SCAN") and "INDEX" not in step and "sessions" not in step]
+        scans = [
+            step
+            for step in plan
+            if step.startswith("SCAN") and "INDEX" not in step and "sessions" not in step
+        ]
         assert scans in ([], ["SCAN CONSTANT ROW"]), (question, plan)

@@ -1,4 +1,6 @@
-"""The store: one writer in order, commits in groups; nobody waits for a full disk; old, newer and broken files."""
+"""The store: one writer in order, commits in groups; nobody waits for a full disk; old, newer
+and broken files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances, pipes, schema
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
-from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnavailableError, StoreLimits
+from supervisord_py.ledger.store import (
+    Ledger,
+    LedgerDegradedError,
+    LedgerUnavailableError,
+    StoreLimits,
+)
 from supervisord_py.process.event_words import Journal, journal_of
 from supervisord_py.process.events import ALL_EVENTS, JOURNALS, EventStream, chain, last_event
 from waiting import eventually
@@ -36,7 +43,10 @@ async def units(ledger: Ledger) -> list[str]:
 
 
 async def hold(ledger: Ledger) -> tuple[threading.Event, asyncio.Future[bool]]:
-    """Keep the writer busy: what is queued now goes into its next commit. Set the event to let it go on."""
+    """Keep the writer busy: what is queued now goes into its next commit.
+
+    Set the event to let it go on.
+    """
     begun, gate = threading.Event(), threading.Event()
 
     def run(_: sqlite3.Connection) -> None:
@@ -58,7 +68,9 @@ async def test_what_is_queued_together_is_committed_together_in_its_order(ledger
         if number % 3 == 0:
             ledger.post(lambda _, number=number: seen.append(number))
         else:
-            tasks.append(asyncio.ensure_future(ledger.write(lambda _, number=number: seen.append(number))))
+            tasks.append(
+                asyncio.ensure_future(ledger.write(lambda _, number=number: seen.append(number)))
+            )
             await asyncio.sleep(0)
     gate.set()
     await asyncio.gather(holding, *tasks)
@@ -66,7 +78,9 @@ async def test_what_is_queued_together_is_committed_together_in_its_order(ledger
     assert (seen, commits.count("COMMIT")) == (list(range(60)), 2)
 
 
-async def test_an_operation_at_fault_fails_alone_and_one_whose_writer_was_cancelled_is_done(ledger: Ledger) -> None:
+async def test_an_operation_at_fault_fails_alone_and_one_whose_writer_was_cancelled_is_done(
+    ledger: Ledger,
+) -> None:
     await ledger.write(insert("a"))
     gate, holding = await hold(ledger)
 
@@ -82,7 +96,11 @@ async def test_an_operation_at_fault_fails_alone_and_one_whose_writer_was_cancel
     gate.set()
     found = await asyncio.gather(holding, *tasks, return_exceptions=True)
     assert found[1] is found[5] is True
-    assert [type(it) for it in found[2:5]] == [asyncio.CancelledError, sqlite3.IntegrityError, KeyError]
+    assert [type(it) for it in found[2:5]] == [
+        asyncio.CancelledError,
+        sqlite3.IntegrityError,
+        KeyError,
+    ]
     assert await units(ledger) == ["a", "b", "c", "cancelled"]
     assert ledger.degraded is None
 
@@ -104,13 +122,18 @@ def insert_large(key: str) -> Callable[[sqlite3.Connection], object]:
 
 
 async def full(ledger: Ledger) -> None:
-    """Let the file grow by no page more: SQLite then says that the disk is full. Its lowest limit is what is there."""
+    """Let the file grow by no page more: SQLite then says that the disk is full.
+
+    Its lowest limit is what is there.
+    """
     await ledger.write(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     assert not await ledger.write(insert_large("filler"))
 
 
 async def make_room(ledger: Ledger) -> None:
-    """Raise the limit from outside the queue, as space on a disk comes back: the writer's connection is its own."""
+    """Raise the limit from outside the queue, as space on a disk comes back: the writer's
+    connection is its own.
+    """
     ledger._writing.execute("PRAGMA max_page_count = 1000000")
     await eventually(lambda: ledger.degraded is None)
 
@@ -129,14 +152,18 @@ async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> 
     assert await units(ledger) == []  # what is there can still be read, what waits is not there yet
     await make_room(ledger)
     assert await ledger.flush()
-    keys = await ledger.read(lambda it: [row[0] for row in it.execute("SELECT key FROM idempotency ORDER BY rowid")])
+    keys = await ledger.read(
+        lambda it: [row[0] for row in it.execute("SELECT key FROM idempotency ORDER BY rowid")]
+    )
     assert keys == ["filler", "b", "c"]
     assert await units(ledger) == []
     assert [bool(why) for why in told] == [True, False]
     assert ledger.lost_writes == 0
 
 
-async def test_what_is_kept_in_memory_is_bounded_and_the_loss_is_counted(open_ledger: OpenLedger) -> None:
+async def test_what_is_kept_in_memory_is_bounded_and_the_loss_is_counted(
+    open_ledger: OpenLedger,
+) -> None:
     ledger = await open_ledger(StoreLimits(pending_max=3, retry_seconds=0.02, close_seconds=30))
     await full(ledger)
     for number in range(9):
@@ -180,8 +207,12 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("lines", [1, 7, 120])
-async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLedger, lines: int) -> None:
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+async def test_what_was_awaited_survives_a_kill(
+    path: Path, open_ledger: OpenLedger, lines: int
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     told = [int(child.stdout.readline()) for _ in range(lines)]
     child.kill()
@@ -199,7 +230,7 @@ async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLed
     assert await instances.open_rows(ledger) == []
 
 
-# -- the file: old ones load for ever, newer ones are refused, broken ones are set aside -------------------------------
+# -- the file: old ones load for ever, newer ones are refused, broken ones are set aside -----------
 
 
 def version_of(frozen: Path) -> int:
@@ -220,14 +251,18 @@ def fill(path: Path, rows: int) -> None:
     connection.execute("BEGIN")
     for number in range(1, rows + 1):
         values = (number, float(number), "tool:x", "e", "x" * 300)
-        connection.execute("INSERT INTO events (id, time, unit, event, facts) VALUES (?, ?, ?, ?, ?)", values)
+        connection.execute(
+            "INSERT INTO events (id, time, unit, event, facts) VALUES (?, ?, ?, ?, ?)", values
+        )
     connection.execute("INSERT INTO pins VALUES ('tool:pinned', 1, 5.0)")
     connection.execute("COMMIT")
     connection.close()
 
 
 @pytest.mark.parametrize("frozen", FROZEN, ids=[it.stem for it in FROZEN])
-async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path, open_ledger: OpenLedger) -> None:
+async def test_a_ledger_of_every_released_version_loads(
+    frozen: Path, path: Path, open_ledger: OpenLedger
+) -> None:
     load(path, frozen.read_text(encoding="utf-8"))
     ledger, tool = await open_ledger(), "tool:lorenz-ode-solver"
     assert ledger.recovered_from is None
@@ -248,20 +283,37 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
         cells = await kernel_rows.of_session(ledger, "default-3fa9c1")
         assert [it.status for it in cells if it.truncated] == ["timed_out"]
         assert [it.status for it in cells] == ["error", "timed_out", "running"]
-        assert cells[0].error == {"name": "ZeroDivisionError", "value": "division by zero", "traceback": []}
+        assert cells[0].error == {
+            "name": "ZeroDivisionError",
+            "value": "division by zero",
+            "traceback": [],
+        }
     if frozen not in FROZEN[:2]:
         done, running, queued = await pipes.EXECUTIONS.find(ledger, "ORDER BY id")
-        assert (done.status, done.trigger, done.duration_ms, done.cost) == ("completed", "scheduled", 90250, 0.0125)
-        assert (done.stdout, done.rendered_prompt, done.context_end) == ("hello world", "Time range: …", done.queued_at)
+        assert (done.status, done.trigger, done.duration_ms, done.cost) == (
+            "completed",
+            "scheduled",
+            90250,
+            0.0125,
+        )
+        assert (done.stdout, done.rendered_prompt, done.context_end) == (
+            "hello world",
+            "Time range: …",
+            done.queued_at,
+        )
         assert (running.status, running.pid, running.progress) == ("running", 4712, '{"cursor":42}')
         assert (queued.status, queued.retry_of, queued.retry_count) == ("queued", 1, 1)
         report, mail = await pipes.PIPE_STATES.find(ledger, "ORDER BY pipe_name")
         assert (report.enabled, report.occurrences, mail.consecutive_failures) == (True, 1, 3)
         again = pipes.Claim("mail", "pipe_completed", "daily-report:1", 1763700000.0)
-        assert not await ledger.call(pipes.claimed(again, pipes.PIPE_STATES.merge("mail"))), "it was taken"
+        assert not await ledger.call(pipes.claimed(again, pipes.PIPE_STATES.merge("mail"))), (
+            "it was taken"
+        )
 
 
-async def test_events_of_an_older_ledger_are_moved_to_their_journals(path: Path, open_ledger: OpenLedger) -> None:
+async def test_events_of_an_older_ledger_are_moved_to_their_journals(
+    path: Path, open_ledger: OpenLedger
+) -> None:
     frozen = next(each for each in FROZEN if version_of(each) == 8)
     load(path, frozen.read_text(encoding="utf-8"))
     ledger = await open_ledger()
@@ -276,7 +328,8 @@ async def test_events_of_an_older_ledger_are_moved_to_their_journals(path: Path,
     }
     whole = await ALL_EVENTS.find(ledger, "ORDER BY id")
     assert [it.id for it in whole] == list(range(1, 13)), "none is lost, none is there twice"
-    for event in whole[2:-1]:  # the first two are of the first edition, the facts of the last one are damaged
+    # the first two are of the first edition, the facts of the last one are damaged
+    for event in whole[2:-1]:
         assert event.id in found[journal_of(event.event, event.reason, event.facts)]
     assert EventStream(ledger, await last_event(ledger)).publish("reloaded") == 13
 
@@ -285,7 +338,9 @@ def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
     """A frozen file and the migrations up to its version make the same tables."""
 
     def tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        rows = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+        )
         return [(name, " ".join(sql.split())) for name, sql in rows]
 
     for number, frozen in ((version_of(each), each) for each in FROZEN):
@@ -298,7 +353,9 @@ def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
         new.close()
 
 
-async def test_a_ledger_of_a_newer_version_is_refused_and_untouched(path: Path, open_ledger: OpenLedger) -> None:
+async def test_a_ledger_of_a_newer_version_is_refused_and_untouched(
+    path: Path, open_ledger: OpenLedger
+) -> None:
     load(path, f"CREATE TABLE t (x); PRAGMA user_version = {schema.VERSION + 1};")
     before = path.read_bytes()
     with pytest.raises(ConfigError, match=f"schema version {schema.VERSION + 1}") as caught:
@@ -323,7 +380,9 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
     assert (await open_ledger()).recovered_from is None
 
 
-async def test_a_file_that_is_locked_stays_where_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_is_locked_stays_where_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schema, "_BUSY_MILLISECONDS", 50)
     fill(path, 1)
     other = sqlite3.connect(path, isolation_level=None)
@@ -335,8 +394,12 @@ async def test_a_file_that_is_locked_stays_where_it_is(path: Path, monkeypatch: 
     assert list(path.parent.glob("*corrupt*")) == []
 
 
-async def test_a_broken_write_ahead_log_loses_only_its_own_end(path: Path, open_ledger: OpenLedger) -> None:
-    """S9: after a power cut the last frames of the log are rubbish; what was committed before is there."""
+async def test_a_broken_write_ahead_log_loses_only_its_own_end(
+    path: Path, open_ledger: OpenLedger
+) -> None:
+    """S9: after a power cut the last frames of the log are rubbish; what was committed before is
+    there.
+    """
     writing, _ = schema.open_for_writing(path, 0.0)
     writing.execute("INSERT INTO pins VALUES ('tool:a', 0, 1.0)")
     wal = path.with_name("pxd.db-wal")

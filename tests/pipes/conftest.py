@@ -1,4 +1,6 @@
-"""One room of pipes for all tests of a file: a room of its own is for those that end it or turn its clocks."""
+"""One room of pipes for all tests of a file: a room of its own is for those that end it or turn
+its clocks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from supervisord_py.pipes import executions
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
-    """Return a room that runs, with many slots and the agent `tell`; whoever uses it has `@in_one_room`."""
+    """Return a room that runs, with many slots and the agent `tell`; whoever uses it has
+    `@in_one_room`.
+    """
     (short_tmp_of_module / "agents.toml").write_text(TELL)
     async with pipe_house(short_tmp_of_module) as house:
         house.config = replace(house.config, slots_manual=32, slots_event=8, stop_seconds=0.1)

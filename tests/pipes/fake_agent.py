@@ -1,7 +1,9 @@
-"""A stand-in for `pi --mode json`, which does what it is told, faults above all. Standard library only; a program.
+"""A stand-in for `pi --mode json`, which does what it is told, faults above all. Standard library
+only; a program.
 
-Steps come from a line `FAKE: STEP STEP` in the prompt, split as a shell does it; without any it answers "done". What an
-adapter adds to its argv is ignored. All of stdin is read before the first step.
+Steps come from a line `FAKE: STEP STEP` in the prompt, split as a shell does it; without any it
+answers "done". What an adapter adds to its argv is ignored. All of stdin is read before the first
+step.
 
     say:TEXT         a delta               answer:TEXT    the final answer; a delta, too, where none was said before
     env              its environment as the final answer (JSON)
@@ -48,13 +50,27 @@ class Agent:
 
     def message(self, reason: str, text: str = "", **more: Any) -> dict[str, Any]:
         read, written, cost = self.usage
-        usage = {"input": read, "output": written, "totalTokens": read + written, "cost": {"total": cost}}
+        usage = {
+            "input": read,
+            "output": written,
+            "totalTokens": read + written,
+            "cost": {"total": cost},
+        }
         content = [{"type": "text", "text": text}] if text else []
-        return {"role": "assistant", "content": content, "usage": usage, "stopReason": reason, **more}
+        return {
+            "role": "assistant",
+            "content": content,
+            "usage": usage,
+            "stopReason": reason,
+            **more,
+        }
 
     def say(self, text: str) -> None:
         self.has_said = True
-        out("message_update", assistantMessageEvent={"type": "text_delta", "contentIndex": 0, "delta": text})
+        out(
+            "message_update",
+            assistantMessageEvent={"type": "text_delta", "contentIndex": 0, "delta": text},
+        )
 
     def answer(self, text: str) -> None:
         if not self.has_said:
@@ -83,7 +99,12 @@ class Agent:
             case "endless":
                 for number in itertools.count():
                     out("message_end", message=self.message("toolUse"))
-                    out("tool_execution_end", toolCallId=f"call{number}", toolName="bash", isError=False)
+                    out(
+                        "tool_execution_end",
+                        toolCallId=f"call{number}",
+                        toolName="bash",
+                        isError=False,
+                    )
                     out("turn_start")
                     time.sleep(0.01)
             case "usage":
@@ -145,7 +166,9 @@ def main() -> None:
     out("session", version=3, id="fake-session")
     out("agent_start")
     out("turn_start")
-    told = next((line[5:] for line in prompt.splitlines() if line.startswith("FAKE:")), "answer:done")
+    told = next(
+        (line[5:] for line in prompt.splitlines() if line.startswith("FAKE:")), "answer:done"
+    )
     for step in shlex.split(told):
         agent.do(step)
     agent.settle()

@@ -40,7 +40,9 @@ CACHED = Usage(1_000_000, 100_000, 400_000, 100_000, 1_200_000)
         ),
     ],
 )
-def test_cost(told: Usage, preset: Preset, cached_in_input: bool, expected: tuple[float, CostSource | None]) -> None:
+def test_cost(
+    told: Usage, preset: Preset, cached_in_input: bool, expected: tuple[float, CostSource | None]
+) -> None:
     cost, source = cost_of(told, preset, cached_in_input=cached_in_input)
     assert (pytest.approx(expected[0]), expected[1]) == (cost, source)
 
@@ -55,7 +57,8 @@ def doubts(agent: str, preset: Preset) -> dict[str, str]:
 NO_EFFECT, TOO_LATE = "has no effect", "cannot end a run"
 AT_THE_END = {"limits.tokens": TOO_LATE, "limits.cost": TOO_LATE}
 NOTHING = dict.fromkeys(
-    ("limits.turns", "limits.tokens", "budget.daily_tokens", "limits.cost", "budget.daily_cost"), NO_EFFECT
+    ("limits.turns", "limits.tokens", "budget.daily_tokens", "limits.cost", "budget.daily_cost"),
+    NO_EFFECT,
 )
 BLIND = {"limits.cost": NO_EFFECT, "budget.daily_cost": NO_EFFECT}
 

@@ -1,4 +1,6 @@
-"""Fields of the front matter: each read by its type, each mistake told with its line and what to write instead."""
+"""Fields of the front matter: each read by its type, each mistake told with its line and what to
+write instead.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,34 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
 """
     )
     want = {
-        "title": "Voice to Task", "description": "Notes: what was said — 日本 😀", "timezone": "Europe/Berlin",
-        "schedule": Cron("30 9 * * *", "Europe/Berlin"), "enabled": False, "run_on_enable": False,
-        "model": "opus", "provider": "anthropic", "effort": "high",
-        "presets": ("fast", "good", "*"), "timeout_seconds": 5400, "redact": ("sk-[a-z]+", r"\d{16}"), "warnings": (),
-        "retries": RetryRules(5, on_timeout=True, delay_seconds=90), "daily_tokens": 1_500_000, "daily_cost": 2.5,
-        "plan": Plan("claude", max_turns=40, max_tokens=200_000, max_cost=0.5, memory_bytes=512 * 1024**2,
-                     processes=99, cpu_percent=50, history=True, allow_empty=True),
-    }  # fmt: skip
+        "title": "Voice to Task",
+        "description": "Notes: what was said — 日本 😀",
+        "timezone": "Europe/Berlin",
+        "schedule": Cron("30 9 * * *", "Europe/Berlin"),
+        "enabled": False,
+        "run_on_enable": False,
+        "model": "opus",
+        "provider": "anthropic",
+        "effort": "high",
+        "presets": ("fast", "good", "*"),
+        "timeout_seconds": 5400,
+        "redact": ("sk-[a-z]+", r"\d{16}"),
+        "warnings": (),
+        "retries": RetryRules(5, on_timeout=True, delay_seconds=90),
+        "daily_tokens": 1_500_000,
+        "daily_cost": 2.5,
+        "plan": Plan(
+            "claude",
+            max_turns=40,
+            max_tokens=200_000,
+            max_cost=0.5,
+            memory_bytes=512 * 1024**2,
+            processes=99,
+            cpu_percent=50,
+            history=True,
+            allow_empty=True,
+        ),
+    }
     assert {name: getattr(found, name) for name in want} == want
     assert found.events == ("pipe_completed:other", "tool_failed:*", "my_event")
 
@@ -65,7 +87,8 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("name: Other", "title", "Other"),
         ("description: |\n  one\n  two", "description", "one\ntwo"),
         ("preset: [pi-agent, fast, fast]", "presets", ("auto", "fast")),
-        ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
+        ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], "
+         "at_hour: 9}", "schedule",
          Calendar("weeks", days_of_week=(1, 5), at_hour=9)),
         ("trigger: 'pipe_failed: x'", "events", ("pipe_failed:x",)),
         ("trigger: [a_word, 'file_changed:in/**/*.md']", "events", ("a_word", "file_changed:in/**/*.md")),
@@ -88,8 +111,10 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("timeout: [1]", 2, "timeout", "must be text, not a list", "write timeout: 10m"),
         ("effort: hihg", 2, "effort", "'hihg' is not known", "low, medium, high"),
         ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "pipe.md(5)"),
-        ("schedule_config: daily", 2, "schedule_config", "must be an object, not a string", "frequency:"),
-        ("schedule_config:\n  frequency: days\n  at_hour: 25", 4, "schedule_config.at_hour", "<= 23", "at_hour: 9"),
+        ("schedule_config: daily", 2, "schedule_config", "must be an object, not "
+                                                         "a string", "frequency:"),
+        ("schedule_config:\n  frequency: days\n  "
+         "at_hour: 25", 4, "schedule_config.at_hour", "<= 23", "at_hour: 9"),
         ("timezone: Europe/Berln", 2, "timezone", "no time zone 'Europe/Berln'", "Europe/Berlin"),
         ("agent: command", 2, "agent", "needs a command", "command: ./agent.sh"),
         ("agent: command\ncommand: ./a.sh 'x", 3, "command", "cannot be split", "close the quote"),
@@ -104,8 +129,10 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("limits: {memory: 5 apples}", 2, "limits.memory", "no whole number from", "512MB"),
         ("redact: '('", 2, "redact", "no regular expression", "escape"),
         ("budget: 5", 2, "budget", "must be a map", "daily_tokens, daily_cost"),
-        ("limits: {timeout: 5m}", 2, "limits.timeout", "is not known", "write timeout: 5m, beside limits"),
-        ("budget: {cost: 5}", 2, "budget.cost", "is not known", "keys are daily_tokens, daily_cost"),
+        ("limits: {timeout: 5m}", 2, "limits.timeout", "is not known", "write timeout: 5m, beside "
+                                                                       "limits"),
+        ("budget: {cost: 5}", 2, "budget.cost", "is not known", "keys are daily_tokens, "
+                                                                "daily_cost"),
         ("trigger: {schedule: hourly}", 2, "trigger.schedule", "is not known", "write schedule: '@hourly'"),
         ("trigger: {paths: [x]}", 2, "trigger.paths", "is not known", "file_changed:"),
         ("schedule_config: {frequency: days, tz: UTC}", 2, "schedule_config.tz", "unknown key", "write timezone: UTC"),
@@ -126,7 +153,10 @@ def test_a_mistake_is_the_error_of_every_surface_and_a_file_that_is_no_text_is_o
     assert (error.unit, error.extra["pointer"], error.extra["line"]) == ("pipe:mine", "/timeout", 3)
     found = read(b"---\na: \xff\n---\n")
     assert isinstance(found, BrokenPipe)
-    assert sentence(found.problem) == "/pipes/mine/pipe.md:2: not UTF-8: byte 0xff (invalid start byte)"
+    assert (
+        sentence(found.problem)
+        == "/pipes/mine/pipe.md:2: not UTF-8: byte 0xff (invalid start byte)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +171,10 @@ def test_a_mistake_is_the_error_of_every_surface_and_a_file_that_is_no_text_is_o
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
         ("trigger: [workflow_event(a b)]", "'workflow_event(a b)' never happens here"),
         ("schedule: daily", "daily at"),
-        *((header, "") for header in ("permissions:", "permissions: admin", "connections: []", "x-own: {a: 1}")),
+        *(
+            (header, "")
+            for header in ("permissions:", "permissions: admin", "connections: []", "x-own: {a: 1}")
+        ),
     ],
 )
 def test_warnings(header: str, warning: str) -> None:
@@ -156,7 +189,7 @@ def test_names_that_no_pipe_can_have() -> None:
     assert name_trouble("A-pipe_1.x") is None
 
 
-# -- the front matter: found, read, changed by key -------------------------------------------------------------------
+# -- the front matter: found, read, changed by key -------------------------------------------------
 
 BODY = "\n# Do it\n\n```yaml\nenabled: false\n---\n```\n\n---\nMore {{start_time}} $x\n"
 
@@ -172,7 +205,8 @@ def fault(text: str) -> Problem:
     [
         ("---\na: 1\n-----\nDo it.", {"a": "1"}, "Do it."),
         ("---\n---", {}, ""),
-        ("---\na: {b: [c, 'd e']}\nf:\n- g\n-\n  h: ~\n---\n", {"a": {"b": ["c", "d e"]}, "f": ["g", {"h": None}]}, ""),
+        ("---\na: {b: [c, 'd e']}\nf:\n- g\n-\n  h: "
+         "~\n---\n", {"a": {"b": ["c", "d e"]}, "f": ["g", {"h": None}]}, ""),
         ("---\na: 9:30\nb: 010\nc: yes\nd: 2026-01-01\ne: 0x1F\ng: ''\n---\n",
          {"a": "9:30", "b": "010", "c": "yes", "d": "2026-01-01", "e": "0x1F", "g": ""}, ""),
     ],
@@ -190,12 +224,16 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
         # What people meet in YAML.
         (pipe_text("a: 1\nschedule: */30 * * * *  # often"), 3, "no valid YAML", "quote it: schedule: '*/30 * * * *'"),
         (pipe_text("preset: [fast, *]"), 2, "no valid YAML", 'quote what is odd: "*"'),
-        (pipe_text("description: Notes: the day's"), 2, "no valid YAML", "quote it: description: 'Notes: the day''s'"),
-        (pipe_text("argument-hint: [a] [b]"), 2, "no valid YAML", "quote it: argument-hint: '[a] [b]'"),
+        (pipe_text("description: Notes: the day's"), 2, "no valid YAML", "quote it: description: "
+                                                                         "'Notes: the day''s'"),
+        (pipe_text("argument-hint: [a] [b]"), 2, "no valid YAML", "quote it: argument-hint: '[a] "
+                                                                  "[b]'"),
         (pipe_text("title: 'it's'"), 2, "no valid YAML", "quote it: title: 'it''s'"),
         (pipe_text('title: "x" y'), 2, "no valid YAML", "quote it: title: '\"x\" y'"),
-        (pipe_text("description: Use: it\n  so\na: 1"), 2, "no valid YAML", "write it as a block: description: |"),
-        (pipe_text("description: Use\n  it: hi\na: [b"), 3, "no valid YAML", "write it as a block: description: |"),
+        (pipe_text("description: Use: it\n  so\na: 1"), 2, "no valid YAML", "write it as a block: "
+                                                                            "description: |"),
+        (pipe_text("description: Use\n  it: hi\na: [b"), 3, "no valid YAML", "write it as a block: "
+                                                                             "description: |"),
         (pipe_text("a: 1\n\tb: 2"), 3, "no valid YAML", "use spaces"),
         (pipe_text("a: [b, c\nd: e"), 2, "no valid YAML", "close what is opened"),
         (pipe_text("- a\n- b"), 2, "not made of lines of key: value", "begin the file"),
@@ -205,7 +243,11 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
 )  # fmt: skip
 def test_every_fault_has_line_and_cure(text: str, line: int, detail: str, hint: str) -> None:
     found = fault(text)
-    assert (found.line, detail in found.message, hint in (found.hint or "")) == (line, True, True), found
+    assert (found.line, detail in found.message, hint in (found.hint or "")) == (
+        line,
+        True,
+        True,
+    ), found
 
 
 @given(st.text(max_size=300))
@@ -228,7 +270,8 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         ("enabled: 'false'\n", {"enabled": False}, "enabled: 'false'\n"),
         ("enabled:\nb: 2\n", {"enabled": False}, "enabled: false\nb: 2\n"),
         ('"enabled" : true\n', {"enabled": False}, '"enabled" : false\n'),
-        ("preset: # which\n  - a  # first\n  - b  # second\n\n# more\nc: 1\n", {"preset": ["x", "*"]},
+        ("preset: # which\n  - a  # first\n  - b  # second\n\n# "
+         "more\nc: 1\n", {"preset": ["x", "*"]},
          "preset: [x, '*']  # second\n\n# more\nc: 1\n"),
         ("preset: [a,\n  b] # c\nd: 1\n", {"preset": []}, "preset: [] # c\nd: 1\n"),
         ("d: |\n  one\n\n  two\n\n\ne: 1\n", {"d": "x: y"}, "d: 'x: y'\n\n\ne: 1\n"),
@@ -261,42 +304,77 @@ def test_edits(header: str, changes: dict[str, Value], expected: str, newline: s
         ("---\na: *x\n---\n", {"a": "1"}, "anchors, aliases"),
         ("---\n{a: 1}\n---\n", {"a": "2"}, "in braces"),
         ("---\n? a\n: 1\n---\n", {"a": "2"}, "not of the form a: value"),
-        ("---\na: |+\n  x\nb: 1\n\n---\n", {"b": None}, "cannot be changed without changing other keys"),
+        (
+            "---\na: |+\n  x\nb: 1\n\n---\n",
+            {"b": None},
+            "cannot be changed without changing other keys",
+        ),
         ("---\na: 1\n---\n", {"a b": "2"}, "no key of front matter"),
     ],
 )
-def test_what_cannot_be_edited_is_refused(text: str, changes: dict[str, Value], detail: str) -> None:
+def test_what_cannot_be_edited_is_refused(
+    text: str, changes: dict[str, Value], detail: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         set_keys(text, changes)
     assert detail in caught.value.detail
     assert caught.value.hint
 
 
-# -- whole files -----------------------------------------------------------------------------------------------------
+# -- whole files -----------------------------------------------------------------------------------
 
-FILES: dict[str, tuple[str, dict[str, Any], str]] = {  # as people and programs write them; the last: what is warned of
-    "windows": ("\ufeff---\r\nname: Fenêtre\r\nschedule: every 1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",
-        {"title": "Fenêtre", "schedule": Every(3600), "body": "Bonjour\r\n\r\n---\r\nSuite"}, ""),
-    "spaced": ("\n\n---   \n\n# made by a program\n\nschedule : every 4h\n\n---\t\n\n\n  Indented first.\n",
-        {"schedule": Every(14400), "body": "  Indented first."}, ""),
-    "presets-flush": ('---\nname: presets-flush\npreset:\n- fast\n- good\n- "*"\nmodel: 010\n---\nx\n',
-        {"presets": ("fast", "good", "*"), "model": "010", "title": None, "schedule": Manual()}, ""),
+# as people and programs write them; the last: what is warned of
+FILES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "windows": (
+        "\ufeff---\r\nname: Fenêtre\r\nschedule: every "
+        "1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",
+        {"title": "Fenêtre", "schedule": Every(3600), "body": "Bonjour\r\n\r\n---\r\nSuite"},
+        "",
+    ),
+    "spaced": (
+        "\n\n---   \n\n# made by a program\n\nschedule : every 4h\n\n---\t\n\n\n  Indented "
+        "first.\n",
+        {"schedule": Every(14400), "body": "  Indented first."},
+        "",
+    ),
+    "presets-flush": (
+        '---\nname: presets-flush\npreset:\n- fast\n- good\n- "*"\nmodel: 010\n---\nx\n',
+        {"presets": ("fast", "good", "*"), "model": "010", "title": None, "schedule": Manual()},
+        "",
+    ),
     "older-words": (
-        "---\nname: older\nagent: pi\npreset: pi-agent\nmodel: auto\nlookback: 1h\nconfig:\n  vault_path: ~/notes\n"
+        "---\nname: older\nagent: pi\npreset: pi-agent\nmodel: auto\nlookback: 1h\nconfig:\n  "
+        "vault_path: ~/notes\n"
         "allow-apps: [Mail]\n---\nFrom {{start_time}} to {{end_time}} in {{vault_path}} cost $5\n",
-        {"presets": ("auto",), "model": None, "body": "From {{start_time}} to {{end_time}} in {{vault_path}} cost $5"},
-        "lookback config allow-apps"),
+        {
+            "presets": ("auto",),
+            "model": None,
+            "body": "From {{start_time}} to {{end_time}} in {{vault_path}} cost $5",
+        },
+        "lookback config allow-apps",
+    ),
     "rights": (
-        "---\nschedule: every 30m\npermissions:\n  allow:\n    - Api(GET /search)\n  deny: [App(a, b), Window(*x*)]\n"
-        "connections:\n  - slack\n  - mcp:notes\n---\nx\n", {}, "permissions connections"),
+        "---\nschedule: every 30m\npermissions:\n  allow:\n    - Api(GET /search)\n  deny: [App(a, "
+        "b), Window(*x*)]\n"
+        "connections:\n  - slack\n  - mcp:notes\n---\nx\n",
+        {},
+        "permissions connections",
+    ),
     "from-a-store": (
-        "---\nsource_slug: someone/thing\ninstalled_version: 3\nsource_hash: 12345678901234567890\nfeatured: true\n"
-        "icon: 🗒️\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n", {}, ""),
+        "---\nsource_slug: someone/thing\ninstalled_version: 3\nsource_hash: "
+        "12345678901234567890\nfeatured: true\n"
+        "icon: 🗒️\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n",
+        {},
+        "",
+    ),
     "hostile-body": (
-        "---\nschedule: every 60m\nenabled: true\n---\n# Set up\n\n```yaml\n---\nenabled: false\nschedule: never\n---\n"
+        "---\nschedule: every 60m\nenabled: true\n---\n# Set up\n\n```yaml\n---\nenabled: "
+        "false\nschedule: never\n---\n"
         "```\n\nenabled: false\n\n---\n\n$HOME `x` {{a}} %Y &amp; *b* @c\n",
-        {"enabled": True, "schedule": Every(3600)}, ""),
-}  # fmt: skip
+        {"enabled": True, "schedule": Every(3600)},
+        "",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -316,7 +394,9 @@ def test_each_file_becomes_what_it_says_and_is_switched_by_one_line(name: str) -
         assert all(each.startswith("enabled:") for each in differing)
 
 
-def test_an_example_is_a_pipe_without_a_warning_and_the_manual_page_has_every_key_and_real_schedules() -> None:
+def test_an_example_is_a_pipe_without_a_warning_and_the_manual_page_has_every_key_and_real_schedules() -> (
+    None
+):
     for folder in EXAMPLES.iterdir():
         found = read_pipe(folder)
         assert isinstance(found, PipeDefinition), found
@@ -325,7 +405,8 @@ def test_an_example_is_a_pipe_without_a_warning_and_the_manual_page_has_every_ke
     text = page.replace("\\-", "-").replace("\\ ", " ")
     assert [key for key in USED if not re.search(rf"\b{key}\b", text)] == []
     for schedule in ("manual", "every 30m", "every 2 hours", "1d", "hourly", "daily at 9:30am", "weekday at 18:00",
-                     "mon,thu at 8", "weekend at 12:00", "*/15 8-20 * * 1-5", "@daily", "at 2099-01-01T09:00:00Z",
+                     "mon,thu at 8", "weekend at 12:00", "*/15 8-20 * * 1-5", "@daily",
+                     "at 2099-01-01T09:00:00Z",
                      "2026-12-01 10:00"):  # fmt: skip
         assert schedule in text
         usable(f"schedule: '{schedule}'")

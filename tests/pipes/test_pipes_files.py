@@ -1,4 +1,6 @@
-"""The files of pipes: seen, added, changed, removed; and pipes that cannot run, which are listed so."""
+"""The files of pipes: seen, added, changed, removed; and pipes that cannot run, which are listed
+so.
+"""
 
 from __future__ import annotations
 
@@ -125,14 +127,23 @@ def test_writing_goes_through_links_keeps_the_mode_and_leaves_nothing_behind(
     write_pipe(tmp_path / "fresh.md", "x")
     assert (real.read_bytes(), real.stat().st_mode & 0o777) == (b"\xef\xbb\xbfnew\r\n", 0o640)
     assert (link.is_symlink(), (tmp_path / "fresh.md").stat().st_mode & 0o777) == (True, 0o600)
-    monkeypatch.setattr(catalog_module.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        catalog_module.os,
+        "fsync",
+        Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")),
+    )
     with pytest.raises(DiskError, match="No space left"):
         write_pipe(link, "newer")
     assert real.read_bytes() == b"\xef\xbb\xbfnew\r\n"
-    assert sorted(each.name for each in tmp_path.rglob("*.md*")) == ["fresh.md", "pipe.md", "real.md"]
+    assert sorted(each.name for each in tmp_path.rglob("*.md*")) == [
+        "fresh.md",
+        "pipe.md",
+        "real.md",
+    ]
 
 
-# -- added whole, checked and disabled, from folders, files, addresses and the examples; or not at all ---------------
+# -- added whole, checked and disabled, from folders, files, addresses and the examples; or not at
+# all
 
 
 async def add(pipes_dir: Path, source: str, name: str | None = None) -> PipeDefinition:
@@ -159,11 +170,17 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     pipes_dir = tmp_path / "pipes"
     folder = (await add(pipes_dir, str(origin))).folder
     assert folder == pipes_dir / "mine"
-    assert (folder / "pipe.md").read_text() == pipe_text("schedule: every 5m  # often\nenabled: false\n")
+    assert (folder / "pipe.md").read_text() == pipe_text(
+        "schedule: every 5m  # often\nenabled: false\n"
+    )
     assert left_in(folder) == [".env", "agent.sh", "lib", "link", "pipe.md"]
     assert left_in(folder / "lib") == ["output"]
     assert os.access(folder / "agent.sh", os.X_OK)
-    assert [(folder / each).stat().st_mode & 0o777 for each in (".env", "pipe.md", ".")] == [0o600, 0o600, 0o700]
+    assert [(folder / each).stat().st_mode & 0o777 for each in (".env", "pipe.md", ".")] == [
+        0o600,
+        0o600,
+        0o700,
+    ]
     assert left_in(pipes_dir) == ["mine"]
 
 
@@ -182,7 +199,12 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     ],
 )
 async def test_what_is_refused_leaves_nothing(
-    tmp_path: Path, source: str, name: str | None, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    source: str,
+    name: str | None,
+    error: type[Exception],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_folder(tmp_path, "good")
     write_folder(tmp_path, "bad", "schedule: continuous")
@@ -206,12 +228,16 @@ def test_a_removed_pipe_is_gone_but_for_what_a_link_leads_to(tmp_path: Path) -> 
         assert left_in(tmp_path / "pipes") == []
 
 
-# -- https://…: whom it believes, and what it says of the others -------------------------------------------------------
+# -- https://…: whom it believes, and what it says of the others -----------------------------------
 
 
 @pytest.fixture
-def certified(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ServerOf:
-    """Make a server out of names, by a certificate that this machine trusts; nobody's proxy is asked."""
+def certified(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> ServerOf:
+    """Make a server out of names, by a certificate that this machine trusts; nobody's proxy is
+    asked.
+    """
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl(1) to sign certificates")
     folder = tmp_path_factory.mktemp("tls")
@@ -220,7 +246,16 @@ def certified(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_PROXY", "*")
 
     def certify(names: str) -> ssl.SSLContext:
-        words = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        words = [
+            "openssl",
+            "req",
+            "-x509",
+            "-nodes",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ]
         words += ["-subj", "/CN=site", "-addext", f"subjectAltName={names}", "-keyout", str(key)]
         subprocess.run([*words, "-out", certificate], check=True, capture_output=True, timeout=60)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -253,11 +288,16 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
         await server.close()
 
 
-async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, certified: ServerOf) -> None:
+async def test_a_pipe_is_added_from_whom_the_machine_trusts(
+    tmp_path: Path, certified: ServerOf
+) -> None:
     async with site(certified(HERE)) as here:
         assert (await add(tmp_path, f"{here}/digest/pipe.md")).name == "digest"
         other = f"{here}/digest/pipe.md".replace("localhost", "127.0.0.1")
-        assert await fetch(f"{here}/moved/pipe.md?to={other}") == pipe_text("schedule: every 5m").encode()
+        assert (
+            await fetch(f"{here}/moved/pipe.md?to={other}")
+            == pipe_text("schedule: every 5m").encode()
+        )
 
 
 @pytest.mark.parametrize(
@@ -283,10 +323,12 @@ async def test_a_site_that_proves_to_be_another_is_refused(certified: ServerOf) 
             await fetch(f"{here}/digest/pipe.md")
 
 
-# -- what people do to them and wish of them -----------------------------------------------------------------------
+# -- what people do to them and wish of them -------------------------------------------------------
 
 
-async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(short_tmp: Path) -> None:
+async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(
+    short_tmp: Path,
+) -> None:
     async with pipe_house(short_tmp, scheduler=False) as rig:
         for name in ("gone", "off", "kept"):
             rig.shell(name, "echo", "schedule: every 1h")
@@ -316,7 +358,9 @@ CASES = {
 }
 
 
-async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own_rig: PipeRig) -> None:
+async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
+    own_rig: PipeRig,
+) -> None:
     presets, agents = own_rig.config.presets_file, own_rig.config.agents_file
     presets.write_text(PRESET)
     for name, (front, _line, _words) in CASES.items():
@@ -330,7 +374,9 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own
         assert (words in told, told in own_rig.room.next(name)["sentences"][0]) == (True, True)
         assert "fail" in {it.verdict for it in await own_rig.room.validate(name)}
     assert (views["sound"].config_error, own_rig.room.health()["broken"]) == (None, len(CASES))
-    presets.write_text(f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n')
+    presets.write_text(
+        f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n'
+    )
     agents.write_text('[agents.claud]\nargv = ["true"]\nparser = "text"\n')
     program = folder.parent / "beside" / "go.sh"
     program.write_text("#!/bin/sh\n")
@@ -348,7 +394,9 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(own
             await own_rig.room.run("sound", seconds=90.0)
 
 
-async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(own_rig: PipeRig) -> None:
+async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(
+    own_rig: PipeRig,
+) -> None:
     folder = own_rig.shell("sound", "echo fine")
     text = (folder / "pipe.md").read_text()
     own_rig.write("stranger", "agent: claud\ntimeout: 1m")
@@ -358,16 +406,25 @@ async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(own_r
         for name in ("sound", "stranger") if "preset" in changes else ("sound",):
             with pytest.raises(errors.ConfigError) as refused:
                 await own_rig.room.files.configure(name, changes)
-            assert (refused.value.extra["pointer"], refused.value.exit_code) == (f"/{next(iter(changes))}", 2)
+            assert (refused.value.extra["pointer"], refused.value.exit_code) == (
+                f"/{next(iter(changes))}",
+                2,
+            )
     assert (folder / "pipe.md").read_text() == text
-    assert "claud" in ((await own_rig.room.files.configure("stranger", {"timeout": "2m"})).config_error or "")
+    assert "claud" in (
+        (await own_rig.room.files.configure("stranger", {"timeout": "2m"})).config_error or ""
+    )
     assert (await own_rig.room.files.configure("stranger", {"agent": "pi"})).config_error is None
     with pytest.raises(errors.ConfigError, match="continuous"):
         await own_rig.room.files.configure("torn", {"timeout": "2m"})
-    assert "claud" in ((await own_rig.room.files.configure("torn", {"schedule": "manual"})).config_error or "")
+    assert "claud" in (
+        (await own_rig.room.files.configure("torn", {"schedule": "manual"})).config_error or ""
+    )
 
 
-async def test_a_wish_outlives_a_restart_and_is_over_once_the_file_says_another_word(own_rig: PipeRig) -> None:
+async def test_a_wish_outlives_a_restart_and_is_over_once_the_file_says_another_word(
+    own_rig: PipeRig,
+) -> None:
     for word, enabled in (("true", True), ("false", False), ("true", True)):
         own_rig.shell("p", "echo", f"enabled: {word}")
         await own_rig.room.files.refresh()
@@ -388,13 +445,20 @@ async def test_validate_warns_of_providers_presets_and_times(own_rig: PipeRig) -
         '[agents.teller.provider_keys]\nacme = "ACME_KEY"\n'
     )
     own_rig.config.presets_file.write_text(
-        '[presets.one]\nprovider = "acmee"\n[presets.two]\nprovider = "acme"\n[presets.three]\nprovider = 3\n'
+        '[presets.one]\nprovider = "acmee"\n[presets.two]\nprovider = '
+        '"acme"\n[presets.three]\nprovider = 3\n'
     )
-    own_rig.write("odd", "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false")
+    own_rig.write(
+        "odd",
+        "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false",
+    )
     await own_rig.room.files.refresh()
     over, doubt, ready = await own_rig.room.validate("odd")
     assert (over.verdict, over.detail) == ("warn", "its schedule is over: has no time to come")
-    assert (doubt.verdict, "'acmee' is not known to be one of teller's" in doubt.detail) == ("warn", True)
+    assert (doubt.verdict, "'acmee' is not known to be one of teller's" in doubt.detail) == (
+        "warn",
+        True,
+    )
     assert (ready.verdict, ready.detail) == ("pass", "it runs teller with one, then two: acmee")
     await own_rig.room.enable("odd")
     failed = [it for it in await own_rig.room.validate("odd") if it.verdict == "fail"]

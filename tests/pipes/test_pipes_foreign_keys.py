@@ -19,8 +19,10 @@ from supervisord_py.pipes.schedule import Every
 
 WORDS = [word for row in TABLE for word in row.words.split()]
 VALUES = (
-    "5", "0.5", "true", "false", "yes", "30m", "1h", "0 9 * * *", "09:30", "hourly", "daily", "Europe/Berlin", "Berlin",
-    "paused", "claude", "a b", "./run.sh --x | y", "[a, b]", "{a: 1}", "[{cron: 0 9 * * 1}]", "512M", "high", "'*'",
+    "5", "0.5", "true", "false", "yes", "30m", "1h", "0 9 * * *", "09:30", "hourly", "daily",
+    "Europe/Berlin", "Berlin",
+    "paused", "claude", "a b", "./run.sh --x | y", "[a, b]", "{a: 1}", "[{cron: 0 9 * * 1}]",
+    "512M", "high", "'*'",
 )  # fmt: skip
 
 
@@ -39,14 +41,18 @@ def test_each_row_has_a_cure_and_names_a_key_of_ours() -> None:
 def test_the_manual_page_has_every_word_and_every_cure() -> None:
     page = (Path(__file__).parents[2] / "man" / "man5" / "pipe.md.5").read_text()
     text = page.replace("\\-", "-").replace("\\(aq", "'").replace("\\(dq", '"')
-    assert [word for word in WORDS if not re.search(rf"(?m)(^|[ ]){re.escape(word)}[,.\n]", text)] == []
+    assert [
+        word for word in WORDS if not re.search(rf"(?m)(^|[ ]){re.escape(word)}[,.\n]", text)
+    ] == []
     cures = [row.hint.removeprefix("write ").removeprefix("for example ") for row in TABLE]
     assert [cure for cure in cures if cure not in text] == []
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_what_a_cure_says_to_write_reads_well(value: str) -> None:
-    """A word of each row, with each value: the line that is written in its place is read without another remark."""
+    """A word of each row, with each value: the line that is written in its place is read without
+    another remark.
+    """
     general = {row.hint for row in TABLE}
     for row in TABLE:
         word = row.words.split()[0]
@@ -60,17 +66,25 @@ def test_what_a_cure_says_to_write_reads_well(value: str) -> None:
 
 
 SECONDS_OF = {
-    Reading.MILLISECONDS: 0.001, Reading.SECONDS: 1, Reading.MINUTES: 60, Reading.HOURS: 3600, Reading.DAYS: 86400,
-    Reading.EVERY_MILLISECONDS: 0.001, Reading.EVERY_SECONDS: 1, Reading.EVERY_MINUTES: 60, Reading.EVERY_HOURS: 3600,
-    Reading.EVERY_DAYS: 86400,
+    Reading.MILLISECONDS: 0.001, Reading.SECONDS: 1, Reading.MINUTES: 60, Reading.HOURS: 3600,
+    Reading.DAYS: 86400, Reading.EVERY_MILLISECONDS: 0.001, Reading.EVERY_SECONDS: 1,
+    Reading.EVERY_MINUTES: 60, Reading.EVERY_HOURS: 3600, Reading.EVERY_DAYS: 86400,
 }  # fmt: skip
-OF_A_TIME = [(word, row.reading) for row in TABLE for word in row.words.split() if row.reading in SECONDS_OF]
-NUMBERS = st.integers(0, 100_000).map(str) | st.decimals(0, 5000, places=3).map(lambda number: f"{number:f}")
+OF_A_TIME = [
+    (word, row.reading) for row in TABLE for word in row.words.split() if row.reading in SECONDS_OF
+]
+NUMBERS = st.integers(0, 100_000).map(str) | st.decimals(0, 5000, places=3).map(
+    lambda number: f"{number:f}"
+)
 
 
 @given(st.sampled_from(OF_A_TIME), NUMBERS)
-def test_a_number_with_a_unit_means_the_same_time_in_its_cure(word: tuple[str, Reading], number: str) -> None:
-    """Where it cannot be written, it is out of the bounds of the key, and what is told is an example."""
+def test_a_number_with_a_unit_means_the_same_time_in_its_cure(
+    word: tuple[str, Reading], number: str
+) -> None:
+    """Where it cannot be written, it is out of the bounds of the key, and what is told is an
+    example.
+    """
     key, reading = word
     seconds = float(number) * SECONDS_OF[reading]
     [remark] = usable(f"{key}: {number}").remarks
@@ -121,7 +135,9 @@ def test_a_number_with_a_unit_means_the_same_time_in_its_cure(word: tuple[str, R
         ("memory_mb: 0.5", "write limits: {memory: 0.5MB}"),
     ],
 )
-def test_a_cure_has_the_value_in_our_unit_or_is_told_as_an_example(header: str, expected: str) -> None:
+def test_a_cure_has_the_value_in_our_unit_or_is_told_as_an_example(
+    header: str, expected: str
+) -> None:
     key, _, value = header.partition(": ")
     found = read(pipe_text(header))
     hint = found.remarks[0].hint if isinstance(found, PipeDefinition) else None

@@ -1,4 +1,6 @@
-"""From an execution to all that a spawn needs: its prompt, key, environment, program with version, provider, files."""
+"""From an execution to all that a spawn needs: its prompt, key, environment, program with
+version, provider, files.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,16 @@ class House:
 
     def execution(self, agent: str = "mine", preset: Preset = NO_PRESET, **plan: Any) -> Execution:
         output, plans = str(self.folder / "output" / "7"), Plan(agent, **plan)
-        return Execution(id=7, pipe_name="p", output_dir=output, rendered_prompt="ask", plan=plans, preset=preset)
+        return Execution(
+            id=7, pipe_name="p", output_dir=output, rendered_prompt="ask", plan=plans, preset=preset
+        )
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        found, fds = await launch.check(self.shelf, self.execution(*order, **plan), self.folder), list[int]()
+        found, fds = (
+            await launch.check(self.shelf, self.execution(*order, **plan), self.folder),
+            list[int](),
+        )
         launch.write_files(found, self.run_dir, "ask", fds)
         self.stdin = os.read(fds[2], 1000) if len(fds) > 2 else None
         for fd in fds:
@@ -97,12 +104,18 @@ async def test_pi_is_made_ready(house: House) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700, 0o600}
     output = house.folder / "output" / "7"
     expected = {"PX_KEY": KEY, "PI_CODING_AGENT_DIR": str(house.run_dir / "agent")}
-    expected |= {"PX_OUTPUT_DIR": str(output), "PX_EXECUTION_ID": "7", "PX_SOCKET": f"{house.root}/pxd.sock"}
+    expected |= {
+        "PX_OUTPUT_DIR": str(output),
+        "PX_EXECUTION_ID": "7",
+        "PX_SOCKET": f"{house.root}/pxd.sock",
+    }
     assert {name: found.env[name] for name in expected} == expected
     assert output.is_dir()
     assert (found.version, found.warnings, found.session_path) == ("0.74.2", (), sessions)
     assert list(found.secrets) == [KEY]
-    everything = repr(found) + "".join(path.read_text() for path in house.run_dir.rglob("*") if path.is_file())
+    everything = repr(found) + "".join(
+        path.read_text() for path in house.run_dir.rglob("*") if path.is_file()
+    )
     assert KEY not in everything + "".join(found.argv)
 
 
@@ -124,26 +137,30 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
 
 
 SECRET_NAMES = (
-    "API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "apiKey", "SECRET_ACCESS_KEY", "PASSWORD", "PGPASSWORD", "DB_PASSWORD",
-    "github-token", "accessToken", "AWS_ACCESS_KEY_ID", "SECRET_KEY_BASE", "APIKEY", "OPENAI_APIKEY", "GHTOKEN",
-    "clientSecret", "API_KEY_2", "KEY1", "MYSQL_PWD", "SSH_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEYS", "TOKEN",
+    "API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "apiKey", "SECRET_ACCESS_KEY", "PASSWORD",
+    "PGPASSWORD", "DB_PASSWORD", "github-token", "accessToken", "AWS_ACCESS_KEY_ID",
+    "SECRET_KEY_BASE", "APIKEY", "OPENAI_APIKEY", "GHTOKEN", "clientSecret", "API_KEY_2", "KEY1",
+    "MYSQL_PWD", "SSH_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEYS", "TOKEN",
 )  # fmt: skip
 OTHER_NAMES = (
-    "MAX_TOKENS", "KEYSPACE", "MONKEYPATCH", "KEYBOARD", "TOKENIZER", "TURKEY", "HOTKEYS", "TOKENS_PER_MINUTE", "PWD",
-    "OLDPWD", "TOKEN_LIMIT", "KEY_LENGTH", "SSH_KEY_PATH", "PASSWORD_FILE", "MAX_TOKEN", "SECRETARY", "MONKEY",
-    "PATH", "", "_", "PASSENGERS", "BYPASS",
+    "MAX_TOKENS", "KEYSPACE", "MONKEYPATCH", "KEYBOARD", "TOKENIZER", "TURKEY", "HOTKEYS",
+    "TOKENS_PER_MINUTE", "PWD", "OLDPWD", "TOKEN_LIMIT", "KEY_LENGTH", "SSH_KEY_PATH",
+    "PASSWORD_FILE", "MAX_TOKEN", "SECRETARY", "MONKEY", "PATH", "", "_", "PASSENGERS", "BYPASS",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "is_secret"), [*((name, True) for name in SECRET_NAMES), *((name, False) for name in OTHER_NAMES)]
+    ("name", "is_secret"),
+    [*((name, True) for name in SECRET_NAMES), *((name, False) for name in OTHER_NAMES)],
 )
 def test_a_secret_is_told_by_a_whole_word_of_its_name(name: str, is_secret: bool) -> None:
     assert is_secret_name(name) is is_secret
 
 
 async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
-    """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is no reason to fail."""
+    """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is
+    no reason to fail.
+    """
     house.shelf.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
     (house.folder / ".env").write_text("MY_TOKEN=of-the-env\nPLAIN=word\n")
     house.answers = {"pass": Completed(0, None, "from-the-store\n"), "gone": StartFailedError("no")}
@@ -155,7 +172,7 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
     assert await launch.recall_secrets(house.shelf, house.execution("nobody"), house.folder) == {}
 
 
-# -- keys --------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 async def key(house: House, reference: str, **environ: str) -> str:
@@ -166,7 +183,9 @@ async def key(house: House, reference: str, **environ: str) -> str:
         return f"{error.error_type}: {error.message}"
 
 
-@pytest.mark.parametrize("text", ["", KEY, "$", "$A-B", "${A", "file:", "file: ", "cmd:", "cmd: ", "cmd:'a"])
+@pytest.mark.parametrize(
+    "text", ["", KEY, "$", "$A-B", "${A", "file:", "file: ", "cmd:", "cmd: ", "cmd:'a"]
+)
 async def test_what_is_no_reference_is_refused_and_not_quoted(house: House, text: str) -> None:
     found = await key(house, text)
     assert found.startswith("config_error: an api_key is no reference")
@@ -175,7 +194,9 @@ async def test_what_is_no_reference_is_refused_and_not_quoted(house: House, text
 
 async def test_a_key_of_a_variable_or_of_a_file_that_is_its_owners_alone(house: House) -> None:
     assert [await key(house, it, V=f" {KEY}\n") for it in ("$V", "${V}")] == [KEY, KEY]
-    assert "auth_failed: the variable V is not set; set V in the .env beside pipe.md" in await key(house, "$V", V=" ")
+    assert "auth_failed: the variable V is not set; set V in the .env beside pipe.md" in await key(
+        house, "$V", V=" "
+    )
     file = house.root / "key"
     file.write_text(f"{KEY}\n")
     file.chmod(0o600)
@@ -207,7 +228,7 @@ async def test_a_command_prints_the_key_or_the_reason_is_told(
     assert words in await key(house, "cmd:pass show 'a b'")
 
 
-# -- versions ----------------------------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,18 +241,28 @@ async def test_a_command_prints_the_key_or_the_reason_is_told(
         (Completed(0), "the version of claude could not be found: it printed nothing"),
     ],
 )
-async def test_an_odd_version_is_a_warning(house: House, answer: Completed | Exception, words: str | None) -> None:
+async def test_an_odd_version_is_a_warning(
+    house: House, answer: Completed | Exception, words: str | None
+) -> None:
     house.answers = {"sh": answer}
     _version, found = await house.shelf.version(BUILTIN.get("claude"), "/bin/sh", house.folder, {})
     assert found == (() if words is None else (words,))
 
 
 async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(house: House) -> None:
-    trouble = "x" * 60_000 + "\nTypeError: webidl.util.markAsUncloneable is not a function\nNode.js v20.20.2\n"
+    trouble = (
+        "x" * 60_000
+        + "\nTypeError: webidl.util.markAsUncloneable is not a function\nNode.js v20.20.2\n"
+    )
     house.answers = {"sh": Completed(1, None, "", trouble)}
-    with pytest.raises(CannotRunError, match=r"under what is there to run it: Node.js v20.20.2") as caught:
+    with pytest.raises(
+        CannotRunError, match=r"under what is there to run it: Node.js v20.20.2"
+    ) as caught:
         await house.shelf.version(BUILTIN.get("pi"), "/bin/sh", house.folder, {})
-    assert (caught.value.error_type, "node" in str(caught.value.hint)) == (ErrorType.AGENT_INCOMPATIBLE, True)
+    assert (caught.value.error_type, "node" in str(caught.value.hint)) == (
+        ErrorType.AGENT_INCOMPATIBLE,
+        True,
+    )
 
 
 async def test_versions_are_asked_once_for_each_file(house: House) -> None:
@@ -239,15 +270,21 @@ async def test_versions_are_asked_once_for_each_file(house: House) -> None:
     program = house.root / "bin" / "claude"
     for said, version in (("2.1.3", (2, 1, 3)), ("2.9.9", (2, 1, 3)), ("2.9.9", (2, 9, 9))):
         house.answers = {"claude": Completed(0, None, said)}
-        assert await house.shelf.version(BUILTIN.get("claude"), str(program), house.folder, {}) == (version, ())
+        assert await house.shelf.version(BUILTIN.get("claude"), str(program), house.folder, {}) == (
+            version,
+            (),
+        )
         if said == "2.9.9":
             os.utime(program, ns=(1, 1))
 
 
-# -- preflights: only certain trouble of a provider stops an execution, and it is told what it is (A5, A6, A7) ---------
+# -- preflights: only certain trouble of a provider stops an execution, and it is told what it is
+# (A5, A6, A7)
 
 
-async def look(url: str, provider: str = "custom", model: str | None = "ok", seconds: float = PATIENCE) -> None:
+async def look(
+    url: str, provider: str = "custom", model: str | None = "ok", seconds: float = PATIENCE
+) -> None:
     """Let nobody wait between two attempts; an answer may be as late as the machine is slow."""
     values = {"url": url, "url_root": url.removesuffix("/v1"), "provider": provider, "model": model}
     with pytest.MonkeyPatch.context() as at_once:
@@ -299,11 +336,15 @@ async def test_only_a_model_that_ollama_lacks_is_refused_what_is_strange_is_the_
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        with nullcontext() if passes else pytest.raises(CannotRunError, match="it has a:latest, b/c:8b"):
+        with (
+            nullcontext()
+            if passes
+            else pytest.raises(CannotRunError, match="it has a:latest, b/c:8b")
+        ):
             await look(url, "ollama", model)
 
 
-# -- what adapters are filled with -------------------------------------------------------------------------------------
+# -- what adapters are filled with -----------------------------------------------------------------
 
 
 def values(name: str, preset: Preset) -> Any:
@@ -312,7 +353,9 @@ def values(name: str, preset: Preset) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILTIN.agents) - {"command"}))
-@pytest.mark.parametrize("preset", [Preset(), CUSTOM, Preset("x", "ollama", "llama", effort="high")])
+@pytest.mark.parametrize(
+    "preset", [Preset(), CUSTOM, Preset("x", "ollama", "llama", effort="high")]
+)
 def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset: Preset) -> None:
     spec, known = BUILTIN.get(name), values(name, preset)
     words = command_line(spec, known, "what to do", history=False)
@@ -331,23 +374,33 @@ def test_a_prompt_that_cannot_be_an_argument_is_refused() -> None:
 
 
 DAEMON = {
-    "PATH": "/bin", "HOME": "/h", "OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-anthropic",
+    "PATH": "/bin", "HOME": "/h", "OPENAI_API_KEY": "sk-openai",
+    "ANTHROPIC_API_KEY": "sk-anthropic",
     "AZURE_OPENAI_BASE_URL": "https://azure", "PX_API__TOKEN": "ours", "OTHER_TOKEN": "x",
 }  # fmt: skip
 
 
 def environment(name: str, preset: Preset = NO_PRESET) -> tuple[dict[str, str], set[str]]:
     key = "sk-preset" if preset.api_key else None
-    env, secrets = launch.build_environment(BUILTIN.get(name), values(name, preset), DAEMON, ("PATH", "HOME"), {}, key)
+    env, secrets = launch.build_environment(
+        BUILTIN.get(name), values(name, preset), DAEMON, ("PATH", "HOME"), {}, key
+    )
     return env, set(secrets)
 
 
 def test_an_agent_gets_the_keys_of_its_own_provider_alone() -> None:
     env, secrets = environment("pi", Preset("x", "openai", "gpt"))
-    assert set(env) & {*DAEMON, "PX_KEY"} == {"PATH", "HOME", "OPENAI_API_KEY", "AZURE_OPENAI_BASE_URL"}
+    assert set(env) & {*DAEMON, "PX_KEY"} == {
+        "PATH",
+        "HOME",
+        "OPENAI_API_KEY",
+        "AZURE_OPENAI_BASE_URL",
+    }
     assert secrets == {"sk-openai"}
     assert environment("pi", Preset("x", "unheard-of"))[1] == set()
-    assert environment("pi")[1] == {"sk-openai", "sk-anthropic"}, "where the agent chooses, all it may choose from"
+    assert environment("pi")[1] == {"sk-openai", "sk-anthropic"}, (
+        "where the agent chooses, all it may choose from"
+    )
 
 
 def test_a_presets_key_replaces_the_daemons() -> None:
@@ -357,13 +410,18 @@ def test_a_presets_key_replaces_the_daemons() -> None:
     assert (env["PX_KEY"], "OPENAI_API_KEY" in env) == ("sk-preset", False)
     env, secrets = environment("pi", Preset("x", "ollama", "llama"))
     assert (env["PX_KEY"], secrets) == ("none", set())
-    assert "CLAUDE_CONFIG_DIR" not in environment("claude")[0], "only with a key it stands apart from the user's login"
+    assert "CLAUDE_CONFIG_DIR" not in environment("claude")[0], (
+        "only with a key it stands apart from the user's login"
+    )
     env, _ = environment("claude", CUSTOM)
     agent_dir = "/executions/7/agent"
-    assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == (agent_dir, "http://127.0.0.1:1")
+    assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == (
+        agent_dir,
+        "http://127.0.0.1:1",
+    )
 
 
-# -- the prompt: five facts in five lines, then what people wrote, untouched -----------------------------------------
+# -- the prompt: five facts in five lines, then what people wrote, untouched -----------------------
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
 
@@ -372,9 +430,13 @@ def api(port: int | None = 7860, **more: Any) -> str:
     return pipes_config(Path("/run"), api_port=port, **more).api
 
 
-def rendered(body: str, words: str | None = None, context: object = None, end: float = NOVEMBER, **more: str) -> str:
+def rendered(
+    body: str, words: str | None = None, context: object = None, end: float = NOVEMBER, **more: str
+) -> str:
     plan, preset = Plan("pi", context=context), Preset(prompt=words)  # type: ignore[arg-type]
-    it = Execution(id=7, pipe_name="p", context_start=end - 3600, context_end=end, plan=plan, preset=preset)
+    it = Execution(
+        id=7, pipe_name="p", context_start=end - 3600, context_end=end, plan=plan, preset=preset
+    )
     return render_prompt(it, body, **{"zone": "Europe/Berlin", "api": api(), **more})
 
 
@@ -394,21 +456,41 @@ def test_the_five_facts_stand_first_then_the_presets_words() -> None:
     assert api(None) == "unix socket /run/pxd.sock"
     assert api(api_host="::1").startswith("http://[::1]:7860 (")
     # Date and offset are those of the zone at that moment.
-    for zone, date, offset in (("Asia/Kolkata", "2026-11-22", "+05:30"), ("America/St_Johns", "2026-11-21", "-03:30")):
-        assert rendered("", zone=zone).splitlines()[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
+    for zone, date, offset in (
+        ("Asia/Kolkata", "2026-11-22", "+05:30"),
+        ("America/St_Johns", "2026-11-21", "-03:30"),
+    ):
+        assert rendered("", zone=zone).splitlines()[1:3] == [
+            f"Date: {date}",
+            f"Timezone: {zone} (UTC{offset})",
+        ]
 
 
 def test_the_machines_zone(tmp_path: Path) -> None:
     missing, named, linked = str(tmp_path / "none"), tmp_path / "timezone", tmp_path / "localtime"
     named.write_text("Asia/Tokyo\n")
     linked.symlink_to("/usr/share/zoneinfo/Europe/Paris")
-    assert machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named)) == "Europe/Berlin"
-    assert machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
+    assert (
+        machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named))
+        == "Europe/Berlin"
+    )
+    assert (
+        machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named))
+        == "Europe/Paris"
+    )
     assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
-    assert machine_zone({"TZ": ":/etc/localtime"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
-    # A copy counts for what it holds; of several names of the same rules the written one, else the usual one.
+    assert (
+        machine_zone({"TZ": ":/etc/localtime"}, localtime=str(linked), timezone=str(named))
+        == "Europe/Paris"
+    )
+    # A copy counts for what it holds; of several names of the same rules the written one, else the
+    # usual one.
     copied = tmp_path / "copied"
-    for rules, name in (("America/New_York", "America/New_York"), ("Etc/UTC", "UTC"), ("Asia/Tokyo", "Asia/Tokyo")):
+    for rules, name in (
+        ("America/New_York", "America/New_York"),
+        ("Etc/UTC", "UTC"),
+        ("Asia/Tokyo", "Asia/Tokyo"),
+    ):
         copied.write_bytes(Path("/usr/share/zoneinfo", rules).read_bytes())
         assert machine_zone({}, localtime=str(copied), timezone=missing) == name
     assert machine_zone({}, localtime=str(copied), timezone=str(named)) == "Asia/Tokyo"

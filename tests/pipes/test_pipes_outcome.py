@@ -18,8 +18,13 @@ from supervisord_py.pipes.streams import PARSERS, Summary
 
 E = ErrorType
 SAID: dict[ErrorType | None, list[str]] = {  # what no recording says: test_pipes_recorded.py
-    E.AGENT_INCOMPATIBLE: ["TypeError: Cannot read properties of undefined (reading 'bind')\n\nNode.js v20.20.2\n"],
-    E.SAFETY_REFUSAL: ['{"error":{"code":"content_filter","message":"x"}}', "finish_reason: content_filter"],
+    E.AGENT_INCOMPATIBLE: [
+        "TypeError: Cannot read properties of undefined (reading 'bind')\n\nNode.js v20.20.2\n"
+    ],
+    E.SAFETY_REFUSAL: [
+        '{"error":{"code":"content_filter","message":"x"}}',
+        "finish_reason: content_filter",
+    ],
     E.QUOTA_EXHAUSTED: [
         "Your credit balance is too low to access the API",
         "Claude AI usage limit reached|1763",
@@ -69,7 +74,9 @@ SAID: dict[ErrorType | None, list[str]] = {  # what no recording says: test_pipe
 }
 
 
-@pytest.mark.parametrize(("meant", "text"), [(kind, text) for kind, texts in SAID.items() for text in texts])
+@pytest.mark.parametrize(
+    ("meant", "text"), [(kind, text) for kind, texts in SAID.items() for text in texts]
+)
 def test_what_providers_and_agents_say_is_understood(meant: ErrorType | None, text: str) -> None:
     assert classify(text) is meant
     assert set(outcomes.TABLE) == set(SAID) - {None}
@@ -82,9 +89,11 @@ def test_an_adapters_own_patterns_come_first() -> None:
 
 
 WAITS = {
-    "Retry-After: 3": 3.0, '{"retry_after_seconds": 12.5}': 12.5, "retry-after-ms: 1500": 1.5, "reset_in=40": 40.0,
+    "Retry-After: 3": 3.0, '{"retry_after_seconds": 12.5}': 12.5, "retry-after-ms: 1500": 1.5,
+    "reset_in=40": 40.0,
     "Please try again in 20s.": 20.0, "Please try again in 1m30s": 90.0, "try again in 6ms": 0.006,
-    "Retrying in 60s (attempt 1/10)": 60.0, "please wait 15 seconds": 15.0, "try again in 2 hours": 7200.0,
+    "Retrying in 60s (attempt 1/10)": 60.0, "please wait 15 seconds": 15.0,
+    "try again in 2 hours": 7200.0,
     "try again after 3 minutes": 180.0, "try again later": None, "nothing of the kind": None,
 }  # fmt: skip
 
@@ -112,8 +121,18 @@ ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
     (ExitInfo(Cause.NOBODY, 0), NONE, TEXT_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(stop_reason="stop"), JSON_RULE, E.MISSING_OUTPUT),
     (ExitInfo(Cause.NOBODY, 0), Summary(garbage_lines=3), JSON_RULE, E.MISSING_OUTPUT),
-    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="length"), JSON_RULE, E.MISSING_OUTPUT),
-    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="odd"), JSON_RULE, E.MISSING_OUTPUT),
+    (
+        ExitInfo(Cause.NOBODY, 0),
+        Summary(final_text="4", stop_reason="length"),
+        JSON_RULE,
+        E.MISSING_OUTPUT,
+    ),
+    (
+        ExitInfo(Cause.NOBODY, 0),
+        Summary(final_text="4", stop_reason="odd"),
+        JSON_RULE,
+        E.MISSING_OUTPUT,
+    ),
     (ExitInfo(Cause.NOBODY, 0), Summary(error_message="what?"), JSON_RULE, E.UNKNOWN),
     (ExitInfo(Cause.NOBODY, 3, stderr_tail="boom"), NONE, EXIT_RULE, E.CRASH),
     (ExitInfo(Cause.NOBODY), NONE, EXIT_RULE, E.CRASH),
@@ -146,7 +165,10 @@ def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_pattern
     said = Summary(has_text=True)
     assert judge(ended, said, TEXT_RULE, errors, allow_empty=False).status is Status.COMPLETED
     found = judge(ended, said, scanning, errors, allow_empty=False)
-    assert (found.error_type, found.error_message) == (E.AUTH_FAILED, "litellm.AuthenticationError: no")
+    assert (found.error_type, found.error_message) == (
+        E.AUTH_FAILED,
+        "litellm.AuthenticationError: no",
+    )
     plain = ExitInfo(Cause.NOBODY, 0, stdout_tail="done")
     assert judge(plain, said, scanning, errors, allow_empty=False).status is Status.COMPLETED
 
@@ -154,17 +176,31 @@ def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_pattern
 PLAIN_RULE = SuccessRule(require="nothing", provider_errors=False)
 
 
-@pytest.mark.parametrize("text", [text for texts in SAID.values() for text in texts] + ["503 rows imported", "500"])
+@pytest.mark.parametrize(
+    "text", [text for texts in SAID.values() for text in texts] + ["503 rows imported", "500"]
+)
 def test_a_plain_command_is_judged_by_its_exit_code_alone(text: str) -> None:
     """Whatever it prints on either stream: what it means is not known, so nothing is run twice."""
-    for ended in (ExitInfo(Cause.NOBODY, 1, None, text, "why"), ExitInfo(Cause.NOBODY, 1, None, "", text)):
+    for ended in (
+        ExitInfo(Cause.NOBODY, 1, None, text, "why"),
+        ExitInfo(Cause.NOBODY, 1, None, "", text),
+    ):
         outcome = judge(ended, NONE, PLAIN_RULE, allow_empty=False)
         assert (outcome.error_type, outcome.retry_after_seconds) == (E.CRASH, None)
-    told = judge(ExitInfo(Cause.NOBODY, 1, None, text, "KeyError: 'price'"), NONE, PLAIN_RULE, allow_empty=False)
-    assert told.error_message == "exit code 1: KeyError: 'price'", "what it complains of, not what it prints"
+    told = judge(
+        ExitInfo(Cause.NOBODY, 1, None, text, "KeyError: 'price'"),
+        NONE,
+        PLAIN_RULE,
+        allow_empty=False,
+    )
+    assert told.error_message == "exit code 1: KeyError: 'price'", (
+        "what it complains of, not what it prints"
+    )
     own = (outcomes.ErrorPattern(E.NETWORK, "printer is away"),)
     asked = ExitInfo(Cause.NOBODY, 1, None, text, "Printer is away")
-    assert judge(asked, NONE, PLAIN_RULE, own, allow_empty=False).error_type is E.NETWORK, "a row of agents.toml"
+    assert judge(asked, NONE, PLAIN_RULE, own, allow_empty=False).error_type is E.NETWORK, (
+        "a row of agents.toml"
+    )
 
 
 RETRIES = "ERROR 429 Rate limit reached\nstill trying\n"
@@ -174,7 +210,13 @@ RETRIES = "ERROR 429 Rate limit reached\nstill trying\n"
     ("stderr", "summary", "rule", "errors", "told"),
     [
         (RETRIES, NONE, JSON_RULE, (), "ERROR 429 Rate limit reached"),
-        ("own words\n", NONE, PLAIN_RULE, (outcomes.ErrorPattern(E.NETWORK, "own words"),), "own words"),
+        (
+            "own words\n",
+            NONE,
+            PLAIN_RULE,
+            (outcomes.ErrorPattern(E.NETWORK, "own words"),),
+            "own words",
+        ),
         ("", Summary(records=2, error_message="terminated"), JSON_RULE, (), "terminated"),
         ("all is well\n", Summary(records=1), JSON_RULE, (), None),
         # A plain program prints what it likes.
@@ -182,9 +224,15 @@ RETRIES = "ERROR 429 Rate limit reached\nstill trying\n"
     ],
 )
 def test_a_timeout_names_what_the_agent_tried_again(
-    stderr: str, summary: Summary, rule: SuccessRule, errors: tuple[outcomes.ErrorPattern, ...], told: str | None
+    stderr: str,
+    summary: Summary,
+    rule: SuccessRule,
+    errors: tuple[outcomes.ErrorPattern, ...],
+    told: str | None,
 ) -> None:
-    ended = ExitInfo(Cause.TIMEOUT, None, 15, stderr_tail=stderr, detail="did not end within 60 s (timeout)")
+    ended = ExitInfo(
+        Cause.TIMEOUT, None, 15, stderr_tail=stderr, detail="did not end within 60 s (timeout)"
+    )
     outcome = judge(ended, summary, rule, errors, allow_empty=False)
     assert (outcome.status, outcome.error_type) == (Status.TIMED_OUT, E.TIMEOUT)
     after = f"; the last error it told: {told}" if told else ""
@@ -192,7 +240,9 @@ def test_a_timeout_names_what_the_agent_tried_again(
 
 
 def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout() -> None:
-    """A tool's result may quote any error; what the program itself printed beside its records may not."""
+    """A tool's result may quote any error; what the program itself printed beside its records
+    may not.
+    """
 
     def crash(ended: ExitInfo, summary: Summary = NONE) -> tuple[ErrorType | None, str]:
         outcome = judge(ended, summary, JSON_RULE, allow_empty=False)
@@ -203,12 +253,15 @@ def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout
     assert (kind, message.endswith("Node.js v20.20.2")) == (E.AGENT_INCOMPATIBLE, True)
     assert crash(ExitInfo(Cause.NOBODY, 7, stdout_tail="last")) == (E.CRASH, "exit code 7: last")
     quoted = '99 tokens"}\n{"type": "tool_result", "content": "HTTP 429"}\n{"type": "cut'
-    assert crash(ExitInfo(Cause.NOBODY, 143, stdout_tail=quoted), Summary(records=3)) == (E.CRASH, "exit code 143")
+    assert crash(ExitInfo(Cause.NOBODY, 143, stdout_tail=quoted), Summary(records=3)) == (
+        E.CRASH,
+        "exit code 143",
+    )
     plain = ExitInfo(Cause.NOBODY, 1, stdout_tail=f"{quoted}\nError: 401 no")
     assert crash(plain, Summary(records=3)) == (E.AUTH_FAILED, "exit code 1: Error: 401 no")
 
 
-# -- what follows ------------------------------------------------------------------------------------------------------
+# -- what follows ----------------------------------------------------------------------------------
 
 OWN = Preset("own")
 PLAN = Plan("pi", retries=2, fallbacks=(Preset("b"), Preset("c")))
@@ -216,7 +269,8 @@ ALONE = Plan("pi", retries=1)
 
 
 def follows(
-    error: ErrorType | None, plan: Plan = ALONE, count: int = 0, wait: float | None = None, luck: float = 0.0,
+    error: ErrorType | None, plan: Plan = ALONE, count: int = 0, wait: float | None = None,
+    luck: float = 0.0,
     rules: RetryRules = RetryRules(),  # noqa: B008 - frozen
 ) -> tuple[Plan, Preset, float | None] | None:  # fmt: skip
     outcome = Outcome(Status.COMPLETED if error is None else Status.FAILED, error, "x", wait)
@@ -227,10 +281,15 @@ def test_the_next_preset_is_tried_at_once_where_another_model_may_help() -> None
     found = follows(E.TIMEOUT, PLAN)
     assert found is not None
     plan, preset, delay = found
-    assert (preset.id, [it.id for it in plan.fallbacks], plan.retries, delay) == ("b", ["c"], 2, None)
+    assert (preset.id, [it.id for it in plan.fallbacks], plan.retries, delay) == (
+        "b",
+        ["c"],
+        2,
+        None,
+    )
     assert {kind for kind in ErrorType if follows(kind, PLAN) is not None} == {
-        E.TIMEOUT, E.RATE_LIMITED, E.QUOTA_EXHAUSTED, E.MODEL_NOT_FOUND, E.AUTH_FAILED, E.NETWORK, E.CONTEXT_OVERFLOW,
-        E.PREFLIGHT_FAILED, E.MISSING_OUTPUT, E.PROVIDER_ERROR, E.UNKNOWN,
+        E.TIMEOUT, E.RATE_LIMITED, E.QUOTA_EXHAUSTED, E.MODEL_NOT_FOUND, E.AUTH_FAILED, E.NETWORK,
+        E.CONTEXT_OVERFLOW, E.PREFLIGHT_FAILED, E.MISSING_OUTPUT, E.PROVIDER_ERROR, E.UNKNOWN,
     }  # fmt: skip
 
 
@@ -241,7 +300,10 @@ def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -
     assert follows(E.NETWORK, Plan("pi", retries=0)) is None
     assert follows(None) is None
     assert follows(E.RATE_LIMITED, wait=42.0) == (Plan("pi", retries=0), OWN, 42.0)
-    endless, own = follows(E.RATE_LIMITED, wait=86400.0), follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0))
+    endless, own = (
+        follows(E.RATE_LIMITED, wait=86400.0),
+        follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0)),
+    )
     assert [it and it[2] for it in (endless, own)] == [outcomes.LONGEST_SECONDS, 1.0]
     delays = [it[2] or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
     assert (delays, delays[-1]) == (sorted(delays), outcomes.LONGEST_SECONDS)
@@ -260,11 +322,23 @@ CLOSED: dict[str, tuple[str, list[dict[str, Any]], bool]] = {
     "codex: a turn": ("codex-jsonl", [{"type": "turn.started"}], False),
     "codex: done": ("codex-jsonl", [{"type": "turn.completed", "usage": {}}], True),
     "claude: an answer": ("claude-json", [{"type": "assistant", "message": {"id": "1"}}], False),
-    "claude: the last answer": ("claude-json", [{"type": "assistant", "message": {"stop_reason": "end_turn"}}], True),
+    "claude: the last answer": (
+        "claude-json",
+        [{"type": "assistant", "message": {"stop_reason": "end_turn"}}],
+        True,
+    ),
     "claude: done": ("claude-json", [{"type": "result"}], True),
-    "gemini: an answer": ("gemini-json", [{"type": "message", "role": "assistant", "content": "hi"}], False),
+    "gemini: an answer": (
+        "gemini-json",
+        [{"type": "message", "role": "assistant", "content": "hi"}],
+        False,
+    ),
     "gemini: done": ("gemini-json", [{"type": "result", "status": "success"}], True),
-    "opencode: a call": ("opencode-jsonl", [{"type": "step_finish", "part": {"reason": "tool-calls"}}], False),
+    "opencode: a call": (
+        "opencode-jsonl",
+        [{"type": "step_finish", "part": {"reason": "tool-calls"}}],
+        False,
+    ),
     "opencode: the last answer": ("opencode-jsonl", [STEP], True),
     "opencode: another step": ("opencode-jsonl", [STEP, {"type": "step_start"}], False),
 }

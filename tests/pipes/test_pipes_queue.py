@@ -13,7 +13,9 @@ LATER = st.sampled_from((None, None, -2.0, 0.0, 4.0, 9.0))
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Everything that can happen, in any order; the model answers each question by going through all it knows."""
+    """Everything that can happen, in any order; the model answers each question by going through
+    all it knows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,14 +26,20 @@ class QueueMachine(RuleBasedStateMachine):
 
     def line(self) -> list[Execution]:
         def place(it: Execution) -> tuple[float, int]:
-            return (it.queued_at if it.not_before is None else max(it.queued_at, it.not_before)), it.id
+            return (
+                it.queued_at if it.not_before is None else max(it.queued_at, it.not_before)
+            ), it.id
 
         return sorted(self.waiting.values(), key=place)
 
     def may_start(self, one: Execution) -> bool:
         held = list(self.holding.values())
         free = sum(it.group is one.group for it in held) < self.slots[one.group]
-        return free and one.pipe_name not in {it.pipe_name for it in held} and (one.not_before or 0.0) <= self.now
+        return (
+            free
+            and one.pipe_name not in {it.pipe_name for it in held}
+            and (one.not_before or 0.0) <= self.now
+        )
 
     def admitted(self) -> tuple[int, ...]:
         """Start one, look again from the front of the line, until nobody may start."""
@@ -42,16 +50,21 @@ class QueueMachine(RuleBasedStateMachine):
         return tuple(found)
 
     def start(self, now: float) -> tuple[int, ...]:
-        return self.queue.admit(now, PipesSettings(**{f"slots_{group}": count for group, count in self.slots.items()}))
+        return self.queue.admit(
+            now, PipesSettings(**{f"slots_{group}": count for group, count in self.slots.items()})
+        )
 
-    # -- what can happen -------------------------------------------------------------------------------------------
+    # -- what can happen ---------------------------------------------------------------------------
 
     @rule(pipe=st.sampled_from("abcd"), group=st.sampled_from(Group), ago=st.sampled_from((0.0, 3.0)), later=LATER,
           runs=st.sampled_from((False, False, False, True)))  # fmt: skip
-    def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:  # drawn
+    # drawn
+    def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:
         at, number, self.next_id = self.now - ago, self.next_id, self.next_id + 1
         not_before = None if later is None else self.now + later
-        entry = Execution(id=number, pipe_name=pipe, group=group, queued_at=at, not_before=not_before)
+        entry = Execution(
+            id=number, pipe_name=pipe, group=group, queued_at=at, not_before=not_before
+        )
         if runs:
             self.queue.running[number] = self.holding[number] = entry
         else:
@@ -133,5 +146,8 @@ def test_an_obstacle_in_words() -> None:
     assert words(scheduled(9, "b")) == f"a slot: pipe:a (execution 1) holds the only one {end}"
     for number in range(2, 6):
         line.running[number] = scheduled(number, f"p{number}")
-    first = "a slot: pipe:a (execution 1) and pipe:p2 (execution 2) and pipe:p3 (execution 3) and 2 more hold all 5"
+    first = (
+        "a slot: pipe:a (execution 1) and pipe:p2 (execution 2) and pipe:p3 (execution 3) and 2 "
+        "more hold all 5"
+    )
     assert words(scheduled(9, "b"), PipesSettings(slots_scheduled=5)) == f"{first} {end}"

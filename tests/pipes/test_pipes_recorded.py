@@ -1,4 +1,6 @@
-"""What agents print, read in any pieces: of real ones (see tests/pipes/recorded/README.md), and what is odd."""
+"""What agents print, read in any pieces: of real ones (see tests/pipes/recorded/README.md), and
+what is odd.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ AGENTS = load_adapters(None)
 
 
 class Recording(NamedTuple):
-    """One run of a program: its output, how it ended, and how it was started (`told`, the JSON file beside it).
+    """One run of a program: its output, how it ended, and how it was started (`told`, the JSON file
+    beside it).
 
     `program` is the folder: `codex`, or `pi-1.5.2` where several versions are kept.
     """
@@ -44,13 +47,20 @@ class Recording(NamedTuple):
 def recordings(program: str) -> dict[str, Recording]:
     found = {}
     for path in sorted((RECORDED / program).glob("*.json")):
-        stdout, stderr = path.with_suffix(".stdout").read_bytes(), path.with_suffix(".stderr").read_text()
-        found[path.stem] = Recording(program, path.stem, stdout, stderr, json.loads(path.read_text()))
+        stdout, stderr = (
+            path.with_suffix(".stdout").read_bytes(),
+            path.with_suffix(".stderr").read_text(),
+        )
+        found[path.stem] = Recording(
+            program, path.stem, stdout, stderr, json.loads(path.read_text())
+        )
     return found
 
 
 def read(recording: Recording, cuts: Iterable[int] = ()) -> tuple[Outcome, Summary, bytes, bytes]:
-    """Return what our parser and our judge made of a recording read in pieces: also the text, and the records kept."""
+    """Return what our parser and our judge made of a recording read in pieces: also the text,
+    and the records kept.
+    """
     spec, raw, told = recording.spec, recording.stdout, recording.told
     parser = PARSERS[spec.parser]()
     places = itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)])
@@ -77,17 +87,24 @@ class End(NamedTuple):
 
 E = ErrorType
 FAILED = {
-    "401": E.AUTH_FAILED, "404": E.MODEL_NOT_FOUND, "429": E.RATE_LIMITED, "429-hint": E.RATE_LIMITED,
-    "quota": E.QUOTA_EXHAUSTED, "overflow": E.CONTEXT_OVERFLOW, "500": E.PROVIDER_ERROR, "drop": E.NETWORK,
-    "garbage": E.PROVIDER_ERROR, "hang": E.CRASH,
+    "401": E.AUTH_FAILED, "404": E.MODEL_NOT_FOUND, "429": E.RATE_LIMITED, "429-hint":
+    E.RATE_LIMITED, "quota": E.QUOTA_EXHAUSTED, "overflow": E.CONTEXT_OVERFLOW, "500":
+    E.PROVIDER_ERROR, "drop": E.NETWORK, "garbage": E.PROVIDER_ERROR, "hang": E.CRASH,
 }  # fmt: skip
 
 
-def failed(turns: int = 0, wait: float | None = None, *, only: str = "", **more: ErrorType) -> dict[str, End]:
-    """Return the ends of the runs that fail for every agent in the same way; `wait` is that of `429-hint`."""
+def failed(
+    turns: int = 0, wait: float | None = None, *, only: str = "", **more: ErrorType
+) -> dict[str, End]:
+    """Return the ends of the runs that fail for every agent in the same way; `wait` is that of
+    `429-hint`.
+    """
     kinds = {case: kind for case, kind in FAILED.items() if not only or case in only.split()}
     kinds |= {case.replace("_", "-"): kind for case, kind in more.items()}
-    return {case: End(kind, (0, turns, 0.0), wait if case == "429-hint" else None, "") for case, kind in kinds.items()}
+    return {
+        case: End(kind, (0, turns, 0.0), wait if case == "429-hint" else None, "")
+        for case, kind in kinds.items()
+    }
 
 
 def answered(one: float = 0.0, first: str = "", **more: End) -> dict[str, End]:
@@ -99,7 +116,11 @@ def answered(one: float = 0.0, first: str = "", **more: End) -> dict[str, End]:
 HAIKU = 0.00129
 """What claude says that one answer of the mock costs."""
 CUT = "[API Error: terminated (cause: UND_ERR_SOCKET: other side closed)]"
-PI = {"ok": End(None, (1050, 1, 0.00375)), "tool": End(None, (2100, 2, 0.0075)), **failed(turns=1, wait=7.0)}
+PI = {
+    "ok": End(None, (1050, 1, 0.00375)),
+    "tool": End(None, (2100, 2, 0.0075)),
+    **failed(turns=1, wait=7.0),
+}
 NEW_PI = {**PI, **failed(node20=E.AGENT_INCOMPATIBLE, only="-")}
 LLM = {"ok": End(), "429-once": End(), **failed(wait=7.0)}
 AGAIN = ("429", "429-once", "quota", "500", "drop", "garbage")
@@ -113,7 +134,8 @@ EXPECTED: dict[str, dict[str, End]] = {
     "pi-0.73.1": PI,
     "pi-0.87.1": NEW_PI,
     "pi-1.5.2": NEW_PI,
-    # 429, quota, 500, drop it tries again without end: TERM after 45 s. What the provider said stands on stderr.
+    # 429, quota, 500, drop it tries again without end: TERM after 45 s. What the provider said
+    # stands on stderr.
     "opencode": {**PI, **failed(wait=7.0), **failed(turns=1, only="garbage")},
     "llm": LLM,
     "aider": AIDER,
@@ -124,18 +146,32 @@ EXPECTED: dict[str, dict[str, End]] = {
         "denied": End(None, (2900, 2, 2 * HAIKU), text=f"I look first.\n{ANSWER}\n"),
         "refusal": End(E.SAFETY_REFUSAL, (2900, 2, 2 * HAIKU), text="I\nI\n"),
         "empty": End(E.MISSING_OUTPUT, (2900, 2, 2 * HAIKU), text=""),
-        **failed(turns=1, overload=E.RATE_LIMITED, gone=E.NETWORK, no_key=E.AUTH_FAILED, cut=E.NETWORK),
+        **failed(
+            turns=1, overload=E.RATE_LIMITED, gone=E.NETWORK, no_key=E.AUTH_FAILED, cut=E.NETWORK
+        ),
         **failed(only="hang"),
     },
     "codex": {
         **answered(empty=End(E.MISSING_OUTPUT, (1050, 1, 0.0), text="")),
-        **failed(turns=1, refusal=E.SAFETY_REFUSAL, overload=E.PROVIDER_ERROR, gone=E.NETWORK, cut=E.NETWORK),
+        **failed(
+            turns=1,
+            refusal=E.SAFETY_REFUSAL,
+            overload=E.PROVIDER_ERROR,
+            gone=E.NETWORK,
+            cut=E.NETWORK,
+        ),
     },
     "gemini": {
         **answered(),
         "refusal": End(E.SAFETY_REFUSAL, (1050, 0, 0.0), text=""),
         "empty": End(E.MISSING_OUTPUT, (1050, 0, 0.0), text=""),
-        **failed(wait=7.0, bad_key=E.AUTH_FAILED, overload=E.PROVIDER_ERROR, gone=E.NETWORK, no_key=E.AUTH_FAILED),
+        **failed(
+            wait=7.0,
+            bad_key=E.AUTH_FAILED,
+            overload=E.PROVIDER_ERROR,
+            gone=E.NETWORK,
+            no_key=E.AUTH_FAILED,
+        ),
         "cut": End(E.NETWORK, (0, 1, 0.0), text="Hello from the\n"),
         "hang": End(E.MISSING_OUTPUT, text=""),  # it ends with 0 after TERM
     },
@@ -155,7 +191,9 @@ JSON_RUNS = [name for name, it in RUNS.items() if it.spec.parser != "text"]
 
 def test_every_recording_has_an_expectation() -> None:
     assert sorted(EXPECTED) == sorted(each.name for each in RECORDED.iterdir() if each.is_dir())
-    assert set(RUNS) == {f"{program}/{case}" for program, cases in EXPECTED.items() for case in cases}
+    assert set(RUNS) == {
+        f"{program}/{case}" for program, cases in EXPECTED.items() for case in cases
+    }
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -186,7 +224,11 @@ def test_tokens_are_told_apart(program: str) -> None:
     """Of a run of two answers; gemini counts its thoughts in the total alone."""
     usage = read(ALL[f"{program}/tool"])[1].usage
     caches = 0 if program in {"pi-1.5.2", "opencode"} else 800
-    assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (2000, caches, 0)
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (
+        2000,
+        caches,
+        0,
+    )
     assert usage.output_tokens == (80 if program == "gemini" else 100)
 
 
@@ -206,10 +248,16 @@ def test_what_an_agent_was_not_allowed_is_a_warning(program: str) -> None:
 
 @pytest.mark.parametrize("program", [program for program in EXPECTED if program.startswith("pi")])
 def test_no_update_and_no_copy_of_a_stream_of_pi_is_kept(program: str) -> None:
-    """Before 0.84 each update carries the whole message, and `agent_end` the whole conversation always did."""
+    """Before 0.84 each update carries the whole message, and `agent_end` the whole conversation
+    always did.
+    """
     assert b'"message_update"' in RUNS[f"{program}/tool"].stdout
     kept = [json.loads(line) for line in read(RUNS[f"{program}/tool"])[3].splitlines()]
-    assert not [each for each in kept if each["type"] in {"message_update", "message_start"} or "messages" in each]
+    assert not [
+        each
+        for each in kept
+        if each["type"] in {"message_update", "message_start"} or "messages" in each
+    ]
     roles = [each["message"]["role"] for each in kept if "message" in each]
     assert roles == ["user", "assistant", "toolResult", "assistant"]
     assert any(each["type"] == "tool_execution_end" for each in kept)
@@ -218,7 +266,10 @@ def test_no_update_and_no_copy_of_a_stream_of_pi_is_kept(program: str) -> None:
 @pytest.mark.parametrize("program", EXPECTED)
 def test_the_recorded_version_is_one_that_the_adapter_was_tested_with(program: str) -> None:
     recording = ALL[f"{program}/{VERSION}"]
-    version, rule = parse_version(recording.stdout.decode() + recording.stderr), recording.spec.version
+    version, rule = (
+        parse_version(recording.stdout.decode() + recording.stderr),
+        recording.spec.version,
+    )
     assert version is not None
     assert ".".join(map(str, version)) == recording.told["version"]
     assert in_range(version, rule.want or "")
@@ -228,16 +279,25 @@ def test_the_recorded_version_is_one_that_the_adapter_was_tested_with(program: s
 
 @pytest.mark.parametrize("name", [name for name, it in RUNS.items() if it.case != NODE20])
 def test_it_was_recorded_with_the_command_line_of_today(name: str) -> None:
-    """Who changes an adapter's argv records again: that every option exists was seen there, and nowhere else."""
+    """Who changes an adapter's argv records again: that every option exists was seen there, and
+    nowhere else.
+    """
     recording, argv = RUNS[name], RUNS[name].told["argv"]
     model = next((argv[argv.index(it) + 1] for it in ("-m", "--model") if it in argv), None)
-    places = {"pipe": "p", "agent_dir": "/home/user/run/agent", "prompt_file": "/home/user/run/prompt.md"}
+    places = {
+        "pipe": "p",
+        "agent_dir": "/home/user/run/agent",
+        "prompt_file": "/home/user/run/prompt.md",
+    }
     if recording.program not in {"claude", "codex", "gemini", "qwen"}:
-        model, places = recording.case, {**places, "provider": "custom", "url": "http://127.0.0.1:8080/v1"}
+        model, places = (
+            recording.case,
+            {**places, "provider": "custom", "url": "http://127.0.0.1:8080/v1"},
+        )
     assert argv == list(command_line(recording.spec, {**places, "model": model}, "", history=False))
 
 
-# -- what no real one printed yet -------------------------------------------------------------------------------------
+# -- what no real one printed yet ------------------------------------------------------------------
 
 
 def lines(*records: Any) -> bytes:
@@ -252,7 +312,9 @@ def parsed(name: str, *pieces: bytes) -> tuple[bytes, list[bytes], Summary]:
 
 
 def message(text: str, stop: str = "stop", **more: Any) -> dict[str, Any]:
-    content = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}] if text else []
+    content = (
+        [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}] if text else []
+    )
     said = {"role": "assistant", "content": content, "stopReason": stop, **more}
     return {"type": "message_end", "message": said}
 
@@ -290,7 +352,11 @@ OWN_STOPS: dict[str, tuple[str, tuple[dict[str, Any], ...], ErrorType | None]] =
         "gemini-json",
         (
             *GEMINI_LOOKS,
-            {"type": "error", "severity": "warning", "message": "Loop detected, stopping execution"},
+            {
+                "type": "error",
+                "severity": "warning",
+                "message": "Loop detected, stopping execution",
+            },
             GEMINI_DONE,
         ),
         E.MISSING_OUTPUT,
@@ -307,7 +373,11 @@ OWN_STOPS: dict[str, tuple[str, tuple[dict[str, Any], ...], ErrorType | None]] =
     "gemini went on after all": (
         "gemini-json",
         (
-            {"type": "error", "severity": "warning", "message": "Loop detected, stopping execution"},
+            {
+                "type": "error",
+                "severity": "warning",
+                "message": "Loop detected, stopping execution",
+            },
             {"type": "message", "role": "assistant", "content": "Here it is."},
             GEMINI_DONE,
         ),
@@ -325,7 +395,10 @@ OWN_STOPS: dict[str, tuple[str, tuple[dict[str, Any], ...], ErrorType | None]] =
     "claude had enough turns": (
         "claude-json",
         (
-            {"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "I look."}]}},
+            {
+                "type": "assistant",
+                "message": {"id": "1", "content": [{"type": "text", "text": "I look."}]},
+            },
             {"type": "result", "subtype": "error_max_turns", "is_error": False, "num_turns": 3},
         ),
         E.BUDGET_EXCEEDED,
@@ -346,36 +419,65 @@ def test_an_agent_that_stopped_itself_has_not_succeeded(name: str) -> None:
     parser, records, error_type = OWN_STOPS[name]
     summary = parsed(parser, lines(*records))[2]
     rule = AgentSpec().success
-    assert judge(ExitInfo(Cause.NOBODY, 0), summary, rule, allow_empty=False).error_type is error_type
+    assert (
+        judge(ExitInfo(Cause.NOBODY, 0), summary, rule, allow_empty=False).error_type is error_type
+    )
     assert summary.warnings == (("A hook was slow",) if "warned" in name else ())
 
 
 def test_tools_that_are_denied_again_and_again_are_counted() -> None:
     denial = {"tool_name": "Write"}
-    result = {"type": "result", "subtype": "success", "result": "x", "permission_denials": [denial, denial, {}, "odd"]}
+    result = {
+        "type": "result",
+        "subtype": "success",
+        "result": "x",
+        "permission_denials": [denial, denial, {}, "odd"],
+    }
     summary = parsed("claude-json", lines(result, result))[2]
     assert summary.warnings == ("was not allowed to use Write (2 times), a tool (2 times)",)
     declined = {"type": "item.completed", "item": {"type": "file_change", "status": "declined"}}
-    assert parsed("codex-jsonl", lines(declined))[2].warnings == ("was not allowed to use file_change",)
-    rejected = {"tool": "bash", "state": {"error": "The user rejected permission to use this tool call."}}
+    assert parsed("codex-jsonl", lines(declined))[2].warnings == (
+        "was not allowed to use file_change",
+    )
+    rejected = {
+        "tool": "bash",
+        "state": {"error": "The user rejected permission to use this tool call."},
+    }
     tool = {"type": "tool_use", "part": rejected}
     assert parsed("opencode-jsonl", lines(tool))[2].warnings == ("was not allowed to use bash",)
-    missing = {"role": "toolResult", "isError": True, "toolName": "bash", "content": "Tool bash not found"}
-    assert parsed("pi-jsonl", lines({"type": "message_end", "message": missing}))[2].denied == {"bash": 1}
+    missing = {
+        "role": "toolResult",
+        "isError": True,
+        "toolName": "bash",
+        "content": "Tool bash not found",
+    }
+    assert parsed("pi-jsonl", lines({"type": "message_end", "message": missing}))[2].denied == {
+        "bash": 1
+    }
 
 
 ERRORS: list[tuple[str, dict[str, Any], str | None]] = [
     ("claude-json", {"type": "result", "is_error": True, "error": {"message": "gone"}}, "gone"),
     ("codex-jsonl", {"type": "turn.failed"}, "the turn failed"),
-    ("codex-jsonl", {"type": "item.completed", "item": {"type": "error", "message": "harmless"}}, None),
-    ("gemini-json", {"type": "error", "error": {"message": "key not valid", "code": 400}}, "400: key not valid"),
+    (
+        "codex-jsonl",
+        {"type": "item.completed", "item": {"type": "error", "message": "harmless"}},
+        None,
+    ),
+    (
+        "gemini-json",
+        {"type": "error", "error": {"message": "key not valid", "code": 400}},
+        "400: key not valid",
+    ),
     ("gemini-json", {"type": "error", "message": "x"}, "x"),
     ("opencode-jsonl", {"type": "error", "error": {"name": "Odd"}}, "Odd"),
 ]
 
 
 @pytest.mark.parametrize(("name", "record", "words"), ERRORS)
-def test_an_error_is_named_by_whatever_tells_it(name: str, record: dict[str, Any], words: str | None) -> None:
+def test_an_error_is_named_by_whatever_tells_it(
+    name: str, record: dict[str, Any], words: str | None
+) -> None:
     assert parsed(name, lines(record))[2].error_message == words
 
 
@@ -388,15 +490,41 @@ def test_what_a_text_agent_said_is_known_up_to_a_bound() -> None:
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-KINDS = ["session", "message_update", "message_end", "agent_end", "result", "assistant", "error", "text", "step_finish"]
-KINDS += ["message", "init", "turn.failed", "turn.completed", "item.completed", "thread.started", "stream_event"]
-NAMES = st.sampled_from(["message", "item", "error", "usage", "part", "role", "result", "stats", "event", "response"])
+KINDS = [
+    "session",
+    "message_update",
+    "message_end",
+    "agent_end",
+    "result",
+    "assistant",
+    "error",
+    "text",
+    "step_finish",
+]
+KINDS += [
+    "message",
+    "init",
+    "turn.failed",
+    "turn.completed",
+    "item.completed",
+    "thread.started",
+    "stream_event",
+]
+NAMES = st.sampled_from(
+    ["message", "item", "error", "usage", "part", "role", "result", "stats", "event", "response"]
+)
 
 
-@given(st.sampled_from(sorted(PARSERS)), st.sampled_from(KINDS), st.dictionaries(NAMES, JSON_VALUES, max_size=4))
+@given(
+    st.sampled_from(sorted(PARSERS)),
+    st.sampled_from(KINDS),
+    st.dictionaries(NAMES, JSON_VALUES, max_size=4),
+)
 def test_no_record_however_wrong_can_raise(name: str, kind: str, members: dict[str, Any]) -> None:
     parsed(name, lines({"type": kind, **members}))
 

@@ -1,4 +1,6 @@
-"""Schedules: what each text means, what each error offers instead, when it is due, by clocks that are set and sleep."""
+"""Schedules: what each text means, what each error offers instead, when it is due, by clocks
+that are set and sleep.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,27 @@ from pipe_texts import broken, usable
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes import due
 from supervisord_py.pipes import schedule as schedules
-from supervisord_py.pipes.due import STEP_BACK_SECONDS, Decision, Due, Never, Now, Progress, Wait, decide, upcoming
-from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule, describe, parse_schedule
+from supervisord_py.pipes.due import (
+    STEP_BACK_SECONDS,
+    Decision,
+    Due,
+    Never,
+    Now,
+    Progress,
+    Wait,
+    decide,
+    upcoming,
+)
+from supervisord_py.pipes.schedule import (
+    At,
+    Calendar,
+    Cron,
+    Every,
+    Manual,
+    Schedule,
+    describe,
+    parse_schedule,
+)
 
 HOUR, DAY = 3600.0, 86400.0
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -80,8 +101,12 @@ def test_daily_stays_an_interval_and_says_so() -> None:
         assert str(parse_schedule(text)[1]).endswith(f"write `{better}`")
 
 
-FIRST_DAYS = {"0 0 1-7 * */7": "04 01 01", "0 0 */100,1-7 * MON": "05 02 02", "0 0 */32,8-14 * 2": "13 10 10",
-              "0 0 * * */7": "04 11 18"}  # fmt: skip
+FIRST_DAYS = {
+    "0 0 1-7 * */7": "04 01 01",
+    "0 0 */100,1-7 * MON": "05 02 02",
+    "0 0 */32,8-14 * 2": "13 10 10",
+    "0 0 * * */7": "04 11 18",
+}
 
 
 @pytest.mark.parametrize(("text", "days"), FIRST_DAYS.items())
@@ -94,9 +119,11 @@ def test_a_well_known_trick_of_cron_is_that_weekday_of_the_month(text: str, days
 
 SAID = {
     "0 0 1-7 * */7": "at 00:00 on every day of month from 1 through 7 if it's on Sunday (here)",
-    "0 0 */100,1-7 * MON": "at 00:00 on every day of month from 1 through 7 if it's on Monday (here)",
+    "0 0 */100,1-7 * MON": "at 00:00 on every day of month from 1 through 7 if it's on Monday "
+    "(here)",
     "0 0 29 * 1": "at 00:00 on the 29th day of month or on Monday, either of them (here)",
-    "0 0 1,21,22,23,31 * *": "at 00:00 on the first, the 21st, the 22nd, the 23rd, and the 31st day of month (here)",
+    "0 0 1,21,22,23,31 * *": "at 00:00 on the first, the 21st, the 22nd, the 23rd, and the 31st "
+    "day of month (here)",
     "0 0 11 * *": "at 00:00 on the 11th day of every month (here)",
     "0 9 * * 7#1": "at 09:00 on the first Sunday of the month (here)",
 }
@@ -108,10 +135,12 @@ def test_a_cron_line_in_words(text: str, words: str) -> None:
 
 
 OFFERS = {
-    "9am": "daily at 9am", "09:00": "daily at 09:00", "noon": "daily at noon", "weekdays 09:00": "weekdays at 09:00",
+    "9am": "daily at 9am", "09:00": "daily at 09:00", "noon": "daily at noon",
+    "weekdays 09:00": "weekdays at 09:00",
     "weekdays-09:00": "weekdays at 09:00", "weekly on monday at 9am": "monday at 9am",
     "every other day": "every 2 days",
-    "every-ten-minutes": "every 10 minutes", "cron(0 9 * * ? *)": "0 9 * * ? *", "monthly": "@monthly",
+    "every-ten-minutes": "every 10 minutes", "cron(0 9 * * ? *)": "0 9 * * ? *",
+    "monthly": "@monthly",
     "every monday 9am": "every monday at 9am", "first monday of the month at 9am": "0 9 * * 1#1",
     "last friday of every month at 17:30": "30 17 * * 5L", "every two hours": "every 2 hours",
 }  # fmt: skip
@@ -128,7 +157,16 @@ def test_what_is_plainly_meant_is_offered_in_the_form_of_this_page(text: str, of
 DATE, CRON = "at 2099-01-01T09:00:00Z", "*/30 9-17 * * 1-5"
 JUNK = {  # why, and what is offered: an example of a form
     **dict.fromkeys(
-        ("", "continuous", "at 9:30", "every 5 parsecs", "tomorrow", "in a while", "wekdays at 9", "x" * 300),
+        (
+            "",
+            "continuous",
+            "at 9:30",
+            "every 5 parsecs",
+            "tomorrow",
+            "in a while",
+            "wekdays at 9",
+            "x" * 300,
+        ),
         ("no schedule", ""),
     ),
     "2026-13-01 10:00": ("no date and time", DATE),
@@ -155,7 +193,9 @@ def test_junk_is_an_error_that_offers_no_other_time(text: str, told: tuple[str, 
     assert str(caught.value.hint).split("`")[1::2][:1] == [told[1]][: bool(told[1])]
 
 
-@pytest.mark.parametrize("name", ["Europe/Berln", "europe/berlin", "Europe", "../../etc/passwd", "\0"])
+@pytest.mark.parametrize(
+    "name", ["Europe/Berln", "europe/berlin", "Europe", "../../etc/passwd", "\0"]
+)
 def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
     with pytest.raises(ConfigError, match="time zone") as caught:
         schedules.checked_zone(name)
@@ -175,7 +215,8 @@ def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
                      ending="2027-12-01T23:59:59", max_occurrences=10),
         ),
         ({"frequency": "daily"}, "/frequency must be one of .*, not 'daily'; did you mean 'days'"),
-        ({"frequency": "days", "at_hours": 9}, "/at_hours unknown key 'at_hours'; did you mean 'at_hour'"),
+        ({"frequency": "days", "at_hours": 9}, "/at_hours unknown key 'at_hours'; did you mean "
+                                               "'at_hour'"),
         ({"frequency": "days", "interval": 999_999}, " .*ten years"),
         ({"frequency": "days", "timezone": "Mars/Base"}, " .*time zone"),
         ({"frequency": "days", "starting": "soon"}, " 'soon' is no date"),
@@ -192,14 +233,21 @@ def test_a_config_map_wins_over_the_text(members: dict[str, Any], want: Schedule
 
 
 SERIES: list[tuple[Calendar, str]] = [  # from a Saturday
-    (Calendar("days", 7, (1,), at_hour=9), "11-23 09:00, 11-30 09:00"),  # from its first wanted day on
+    # from its first wanted day on
+    (Calendar("days", 7, (1,), at_hour=9), "11-23 09:00, 11-30 09:00"),
     (Calendar("days", 2, (1, 2), at_hour=9), "11-23 09:00, 12-01 09:00, 12-07 09:00"),
     (Calendar("weeks", 2, (1, 5), at_hour=9), "11-23 09:00, 11-27 09:00, 12-07 09:00"),
-    (Calendar("months", day_of_month=31, at_hour=9), "11-30 09:00, 12-31 09:00, 01-31 09:00, 02-28 09:00"),
+    (
+        Calendar("months", day_of_month=31, at_hour=9),
+        "11-30 09:00, 12-31 09:00, 01-31 09:00, 02-28 09:00",
+    ),
     (Calendar("months", 5, at_hour=9), "04-21 09:00, 09-21 09:00"),
     (Calendar("hours", 6, max_occurrences=9), "11-21 12:00, 11-21 18:00, 11-22 00:00"),
     (Calendar("hours", 12, (1,)), "11-23 12:00, 11-30 00:00, 11-30 12:00"),
-    (Calendar("minutes", 25, (6,), starting="2026-11-21T23:30"), "11-21 23:30, 11-21 23:55, 11-28 00:05"),
+    (
+        Calendar("minutes", 25, (6,), starting="2026-11-21T23:30"),
+        "11-21 23:30, 11-21 23:55, 11-28 00:05",
+    ),
     (Calendar("days", starting="2026-12-01T09:00+02:00", ending="2026-12-02"), "12-02 00:00"),
     (  # What the zone leaves out comes as much later as the clock was set.
         Calendar("days", at_hour=2, at_minute=30, timezone="Europe/Berlin", starting="2026-03-28"),
@@ -230,7 +278,10 @@ TEXTS = st.lists(st.sampled_from(WORDS.split()), max_size=8).map(" ".join) | st.
 @example("*/5 * 31 2-3 *")
 @example("٣ * * * *")
 def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
-    """Nothing else: no other exception, no schedule that silently never comes. Past ones say that they are over."""
+    """Nothing else: no other exception, no schedule that silently never comes.
+
+    Past ones say that they are over.
+    """
     try:
         schedule, _said = parse_schedule(text)
     except ConfigError as error:
@@ -257,17 +308,23 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         ("15 * * * *", BERLIN, "2026-03-29T00:30", ["29 01:15:00+0100", "29 03:15:00+0200"]),
         # From 03:00 back to 02:00: a named hour runs the first time, every hour in both.
         ("30 2 * * *", BERLIN, "2026-10-24T12:00", ["25 02:30:00+0200", "26 02:30:00+0100"]),
-        ("15 * * * *", BERLIN, "2026-10-25T01:30", ["25 02:15:00+0200", "25 02:15:00+0100", "25 03:15:00+0100"]),
+        (
+            "15 * * * *",
+            BERLIN,
+            "2026-10-25T01:30",
+            ["25 02:15:00+0200", "25 02:15:00+0100", "25 03:15:00+0100"],
+        ),
     ],
 )
 def test_due_times_in_their_zone(text: str, zone: tzinfo, start: str, want: list[str]) -> None:
     found = islice(Cron(text).following(at(start, zone), zone), len(want))
     assert [datetime.fromtimestamp(each, zone).strftime("%d %H:%M:%S%z") for each in found] == want
-    second = at("2026-10-25T02:15", BERLIN, fold=1)  # an hour that comes twice is not run again from within
+    # an hour that comes twice is not run again from within
+    second = at("2026-10-25T02:15", BERLIN, fold=1)
     assert next(Cron("30 2 * * *").following(second, BERLIN)) > second
 
 
-# -- is it due ---------------------------------------------------------------------------------------------------------
+# -- is it due -------------------------------------------------------------------------------------
 
 NINE = Cron("0 9 * * *")
 MISSED = "missed while off or asleep, {} ago: one run makes it good, whatever else was missed"
@@ -280,27 +337,36 @@ def once(moment: float) -> At:
 class World:
     """One pipe and the clocks; what a room would remember of it."""
 
-    def __init__(self, schedule: Schedule, start: float = NOON, *, run_on_enable: bool = True) -> None:
+    def __init__(
+        self, schedule: Schedule, start: float = NOON, *, run_on_enable: bool = True
+    ) -> None:
         self.schedule = schedule
         self.now = Now(start, 5000.0, set_at=start)
         self.progress = Progress(start, 5000.0)
         self.run_on_enable = run_on_enable
 
     def pass_(self, seconds: float) -> None:
-        self.now = replace(self.now, wall=self.now.wall + seconds, boottime=self.now.boottime + seconds)
+        self.now = replace(
+            self.now, wall=self.now.wall + seconds, boottime=self.now.boottime + seconds
+        )
 
     def set_clock(self, seconds: float) -> None:
         """Somebody sets the wall clock; the scheduler notices."""
         self.now = replace(self.now, wall=self.now.wall + seconds, set_at=self.now.wall + seconds)
 
     def decide(self, delay: float = 0.0) -> Decision:
-        return decide(self.schedule, self.progress, self.now, run_on_enable=self.run_on_enable, delay=delay)
+        return decide(
+            self.schedule, self.progress, self.now, run_on_enable=self.run_on_enable, delay=delay
+        )
 
     def run(self, *, started: bool = True) -> Due:
         """It is due: serve it."""
         found, now, known = self.decide(), self.now, self.progress
         assert isinstance(found, Due), found
-        touched, count = now.boottime if started else now.boottime_of(found.at), known.occurrences + started
+        touched, count = (
+            now.boottime if started else now.boottime_of(found.at),
+            known.occurrences + started,
+        )
         self.progress = replace(known, last_due=found.at, occurrences=count, touched_boot=touched)
         return found
 
@@ -324,7 +390,9 @@ def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_sta
     assert World(Every(HOUR), run_on_enable=False).waits() == HOUR
 
 
-def test_cron_does_not_fire_when_it_is_installed_and_a_missed_run_is_made_good_within_the_window_once() -> None:
+def test_cron_does_not_fire_when_it_is_installed_and_a_missed_run_is_made_good_within_the_window_once() -> (
+    None
+):
     """#3607 and #3684."""
     world = World(NINE, at("2026-11-21T09:02"))
     assert world.decide() == Wait(at("2026-11-22T09:00"), "waits for Sun 2026-11-22 09:00 UTC")
@@ -334,11 +402,15 @@ def test_cron_does_not_fire_when_it_is_installed_and_a_missed_run_is_made_good_w
     assert world.run() == Due(at("2026-11-24T09:00"), MISSED.format("3 h"))
     world.pass_(2 * DAY + 10 * HOUR)
     missed = "missed Wed 2026-11-25 09:00 UTC by 1 d 13 h, too late to be made good"
-    assert world.decide() == Wait(at("2026-11-27T09:00"), f"{missed}; waits for Fri 2026-11-27 09:00 UTC")
+    assert world.decide() == Wait(
+        at("2026-11-27T09:00"), f"{missed}; waits for Fri 2026-11-27 09:00 UTC"
+    )
 
 
 def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
-    """B4: what was done in a future that never was is forgotten; and nothing is served twice once it is put right."""
+    """B4: what was done in a future that never was is forgotten; and nothing is served twice
+    once it is put right.
+    """
     world = World(NINE, at("2027-11-21T08:59"))
     world.pass_(60)
     world.run()
@@ -346,10 +418,13 @@ def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> Non
     assert world.waits() == DAY
     world.pass_(DAY)
     assert world.run().at == at("2026-11-22T09:00")
-    ran = at("2026-11-21T09:00")  # a machine without a clock of its own: 1970 at boot, then the network's time
+    # a machine without a clock of its own: 1970 at boot, then the network's time
+    ran = at("2026-11-21T09:00")
     raw = Progress(ran - DAY, 0.0, last_due=ran)
     assert isinstance(decide(NINE, raw, Now(100.0, 10.0)), Wait)
-    assert decide(NINE, raw, Now(ran + HOUR, 20.0)) == Wait(ran + DAY, "waits for Sun 2026-11-22 09:00 UTC")
+    assert decide(NINE, raw, Now(ran + HOUR, 20.0)) == Wait(
+        ran + DAY, "waits for Sun 2026-11-22 09:00 UTC"
+    )
 
 
 def test_once_runs_once_is_over_when_it_was_past_and_made_good_when_it_was_not() -> None:
@@ -366,7 +441,11 @@ def test_once_runs_once_is_over_when_it_was_past_and_made_good_when_it_was_not()
     assert world.decide() == Never(told, over=True)
     # In a while, and tomorrow: from when it was written or enabled.
     soon = At("", after_seconds=1800.0)
-    for each, seconds in {At("09:00:00"): 21 * HOUR, At("09:00:00", "Europe/Berlin"): 20 * HOUR, soon: 1800}.items():
+    for each, seconds in {
+        At("09:00:00"): 21 * HOUR,
+        At("09:00:00", "Europe/Berlin"): 20 * HOUR,
+        soon: 1800,
+    }.items():
         world = World(each)
         assert world.waits() == seconds
     world.pass_(1800)
@@ -391,13 +470,18 @@ def test_what_was_missed_asleep_is_spread_and_what_comes_due_is_not() -> None:
     assert 0 < due.stagger("a", "seed", 30.0) != due.stagger("b", "seed", 30.0) < 30
 
 
-def test_occurrences_are_counted_the_last_that_was_missed_is_made_good_and_the_end_is_told() -> None:
+def test_occurrences_are_counted_the_last_that_was_missed_is_made_good_and_the_end_is_told() -> (
+    None
+):
     for plan, why in (
         (Calendar("days", at_hour=9, max_occurrences=2), "max_occurrences reached: 2"),
         (Calendar("days", at_hour=9, ending="2026-11-23T23:59:59"), "has no time to come"),
     ):
         world = World(plan)
-        assert upcoming(plan, world.progress, world.now, world.decide()) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
+        assert upcoming(plan, world.progress, world.now, world.decide()) == (
+            NOON + 21 * HOUR,
+            NOON + 45 * HOUR,
+        )
         for _ in range(2):
             world.pass_(DAY)
             assert world.run().at == world.now.wall - 3 * HOUR
@@ -417,7 +501,9 @@ STEPS = st.lists(st.tuples(KINDS, st.integers(1, 2 * 86400)), max_size=25)
 
 
 @given(SCHEDULES, st.sampled_from([NOON, at("2026-03-28T20:00"), at("2026-10-24T20:00")]), STEPS)
-def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float, steps: list[tuple[str, int]]) -> None:
+def test_nothing_runs_early_twice_or_in_a_burst(
+    schedule: Schedule, start: float, steps: list[tuple[str, int]]
+) -> None:
     world, forgotten = World(schedule, start), None
     for what, seconds in steps:
         if what == "back":
@@ -451,4 +537,8 @@ def test_the_next_runs_and_the_whole_story() -> None:
         assert upcoming(schedule, seen, now, decide(schedule, seen, now), count) == want
     berlin, half_past_one = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin")), Cron("30 13 * * *")
     assert decide(half_past_one, seen, berlin) == Wait(NOON + 1800, "waits for 13:30 CET")
-    assert [due.period(each, seen, now) for each in (half_past_one, Manual(), Every(600))] == [DAY, None, 600]
+    assert [due.period(each, seen, now) for each in (half_past_one, Manual(), Every(600))] == [
+        DAY,
+        None,
+        600,
+    ]

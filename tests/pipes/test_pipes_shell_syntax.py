@@ -56,10 +56,14 @@ def test_what_only_a_shell_reads_is_refused_with_the_line_to_write(text: str, wo
 
 
 ARGUMENTS = (
-    "jq '.a | .b'", 'grep -E "a|b" file', 'echo "a && b"', "echo 'a; b' \"c > d\"", "find . -exec rm {} \\;",
-    "curl https://example.org/?a=1&b=2", "python -c 'import sys; print(sys.argv)'", "sh -c 'cd /x && ./sync.sh > log'",
-    "awk '{print $1}'", "date +%F", "find . -name '*.txt'", "find . -name *.txt", "env A=1 ./job", "./job A=1 --b=2",
-    "echo 'one\ntwo'", "rsync -a \\\n  src \\\n  dst", "echo \\$(x\\)", "echo '$(date)' '`date`'", "./cd.sh source",
+    "jq '.a | .b'", 'grep -E "a|b" file', 'echo "a && b"', "echo 'a; b' \"c > d\"",
+    "find . -exec rm {} \\;",
+    "curl https://example.org/?a=1&b=2", "python -c 'import sys; print(sys.argv)'",
+    "sh -c 'cd /x && ./sync.sh > log'",
+    "awk '{print $1}'", "date +%F", "find . -name '*.txt'", "find . -name *.txt", "env A=1 ./job",
+    "./job A=1 --b=2",
+    "echo 'one\ntwo'", "rsync -a \\\n  src \\\n  dst", "echo \\$(x\\)", "echo '$(date)' '`date`'",
+    "./cd.sh source",
     "echo a\\|b", 'printf "%s\\n" "it\'s; fine"', "python -c print(1)", "./a.sh",
 )  # fmt: skip
 
@@ -75,7 +79,12 @@ def test_the_command_of_another_agent_has_no_effect_and_is_no_mistake() -> None:
 
 
 def test_a_line_goes_on_behind_a_backslash() -> None:
-    assert usable("command: |\n  rsync -a \\\n    src dst\n").plan.command == ("rsync", "-a", "src", "dst")
+    assert usable("command: |\n  rsync -a \\\n    src dst\n").plan.command == (
+        "rsync",
+        "-a",
+        "src",
+        "dst",
+    )
 
 
 def test_the_cure_does_what_a_shell_would_have_done(tmp_path: Path) -> None:
@@ -115,7 +124,9 @@ PASSED_ON: dict[str, str | None] = {
 
 
 @pytest.mark.parametrize(("text", "word"), PASSED_ON.items())
-def test_what_a_shell_would_replace_is_told_unless_it_is_quoted(text: str, word: str | None) -> None:
+def test_what_a_shell_would_replace_is_told_unless_it_is_quoted(
+    text: str, word: str | None
+) -> None:
     assert unexpanded(text) == word
     remarks = usable(f"command: |\n  {text}").remarks
     assert [word in remark.message for remark in remarks] == ([] if word is None else [True])
@@ -147,7 +158,8 @@ def test_a_list_for_a_shell_is_refused_with_the_line_to_write(command: str, scri
 @pytest.mark.parametrize(
     "command",
     [
-        "[find, ., -exec, rm, '{}', ';']", "[cut, -d, '|', x]", "[grep, 'a && b', x]", "[sh, -c, 'cd /x && ls']",
+        "[find, ., -exec, rm, '{}', ';']", "[cut, -d, '|', x]", "[grep, 'a && b', x]",
+        "[sh, -c, 'cd /x && ls']",
         "[./my prog]", "[env, A=1, ./job]", "['./a b.sh']", "[rm, '*.log', ~/x]",
     ],
 )  # fmt: skip
@@ -156,7 +168,11 @@ def test_a_word_of_a_list_is_an_argument(command: str) -> None:
 
 
 def test_a_variable_is_passed_on_as_it_stands_and_told() -> None:
-    told = {"./a $HOME/x": "$HOME", 'echo "in ${HOME}"': "${HOME}", "echo '$HOME' \\$HOME $5 $.a": None}
+    told = {
+        "./a $HOME/x": "$HOME",
+        'echo "in ${HOME}"': "${HOME}",
+        "echo '$HOME' \\$HOME $5 $.a": None,
+    }
     assert {text: unexpanded(text) for text in told} == told
     assert "$HOME is passed on as it stands" in usable("command: ./a $HOME/x").warnings[0]
     assert usable("command: [./a, $HOME/x]").warnings == ()

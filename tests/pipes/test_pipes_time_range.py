@@ -1,4 +1,6 @@
-"""The time range of executions: one follows the other without a gap, whoever else runs the pipe meanwhile."""
+"""The time range of executions: one follows the other without a gap, whoever else runs the pipe
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,19 @@ from pipe_rig import PipeRig, in_one_room
 from supervisord_py.ledger.pipes import Execution, Group, Plan, Status
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes.models import PublishedEvent
-from supervisord_py.pipes.time_range import FIRST_SECONDS, counts, end_after, next_range, range_to_repeat
+from supervisord_py.pipes.time_range import (
+    FIRST_SECONDS,
+    counts,
+    end_after,
+    next_range,
+    range_to_repeat,
+)
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------------
+# -- decisions -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,9 @@ def test_a_range_begins_where_the_last_one_ended(case: Range) -> None:
         (Status.COMPLETED, 20.0, True),
     ],
 )
-def test_what_was_looked_at_already_keeps_its_range(status: Status, last_end: float | None, repeats: bool) -> None:
+def test_what_was_looked_at_already_keeps_its_range(
+    status: Status, last_end: float | None, repeats: bool
+) -> None:
     before = Execution(id=1, pipe_name="p", status=status, context_start=10.0, context_end=20.0)
     assert range_to_repeat(before, last_end) == ((10.0, 20.0) if repeats else None)
 
@@ -70,13 +80,22 @@ def test_what_was_looked_at_already_keeps_its_range(status: Status, last_end: fl
         (Group.MANUAL, False, False, True),
     ],
 )
-def test_whose_range_counts(group: Group, runs_by_itself: bool, advance: bool, expected: bool) -> None:
+def test_whose_range_counts(
+    group: Group, runs_by_itself: bool, advance: bool, expected: bool
+) -> None:
     assert counts(group, runs_by_itself=runs_by_itself, advance=advance) is expected
 
 
 @pytest.mark.parametrize(
     ("last_end", "completed_end", "expected"),
-    [(None, 5.0, 5.0), (4.0, 5.0, 5.0), (5.0, 4.0, 5.0), (99.0, 5.0, 5.0), (4.0, None, 4.0), (None, None, None)],
+    [
+        (None, 5.0, 5.0),
+        (4.0, 5.0, 5.0),
+        (5.0, 4.0, 5.0),
+        (99.0, 5.0, 5.0),
+        (4.0, None, 4.0),
+        (None, None, None),
+    ],
 )
 def test_the_end_never_goes_back_but_from_the_future(
     last_end: float | None, completed_end: float | None, expected: float | None
@@ -84,7 +103,7 @@ def test_the_end_never_goes_back_but_from_the_future(
     assert end_after(last_end, completed_end, 10.0) == expected
 
 
-# -- the room ----------------------------------------------------------------------------------------------------------
+# -- the room --------------------------------------------------------------------------------------
 
 
 def length(execution: Execution) -> float:
@@ -99,7 +118,9 @@ async def happen(rig: PipeRig, name: str, count: int) -> Execution:
     return (await rig.ended(name, count))[-1]
 
 
-async def test_a_range_is_as_long_as_the_time_since_the_last_one_and_no_range_is_lost(own_rig: PipeRig) -> None:
+async def test_a_range_is_as_long_as_the_time_since_the_last_one_and_no_range_is_lost(
+    own_rig: PipeRig,
+) -> None:
     """The first one is a day, as the schedule is; the next one three days, while nothing ran."""
     own_rig.write("daily", "agent: command\ncommand: head -1\nschedule: every 24h")
     await own_rig.room.files.refresh()
@@ -111,7 +132,9 @@ async def test_a_range_is_as_long_as_the_time_since_the_last_one_and_no_range_is
     assert second.context_start == first.context_end
     assert length(second) == pytest.approx(3 * DAY, abs=60)
     start, end = (to_text(each or 0.0) for each in (second.context_start, second.context_end))
-    assert (await own_rig.room.execution(second.id, blobs=True)).stdout == f"Time range: {start} to {end}\n"
+    assert (
+        await own_rig.room.execution(second.id, blobs=True)
+    ).stdout == f"Time range: {start} to {end}\n"
 
 
 @in_one_room
@@ -137,7 +160,9 @@ async def test_a_pipe_that_runs_by_hand_alone_goes_on_from_its_last_run(rig: Pip
 
 
 @in_one_room
-async def test_a_failure_moves_no_range_and_its_retry_has_all_of_it(rig: PipeRig, tmp_path: Path) -> None:
+async def test_a_failure_moves_no_range_and_its_retry_has_all_of_it(
+    rig: PipeRig, tmp_path: Path
+) -> None:
     rig.shell("fails", f"[ -e {tmp_path}/well ]", "trigger: [fails-event]\nretries: 0")
     await rig.room.files.refresh()
     failed = await happen(rig, "fails", 1)

@@ -1,4 +1,6 @@
-"""What starts pipes: the clocks, what the loop survives, which pattern of an event fits, what is watched for it."""
+"""What starts pipes: the clocks, what the loop survives, which pattern of an event fits, what is
+watched for it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ HOME = "/home/me/pipes/summary"
 )
 def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
     name, colon, subject = happened.partition(":")
-    assert matches(parse_pattern(pattern), PublishedEvent(name, subject if colon else None), HOME) is fits
+    assert (
+        matches(parse_pattern(pattern), PublishedEvent(name, subject if colon else None), HOME)
+        is fits
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,10 +96,13 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
         await rig.ended("b")
         await eventually(lambda: asked.count("a") > 2, "it is tried again")
         told = rig.room.states.get("a").last_decision or ""
-        assert told.startswith("could not be decided or started: OSError: disk full; tried again in ")
+        assert told.startswith(
+            "could not be decided or started: OSError: disk full; tried again in "
+        )
         is_full = False
         await rig.ended("a")
-        # B4: a last run in the future counts as now; the clock was wrong when it ran, or is wrong now.
+        # B4: a last run in the future counts as now; the clock was wrong when it ran, or is wrong
+        # now.
         rig.room.states.change("a", last_run_at=rig.time.clocks.wall() + 400 * 86400)
         await rig.restart()
         assert abs((rig.room.get("a").next_run or 0.0) - rig.time.clocks.wall() - 3600) < 60
@@ -113,11 +121,15 @@ async def test_a_run_that_is_skipped_says_for_whom_its_pipe_waits(short_tmp: Pat
         for _ in range(2):
             rig.time.pass_by(20)
             rig.room.due_bell.set()
-            await eventually(lambda: "skipped" in (rig.room.states.get("often").last_decision or ""), "it is told")
+            await eventually(
+                lambda: "skipped" in (rig.room.states.get("often").last_decision or ""),
+                "it is told",
+            )
             told = rig.room.states.get("often").last_decision or ""
             holder = rig.room.get("long").running
             slot = (
-                f"a slot: pipe:long (execution {holder}) holds the only one of scheduled runs (pipes.slots_scheduled)"
+                f"a slot: pipe:long (execution {holder}) holds the only one of scheduled runs "
+                "(pipes.slots_scheduled)"
             )
             assert told == f"still waiting: execution {waiting.id}, for {slot}; skipped"
             rig.room.states.decided("often", "")
@@ -128,7 +140,11 @@ async def test_a_run_that_is_skipped_says_for_whom_its_pipe_waits(short_tmp: Pat
 async def test_the_machines_zone_is_followed_and_its_clock_makes_nothing_up(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice. What another zone's clock has passed today was not missed; a pipe with a zone of its own stays put."""
+    """Twice.
+
+    What another zone's clock has passed today was not missed; a pipe with a zone of its own stays
+    put.
+    """
     localtime = short_tmp / "localtime"
 
     def move_to(zone: str) -> None:
@@ -151,7 +167,9 @@ async def test_the_machines_zone_is_followed_and_its_clock_makes_nothing_up(
         for zone in ("America/New_York", "America/Los_Angeles", "Europe/Berlin"):
             move_to(zone)
             here = ZoneInfo(zone)
-            await eventually(lambda here=here: due("local").astimezone(here).hour == 9, f"the zone is {zone}")
+            await eventually(
+                lambda here=here: due("local").astimezone(here).hour == 9, f"the zone is {zone}"
+            )
             assert f"Timezone: {zone} (UTC" in await rig.room.rendered("local")
             assert any(rig.room.next("local")["sentences"])
             assert due("tokyo").hour == 0

@@ -37,7 +37,8 @@ QUIET, OPEN = 2.0, 60.0
         ([(0, "written"), (50, "written"), (100, "closed")], 102),  # a slow copy
         ([(0, "written")], 60),  # a log
         ([(0, "touched")], 2),
-        ([(0, "written"), (1, "touched"), (9, "closed")], 11),  # a copy that sets the time before its end
+        # a copy that sets the time before its end
+        ([(0, "written"), (1, "touched"), (9, "closed")], 11),
         ([(0, "closed"), (1, "touched")], 3),
         ([(0, "closed"), (1, "arrived")], 1),
         ([(0, "written"), (1, "gone")], None),
@@ -51,7 +52,11 @@ def test_when_a_file_is_whole(story: list[tuple[float, str]], counts_at: float |
         getattr(whole, verb)(*["x", at][: 1 + (verb != "gone")])
     assert whole.next_due == counts_at
     if counts_at is not None:
-        assert [whole.take(counts_at - 0.001), whole.take(counts_at), whole.take(1e9)] == [[], ["x"], []]
+        assert [whole.take(counts_at - 0.001), whole.take(counts_at), whole.take(1e9)] == [
+            [],
+            ["x"],
+            [],
+        ]
 
 
 MOUNTS = """\
@@ -64,8 +69,15 @@ MOUNTS = """\
 
 
 def test_where_nothing_tells_of_changes() -> None:
-    told = {"/srv/in": True, "/home": False, "/home/me/in": False, "/home/me/fast/in": True, "/homes": True,
-            "/mnt/with space/x": False, "/media/in": True}  # fmt: skip
+    told = {
+        "/srv/in": True,
+        "/home": False,
+        "/home/me/in": False,
+        "/home/me/fast/in": True,
+        "/homes": True,
+        "/mnt/with space/x": False,
+        "/media/in": True,
+    }
     assert {path: tells_of_changes(path, MOUNTS) for path in told} == told
     assert tells_of_changes("/x", "")
 
@@ -167,9 +179,14 @@ def test_what_is_renamed_linked_touched_or_many(watched: Callable[..., Watched])
         (it.folder / f"many-{number}").write_text("x")
     (it.folder / "deleted").write_text("x")
     (it.folder / "deleted").unlink()
-    until(lambda: {it.reported(name) for name in ("final", "linked", "symbolic")} == {1}, "whole when they come")
+    until(
+        lambda: {it.reported(name) for name in ("final", "linked", "symbolic")} == {1},
+        "whole when they come",
+    )
     it.pass_by()
-    until(lambda: {it.reported(f"many-{number}") for number in range(200)} == {1}, "each counts once")
+    until(
+        lambda: {it.reported(f"many-{number}") for number in range(200)} == {1}, "each counts once"
+    )
     until(lambda: it.reported("old") == 2, "its time was set")
     os.utime(it.folder / "old", (1, 1))
     (it.folder / "old").chmod(0o600)
@@ -191,7 +208,10 @@ def test_folders_come_go_and_come_back(watched: Callable[..., Watched], short_tm
     (moved / "inside").write_text("x")
     moved.rename(it.folder / "c")
     it.pass_by()
-    until(lambda: [it.reported("a/b/made"), it.reported("c/inside")] == [1, 1], "what came with its folder")
+    until(
+        lambda: [it.reported("a/b/made"), it.reported("c/inside")] == [1, 1],
+        "what came with its folder",
+    )
     (it.folder / "c").rename(moved)
     (moved / "outside").write_text("x")
     (it.folder / "a" / "b" / "made").write_text("y")
@@ -211,7 +231,9 @@ def test_folders_come_go_and_come_back(watched: Callable[..., Watched], short_tm
         until(is_told, "a folder that was made anew is watched")
 
 
-def test_where_nothing_is_told_a_file_is_whole_once_it_is_quiet(watched: Callable[..., Watched]) -> None:
+def test_where_nothing_is_told_a_file_is_whole_once_it_is_quiet(
+    watched: Callable[..., Watched],
+) -> None:
     it = watched(PollingWatch)
 
     film = it.folder / "film"

@@ -1,4 +1,5 @@
-"""Every requirement of pipes (A1 to I4) has a test of that name: here presets (A), time (B), what is kept (C).
+"""Every requirement of pipes (A1 to I4) has a test of that name: here presets (A), time (B), what
+is kept (C).
 
 The others: test_requirements_d_to_i.py.
 """
@@ -58,7 +59,9 @@ async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
-    """By hand and by schedule; never the file's own model instead, and nothing stays taken (fault 1)."""
+    """By hand and by schedule; never the file's own model instead, and nothing stays taken
+    (fault 1).
+    """
     rig.presets(preset("a3-there", 'model = "other"'))
     rig.write("a3", "agent: tell\npreset: a3-gone\nmodel: own\nschedule: every 1h")
     await rig.room.files.refresh()
@@ -66,7 +69,11 @@ async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
     by_hand = await rig.run("a3")
     assert (by_itself.trigger, by_hand.trigger) == (Trigger.SCHEDULED, Trigger.MANUAL)
     for done in (by_itself, by_hand):
-        assert (done.status, done.error_type, done.pid) == (Status.FAILED, ErrorType.PRESET_NOT_FOUND, None)
+        assert (done.status, done.error_type, done.pid) == (
+            Status.FAILED,
+            ErrorType.PRESET_NOT_FOUND,
+            None,
+        )
         assert f"'a3-gone' in {rig.config.presets_file}" in (done.error_message or "")
         assert f"add [presets.a3-gone] to {rig.config.presets_file}" in (done.error_message or "")
     assert (rig.room.get("a3").running, rig.room.get("a3").queued) == (None, 0)
@@ -84,7 +91,10 @@ async def test_a4_provider_errors_have_a_type(rig: PipeRig) -> None:
     ):
         rig.agent(f"a4-{number}", f"echo 'Error: {said}' >&2; exit 1", "retries: 0")
         done = await rig.run(f"a4-{number}")
-        assert (execution_document(done)["error_type"], said in (done.error_message or "")) == (word, True)
+        assert (execution_document(done)["error_type"], said in (done.error_message or "")) == (
+            word,
+            True,
+        )
 
 
 @in_one_room
@@ -92,11 +102,18 @@ async def test_a5_a_missing_or_expired_key_is_told(rig: PipeRig) -> None:
     rig.presets(preset("a5", 'provider = "openai"', 'api_key = "$A5_KEY"'))
     rig.write("a5", "agent: tell\npreset: a5")
     missing = await rig.run("a5")
-    assert (missing.error_type, missing.pid, missing.preset.provider) == (ErrorType.AUTH_FAILED, None, "openai")
+    assert (missing.error_type, missing.pid, missing.preset.provider) == (
+        ErrorType.AUTH_FAILED,
+        None,
+        "openai",
+    )
     assert "A5_KEY is not set" in (missing.error_message or "")
     rig.agent("a5-old", "echo '401 Unauthorized: this key expired' >&2; exit 1")
     expired = await rig.run("a5-old")
-    assert (expired.error_type, "key expired" in (expired.error_message or "")) == (ErrorType.AUTH_FAILED, True)
+    assert (expired.error_type, "key expired" in (expired.error_message or "")) == (
+        ErrorType.AUTH_FAILED,
+        True,
+    )
 
 
 @in_one_room
@@ -109,7 +126,9 @@ async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) ->
 
 
 @in_one_room
-async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a7_ollama_is_asked_before_the_spawn(
+    rig: PipeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("supervisord_py.pipes.preflight.FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr("supervisord_py.pipes.preflight.READ_SECONDS", 60.0)
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
@@ -130,14 +149,18 @@ async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: py
     assert (absent.error_type, absent.pid) == (ErrorType.MODEL_NOT_FOUND, None)
     assert "Ollama is not running" in (down.error_message or "")
     assert "ollama pull absent" in (absent.error_message or "")
-    assert not (rig.room.folder(absent.id) / "agent").exists(), "what was written for it goes with it"
+    assert not (rig.room.folder(absent.id) / "agent").exists(), (
+        "what was written for it goes with it"
+    )
 
 
 @in_one_room
 async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> None:
-    """Who names a preset fails with file and line; who names none runs with what its file says, and that is told.
+    """Who names a preset fails with file and line; who names none runs with what its file says, and
+    that is told.
 
-    The store is the user's own file and never written here, so there is nothing to rename into place.
+    The store is the user's own file and never written here, so there is nothing to rename into
+    place.
     """
     rig.config.presets_file.write_text("[presets.a8\n")
     rig.write("a8", "agent: tell\npreset: a8")
@@ -162,7 +185,7 @@ async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
 DAY = 86400.0
 
 
-# -- B: time and power -------------------------------------------------------------------------------------------------
+# -- B: time and power -----------------------------------------------------------------------------
 
 
 async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None:
@@ -175,10 +198,19 @@ async def test_b1_a_run_cut_off_by_a_restart_is_failed(own_rig: PipeRig) -> None
     own_rig.time.pass_by(5000)
     await own_rig.open()
     row = await own_rig.room.execution(number)
-    assert (row.duration_ms or 0) < 1_000_000, "it ended when it last wrote, not when somebody looked"
-    assert (row.status, row.error_type, row.incomplete) == (Status.FAILED, ErrorType.INTERRUPTED, True)
+    assert (row.duration_ms or 0) < 1_000_000, (
+        "it ended when it last wrote, not when somebody looked"
+    )
+    assert (row.status, row.error_type, row.incomplete) == (
+        Status.FAILED,
+        ErrorType.INTERRUPTED,
+        True,
+    )
     assert row.error_message == "interrupted by system restart"
-    assert {it.name for it in (folder / "output" / str(number)).iterdir()} == {"INCOMPLETE", "report"}
+    assert {it.name for it in (folder / "output" / str(number)).iterdir()} == {
+        "INCOMPLETE",
+        "report",
+    }
 
 
 async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig) -> None:
@@ -190,7 +222,9 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig) -> 
     live = own_rig.room.runs.get(well)
     assert live is not None
     await eventually(lambda: own_rig.room.watch.resumed_at > before, "the resume is seen")
-    await eventually(lambda: live.heard_at > own_rig.room.watch.resumed_at, "words after the resume")
+    await eventually(
+        lambda: live.heard_at > own_rig.room.watch.resumed_at, "words after the resume"
+    )
     assert own_rig.room.health()["running"] == 2
     own_rig.time.pass_by(WAKE_SILENCE_SECONDS + 1)
     done = await own_rig.room.wait(mute)
@@ -200,7 +234,9 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(own_rig: PipeRig) -> 
 
 
 def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
-    """App Nap is a matter of graphical programs; its effect, a scheduler that gets no turn for a while, is this."""
+    """App Nap is a matter of graphical programs; its effect, a scheduler that gets no turn for a
+    while, is this.
+    """
     late = decide(Every(1800.0), Progress(0.0, 0.0, touched_boot=0.0), Now(6300.0, 6300.0))
     assert isinstance(late, Due)
     assert (late.at, "one run makes it good" in late.why) == (5400.0, True)
@@ -215,7 +251,9 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
     await own_rig.ended("b4")
 
     async def decided_anew(count: int) -> None:
-        """The scheduler has looked at the clocks as they stand now: it is due in half an hour, and ran so often."""
+        """The scheduler has looked at the clocks as they stand now: it is due in half an hour,
+        and ran so often.
+        """
         own_rig.room.due_bell.set()
         left = lambda: (own_rig.room.get("b4").next_run or 0.0) - own_rig.time.clocks.wall()  # noqa: E731
         await eventually(lambda: abs(left() - 1800) < 60, "the next look")
@@ -231,13 +269,19 @@ async def test_b4_a_clock_that_jumps_starts_nothing(own_rig: PipeRig) -> None:
 
 
 async def test_b5_a_connection_that_drops_ends_with_the_timeout(own_rig: PipeRig) -> None:
-    own_rig.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
+    own_rig.shell(
+        "b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0"
+    )
     done = await own_rig.overdue("b5", len("half an answer\nso far\n"))
-    assert (done.status, done.error_type, done.incomplete) == (Status.TIMED_OUT, ErrorType.TIMEOUT, True)
+    assert (done.status, done.error_type, done.incomplete) == (
+        Status.TIMED_OUT,
+        ErrorType.TIMEOUT,
+        True,
+    )
     assert (done.stdout, done.stderr) == ("half an answer\n", "so far\n")
 
 
-# -- C: what is kept ---------------------------------------------------------------------------------------------------
+# -- C: what is kept -------------------------------------------------------------------------------
 
 
 @in_one_room
@@ -249,8 +293,12 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
     assert stat.S_IMODE(rig.config.executions_dir.stat().st_mode) == 0o700
 
 
-async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = own_rig.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
+async def test_c2_a_full_disk_crashes_nothing(
+    own_rig: PipeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = own_rig.shell(
+        "c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000
+    )
     works = own_rig.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
     connection = own_rig.ledger._writing
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -266,7 +314,11 @@ async def test_c2_a_full_disk_crashes_nothing(own_rig: PipeRig, monkeypatch: pyt
     assert "full" in (own_rig.room.health()["ledger"] or ""), "who waits is answered all the same"
     connection.execute("PRAGMA max_page_count = 1000000")
     await eventually(lambda: own_rig.room.health()["ledger"] is None, "the recovery")
-    assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
+    assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (
+        Status.FAILED,
+        ErrorType.DISK_FULL,
+        True,
+    )
     assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
     await eventually(own_rig.ledger.flush, "the rows are written")
     row = await own_rig.room.execution(bad.id, blobs=True)
@@ -305,7 +357,9 @@ async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
     folder = rig.room.folder(done.id)
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder, *folder.iterdir())}
     assert modes == {folder.name: 0o700, "stdout": 0o600, "stderr": 0o600}
-    assert {stat.S_IMODE(it.stat().st_mode) & 0o077 for it in (rig.folder / "state").glob("pxd.db*")} == {0}
+    assert {
+        stat.S_IMODE(it.stat().st_mode) & 0o077 for it in (rig.folder / "state").glob("pxd.db*")
+    } == {0}
     assert (done.stdout, done.stderr) == ("card [redacted]\n", "card [redacted]\n")
     assert "1234" not in "".join(it.read_text() for it in folder.iterdir())
 
@@ -338,7 +392,11 @@ async def test_c6_files_of_a_crash_are_marked_and_stay(rig: PipeRig) -> None:
 @in_one_room
 async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
     for name in ("c7-a", "c7-b"):
-        rig.shell(name, f"for i in 1 2 3; do echo {name} $i; sleep 0.01; done; echo {name} > $PX_OUTPUT_DIR/who")
+        rig.shell(
+            name,
+            f"for i in 1 2 3; do echo {name} $i; sleep 0.01; done; echo {name} > "
+            "$PX_OUTPUT_DIR/who",
+        )
     for row in await asyncio.gather(rig.run("c7-a"), rig.run("c7-b")):
         assert row.stdout == "".join(f"{row.pipe_name} {at}\n" for at in (1, 2, 3))
         assert Path(row.output_dir or "", "who").read_text() == f"{row.pipe_name}\n"
@@ -359,12 +417,15 @@ async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None
     assert ("Timezone: Europe/Berlin" in said[2], '"query": "invoices"' in said[5]) == (True, True)
 
 
-# -- the check ---------------------------------------------------------------------------------------------------------
+# -- the check -------------------------------------------------------------------------------------
 
 
 def test_every_requirement_has_a_test_and_a_row_in_the_design() -> None:
     text = "".join(file.read_text() for file in HERE.glob("test_requirements*.py"))
-    tests = [(it[2].upper(), it[1]) for it in re.finditer(r"^(?:async )?def (test_([a-i]\d)_\w+)", text, re.M)]
+    tests = [
+        (it[2].upper(), it[1])
+        for it in re.finditer(r"^(?:async )?def (test_([a-i]\d)_\w+)", text, re.M)
+    ]
     design = (HERE.parents[1] / "DESIGN.md").read_text()
     assert re.findall(r"^\| ([A-I]\d) \|.*\| `(\w+)` \|$", design, re.M) == sorted(tests)
     assert len(tests) == 51

@@ -1,4 +1,6 @@
-"""Requirements D (processes), E (schedule), F (files), G (the API and the provider), H (chat) and I (the ends)."""
+"""Requirements D (processes), E (schedule), F (files), G (the API and the provider), H (chat)
+and I (the ends).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from supervisord_py.pipes.triggers import Timetable
 from supervisord_py.process.model import Child, ChildSpec, StopReport, Survivor
 from waiting import alive
 
-# -- D: processes ------------------------------------------------------------------------------------------------------
+# -- D: processes ----------------------------------------------------------------------------------
 
 
 @in_one_room
@@ -47,7 +49,10 @@ async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_d2_the_whole_tree_ends(rig: PipeRig) -> None:
-    script = "sleep 1000 & echo $! > a; setsid sleep 1000 & echo $! > b; (setsid sleep 1000 & echo $! > c); touch all"
+    script = (
+        "sleep 1000 & echo $! > a; setsid sleep 1000 & echo $! > b; (setsid sleep 1000 & echo $! > "
+        "c); touch all"
+    )
     folder = rig.shell("d2", f"{script}; wait")
     number = await rig.begun("d2")
     await eventually((folder / "all").exists, "the children")
@@ -75,7 +80,10 @@ async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.M
     monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(rig.placement, "stop", fails)
     done = await rig.room.cancel(number)
-    assert (done.status, f"survived the stop: pid {pid}" in (done.error_message or "")) == (Status.CANCELLED, True)
+    assert (done.status, f"survived the stop: pid {pid}" in (done.error_message or "")) == (
+        Status.CANCELLED,
+        True,
+    )
     assert rig.room.get("d3-undead").running is None
     await eventually(lambda: not alive(pid), "the next try")
 
@@ -89,7 +97,11 @@ async def test_d4_a_vanished_program_is_named(rig: PipeRig) -> None:
     (folder / "agent.sh").chmod(0o755)
     broken = await rig.run("d4")
     for done in (absent, broken):
-        assert (done.status, done.error_type, done.pid) == (Status.FAILED, ErrorType.AGENT_NOT_FOUND, None)
+        assert (done.status, done.error_type, done.pid) == (
+            Status.FAILED,
+            ErrorType.AGENT_NOT_FOUND,
+            None,
+        )
         assert str(folder / "agent.sh") in (done.error_message or "")
 
 
@@ -101,7 +113,10 @@ async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
     table = f'[agents.NAME]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n[agents.NAME.version]\n'
     table += f'argv = ["{program}", "--version"]\ncure = "get drifted 2"\n'
     with rig.config.agents_file.open("a") as agents:
-        agents.write(f'{table.replace("NAME", "old")}want = ">=2"\n{table.replace("NAME", "new")}tested = "<1.2"\n')
+        agents.write(
+            f'{table.replace("NAME", "old")}want = ">=2"\n{table.replace("NAME", "new")}tested = '
+            '"<1.2"\n'
+        )
     rig.write("d5-old", "agent: old")
     old = await rig.run("d5-old")
     assert (old.status, old.error_type) == (Status.FAILED, ErrorType.AGENT_INCOMPATIBLE)
@@ -115,7 +130,9 @@ async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
-    """On one ledger, by the row itself; that there is one daemon on a state directory: tests/daemon."""
+    """On one ledger, by the row itself; that there is one daemon on a state directory:
+    tests/daemon.
+    """
     folder = rig.shell("d6", "touch started", "retries: 0")
     other = await Ledger.open(rig.folder / "state" / "pxd.db")
     try:
@@ -124,7 +141,11 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
         await other.write(ledger_pipes.EXECUTIONS.insert(row))
         await other.write(ledger_pipes.mark_running(theirs, started_at=2.0))
         ours = await rig.run("d6")
-        assert (ours.status, ours.pid, (folder / "started").exists()) == (Status.FAILED, None, False)
+        assert (ours.status, ours.pid, (folder / "started").exists()) == (
+            Status.FAILED,
+            None,
+            False,
+        )
         assert str(theirs) in (ours.error_message or "")
         await other.write(ledger_pipes.finish(theirs, status=Status.COMPLETED, finished_at=3.0))
     finally:
@@ -132,7 +153,7 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig) -> None:
     assert (await rig.run("d6")).status is Status.COMPLETED
 
 
-# -- E: schedules ------------------------------------------------------------------------------------------------------
+# -- E: schedules ----------------------------------------------------------------------------------
 
 
 async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -> None:
@@ -149,11 +170,18 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
     await own_rig.room.files.refresh()
     for name, why in (("e1-off", "it was disabled"), ("e1-manual", "its schedule has changed")):
         row = (await own_rig.ended(name))[0]  # a look of the room's own may be at work with it
-        assert (row.status, row.trigger, row.started_at) == (Status.CANCELLED, Trigger.SCHEDULED, None)
+        assert (row.status, row.trigger, row.started_at) == (
+            Status.CANCELLED,
+            Trigger.SCHEDULED,
+            None,
+        )
         assert why in (row.error_message or "")
     assert own_rig.room.health()["queued"] == 0
     # The last decision says so; and what is on again is due, although it was due before.
-    said = f"execution {(await own_rig.rows('e1-off'))[0].id} did not run: cancelled before it ran: it was disabled"
+    said = (
+        f"execution {(await own_rig.rows('e1-off'))[0].id} did not run: cancelled before it ran: "
+        "it was disabled"
+    )
     assert own_rig.room.next("e1-off")["last_decision"]["text"] == said
     await own_rig.room.enable("e1-off")
     await eventually(lambda: own_rig.room.queued("e1-off"), "it is in line again")
@@ -163,7 +191,11 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(own_rig: PipeRig) -
 
 @in_one_room
 async def test_e2_an_enabled_interval_runs_at_once_unless_told_not_to(rig: PipeRig) -> None:
-    rig.shell("e2-wait", "true", "schedule: every 1h\nenabled: false\nrun_on_enable: false\nallow_empty: true")
+    rig.shell(
+        "e2-wait",
+        "true",
+        "schedule: every 1h\nenabled: false\nrun_on_enable: false\nallow_empty: true",
+    )
     rig.shell("e2-cron", "true", "schedule: '@yearly'\nenabled: false\nallow_empty: true")
     rig.shell("e2-now", "true", "schedule: every 1h\nenabled: false\nallow_empty: true")
     await rig.room.files.refresh()
@@ -190,7 +222,9 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
     await rig.room.cancel(number)
 
 
-async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_e4_a_scheduler_that_dies_is_started_again(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(triggers, "CRASH_SECONDS", 0.0)
     candidates, crashes = Timetable._candidates, iter((RuntimeError("boom"),))
 
@@ -217,7 +251,9 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
     due = Due(rig.time.clocks.wall(), "due")
     pipe = rig.room.definition_of("e5")
     assert pipe is not None
-    assert await rig.room.timetable.start(pipe, due) == f"still running: execution {number}; skipped"
+    assert (
+        await rig.room.timetable.start(pipe, due) == f"still running: execution {number}; skipped"
+    )
     (folder / "gate").touch()
     await rig.room.wait(number)
     assert rig.room.get("e5").warnings == ()
@@ -226,7 +262,9 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
 
 
 def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
-    """Accepted by the spec as it is; here what was served lies ahead, and the next one is waited for."""
+    """Accepted by the spec as it is; here what was served lies ahead, and the next one is waited
+    for.
+    """
     nine = 1_795_251_600.0  # 2026-11-21 09:00 UTC
     served = Progress(nine - 86400, 0.0, last_due=nine)
     back = decide(Cron("0 9 * * *"), served, Now(nine - 1800, 1000.0))
@@ -234,7 +272,7 @@ def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
     assert back.until == nine + 86400
 
 
-# -- F: files ----------------------------------------------------------------------------------------------------------
+# -- F: files --------------------------------------------------------------------------------------
 
 
 @in_one_room
@@ -275,13 +313,19 @@ async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> N
     other = await rig.begun("f3-rm")
     shutil.rmtree(folder)
     row = await rig.room.wait(other)
-    assert (row.status, "its folder was deleted" in (row.error_message or "")) == (Status.CANCELLED, True)
+    assert (row.status, "its folder was deleted" in (row.error_message or "")) == (
+        Status.CANCELLED,
+        True,
+    )
     assert (await rig.room.execution(number)).status is Status.CANCELLED
 
 
 @in_one_room
 async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> None:
-    """Where it cannot be made, the run fails with the path. A file in its place does that for root as well."""
+    """Where it cannot be made, the run fails with the path.
+
+    A file in its place does that for root as well.
+    """
     folder = rig.shell("f4", 'test -d "$PX_OUTPUT_DIR" && echo there', "retries: 0")
     assert (await rig.run("f4")).stdout == "there\n"
     shutil.rmtree(folder / "output")
@@ -293,7 +337,10 @@ async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> N
 
 @in_one_room
 async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> None:
-    """An agent that nobody knows is told; never enabled by itself. What is refused: test_pipes_files.py."""
+    """An agent that nobody knows is told; never enabled by itself.
+
+    What is refused: test_pipes_files.py.
+    """
     source = rig.folder / "f5.md"
     source.write_text("---\nagent: hermes\nenabled: true\nschedule: every 1m\n---\nx\n")
     added = await rig.room.files.install(str(source))
@@ -301,7 +348,7 @@ async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> Non
     assert "there is no agent 'hermes'" in added.warnings[-1]
 
 
-# -- G: the API and the provider ---------------------------------------------------------------------------------------
+# -- G: the API and the provider -------------------------------------------------------------------
 
 
 async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
@@ -333,7 +380,9 @@ async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
 
 @in_one_room
 async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -> None:
-    rig.agent("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
+    rig.agent(
+        "g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1"
+    )
     first = await rig.run("g3")
     assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
     again = (await rig.rows("g3"))[1]
@@ -348,23 +397,38 @@ async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) ->
     with rig.settings(row_bytes=1000):
         done = await rig.run("g4")
     text = done.stdout or ""
-    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "tail", True, True)
-    assert (done.status, done.stdout_bytes, done.invalid_utf8) == (Status.COMPLETED, 3_000_009, True)
+    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == (
+        "\ufffdhead",
+        "tail",
+        True,
+        True,
+    )
+    assert (done.status, done.stdout_bytes, done.invalid_utf8) == (
+        Status.COMPLETED,
+        3_000_009,
+        True,
+    )
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
     assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
     rig.shell("g4-flood", "yes", "retries: 0")
     with rig.settings(output_file_bytes=1_000_000):
         done = await rig.run("g4-flood")
-        assert (done.status, done.error_type, done.incomplete) == (Status.FAILED, ErrorType.RESOURCE_LIMIT, True)
+        assert (done.status, done.error_type, done.incomplete) == (
+            Status.FAILED,
+            ErrorType.RESOURCE_LIMIT,
+            True,
+        )
         assert "wrote more than 1000000 bytes" in (done.error_message or "")
         assert ((done.stdout or "")[:4], done.stdout_bytes > 1_000_000) == ("y\ny\n", True)
 
 
-# -- H: chat sessions; here kernels and tools --------------------------------------------------------------------------
+# -- H: chat sessions; here kernels and tools ------------------------------------------------------
 
 
 async def _chat(house: PipeRig, name: str) -> Child:
-    """Start what stands for a session beside the pipes: a kernel's process, held by the same keeper."""
+    """Start what stands for a session beside the pipes: a kernel's process, held by the same
+    keeper.
+    """
     spec = ChildSpec(f"kernel:{name}", ("/bin/sleep", "1000"), str(house.folder), {"PATH": "/bin"})
     return await house.placement.spawn(house.placement.new_key(), spec)
 
@@ -372,7 +436,8 @@ async def _chat(house: PipeRig, name: str) -> Child:
 async def test_h1_sessions_are_kept_apart_from_pipes(own_rig: PipeRig) -> None:
     """There is no chat here; kernels and tools are units of another kind.
 
-    No row of theirs is an execution, no start or stop of the pipes' room touches them; one keeper takes care of all.
+    No row of theirs is an execution, no start or stop of the pipes' room touches them; one keeper
+    takes care of all.
     """
     chat = await _chat(own_rig, "chat")
     own_rig.shell("h1", "sleep 1000")
@@ -392,7 +457,9 @@ async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(own_rig: PipeRig)
     assert own_rig.room.get("h2").warnings == ()
     own_rig.time.pass_by(75)
     warning = own_rig.room.get("h2").warnings[-1]
-    silent = re.search(rf"execution {number} \(pid {own_rig.running(number)}\) has said nothing for (\d+)", warning)
+    silent = re.search(
+        rf"execution {number} \(pid {own_rig.running(number)}\) has said nothing for (\d+)", warning
+    )
     assert silent, warning
     assert 75 <= int(silent[1]) < 75 + PATIENCE
     assert "may be delayed; `pxctl pipe cancel h2` ends it" in warning
@@ -418,13 +485,15 @@ async def test_h4_sessions_take_no_slot_of_pipes(own_rig: PipeRig) -> None:
     await own_rig.room.files.refresh()
     await eventually(lambda: own_rig.room.get("h4-due").pid, "the scheduled one")
     await own_rig.begun("h4-hand")
-    assert [len(it["running"]) for it in own_rig.room.queue()] == [1, 0, 1], "scheduled, event, manual"
+    assert [len(it["running"]) for it in own_rig.room.queue()] == [1, 0, 1], (
+        "scheduled, event, manual"
+    )
     keys = [chat.key, own_rig.room.get("h4-due").instance or ""]
     used = await own_rig.placement.stat(keys)
     assert [used[key].processes > 0 for key in keys] == [True, True]
 
 
-# -- I: the ends -------------------------------------------------------------------------------------------------------
+# -- I: the ends -----------------------------------------------------------------------------------
 
 
 async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) -> None:
@@ -437,8 +506,16 @@ async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) ->
         await house.room.close()
         assert not alive(pid)
         first, second = await house.rows("i1")
-        assert (first.id, first.status, first.error_type) == (number, Status.FAILED, ErrorType.SHUTDOWN)
-        assert (first.finished_at is not None, second.id, second.status) == (True, waiting.id, Status.QUEUED)
+        assert (first.id, first.status, first.error_type) == (
+            number,
+            Status.FAILED,
+            ErrorType.SHUTDOWN,
+        )
+        assert (first.finished_at is not None, second.id, second.status) == (
+            True,
+            waiting.id,
+            Status.QUEUED,
+        )
         with pytest.raises(ShuttingDownError):
             await house.room.run("i1")
 
@@ -458,7 +535,9 @@ async def test_i2_an_update_leaves_what_runs_alone(own_rig: PipeRig) -> None:
     assert (done.status, done.stdout) == (Status.COMPLETED, "before\nafter\n")
 
 
-async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i3_a_store_that_is_being_written_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "presets.toml"
     file.write_text('[presets.i3]\nmodel = "hal')
 
@@ -473,10 +552,19 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
 
 
 async def test_i4_a_blocked_agent_ends_with_the_timeout(own_rig: PipeRig) -> None:
-    """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
+    """A dialog of the system is a matter of graphical programs; its effect, a call that nobody
+    answers, is this.
+    """
     folder = own_rig.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
     os.mkfifo(folder / "question")
     done = await own_rig.overdue("i4", len("asking\n"))
-    assert (done.status, done.error_type, done.stdout) == (Status.TIMED_OUT, ErrorType.TIMEOUT, "asking\n")
-    assert (done.error_message, done.timeout_seconds) == ("did not end within 900 s (timeout)", 900.0)
+    assert (done.status, done.error_type, done.stdout) == (
+        Status.TIMED_OUT,
+        ErrorType.TIMEOUT,
+        "asking\n",
+    )
+    assert (done.error_message, done.timeout_seconds) == (
+        "did not end within 900 s (timeout)",
+        900.0,
+    )
     assert own_rig.room.get("i4").running is None

@@ -1,4 +1,6 @@
-"""A program that cannot be executed is told apart from its interpreter, its loader and its place on PATH."""
+"""A program that cannot be executed is told apart from its interpreter, its loader and its place
+on PATH.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,18 @@ PATH = "/usr/bin:/bin"
         ),
         ("#! /old/py -s\n", errno.ENOENT, "names /old/py, which is not there", "install py"),
         ("#!/bin/sh\r\n", errno.ENOENT, "line endings of Windows", "sed -i 's/\\r$//' "),
-        ("#!/etc/passwd\n", errno.EACCES, "names /etc/passwd, which is not executable", "first line"),
+        (
+            "#!/etc/passwd\n",
+            errno.EACCES,
+            "names /etc/passwd, which is not executable",
+            "first line",
+        ),
         ("\x7fELF", errno.ENOENT, "the loader or the library", "`file "),
     ],
 )
-def test_a_file_that_is_there(tmp_path: Path, content: str, number: int, detail: str, hint: str) -> None:
+def test_a_file_that_is_there(
+    tmp_path: Path, content: str, number: int, detail: str, hint: str
+) -> None:
     (tmp_path / "run").write_bytes(content.encode())
     (tmp_path / "run").chmod(0o755)
     for program, path in (("./run", PATH), ("run", str(tmp_path)), (str(tmp_path / "run"), PATH)):
@@ -41,7 +50,10 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
     seen = look("no-such-program", str(tmp_path), {"PATH": PATH})
     why = explain("no-such-program", errno.ENOENT, seen, PATH)
     assert why is not None
-    assert (why.detail, "install no-such-program" in why.hint) == (f"is not on its PATH ({PATH})", True)
+    assert (why.detail, "install no-such-program" in why.hint) == (
+        f"is not on its PATH ({PATH})",
+        True,
+    )
     why = explain("./gone", errno.ENOENT, look("./gone", str(tmp_path), {}), PATH)
     assert why is not None
     assert why.detail == "is not there"

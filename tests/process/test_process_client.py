@@ -1,4 +1,6 @@
-"""The keeper's client: every call ends, every exit is told, a lost keeper is told to all; and the frames it speaks."""
+"""The keeper's client: every call ends, every exit is told, a lost keeper is told to all; and
+the frames it speaks.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,27 @@ from waiting import eventually
 KEY = "0badc0de.000000abcdef"
 SPEC = ChildSpec(unit="tool:x", argv=("/bin/x", "--port", "1"), cwd="/tmp", env={"A": "1"})
 HELLO: dict[str, Any] = {
-    "protocol": 1, "revision": 6, "pid": 4242, "started_at": 1000.0, "boot_id": "boot", "kill_rung": "subreaper",
+    "protocol": 1, "revision": 6, "pid": 4242, "started_at": 1000.0, "boot_id": "boot", "kill_rung":
+    "subreaper",
     "memory_rung": "sampled", "children": [], "control_restarts": 0,
 }  # fmt: skip
-BOTH = {"unit": "tool:x", "pid": 99, "start_time": 12345, "boot_id": "boot", "started_at": 2000.0, "log_position": 0}
+BOTH = {
+    "unit": "tool:x",
+    "pid": 99,
+    "start_time": 12345,
+    "boot_id": "boot",
+    "started_at": 2000.0,
+    "log_position": 0,
+}
 CHILD = {**BOTH, "tag": "", "tree_alive": True, "exit": None}
-EXIT = {**BOTH, "ended_at": 2007.0, "code": 0, "signal": None, "user_seconds": 0.5, "system_seconds": 0.25}
+EXIT = {
+    **BOTH,
+    "ended_at": 2007.0,
+    "code": 0,
+    "signal": None,
+    "user_seconds": 0.5,
+    "system_seconds": 0.25,
+}
 EXIT |= {"max_rss_bytes": 1 << 20, "log_end": 10, "verdict": None, "key": KEY}
 
 
@@ -38,7 +55,10 @@ def refusal(kind: str, **members: Any) -> dict[str, Any]:
 
 
 class FakeKeeper:
-    """Answers by verb; what is not in the table is answered with an empty yes. `None` means: never answer."""
+    """Answers by verb; what is not in the table is answered with an empty yes.
+
+    `None` means: never answer.
+    """
 
     def __init__(self) -> None:
         self.control, self.channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,7 +69,9 @@ class FakeKeeper:
         asyncio.get_running_loop().add_reader(self.channel, self._serve)
 
     async def connect(self) -> KeeperClient:
-        self.client = await KeeperClient.connect(self.control, daemon_id="0badc0de", log_dir="/logs")
+        self.client = await KeeperClient.connect(
+            self.control, daemon_id="0badc0de", log_dir="/logs"
+        )
         return self.client
 
     def send(self, message: dict[str, Any], *fds: int) -> None:
@@ -62,7 +84,9 @@ class FakeKeeper:
 
     async def is_asked(self, verb: str) -> dict[str, Any]:
         """Wait for a request of that verb; return the last one."""
-        return await eventually(lambda: next((it for it in self.asked[::-1] if it["verb"] == verb), None))  # type: ignore[no-any-return]
+        return await eventually(
+            lambda: next((it for it in self.asked[::-1] if it["verb"] == verb), None)
+        )  # type: ignore[no-any-return]
 
     def hang_up(self) -> None:
         asyncio.get_running_loop().remove_reader(self.channel)
@@ -93,7 +117,8 @@ async def keeper() -> AsyncIterator[FakeKeeper]:
 
 
 @pytest.mark.parametrize(
-    ("hello", "words"), [(refusal("protocol"), "protocol"), ({"protocol": 1, "pid": 1}, "cannot be read")]
+    ("hello", "words"),
+    [(refusal("protocol"), "protocol"), ({"protocol": 1, "pid": 1}, "cannot be read")],
 )
 async def test_another_protocol_or_a_broken_greeting_is_refused(
     keeper: FakeKeeper, hello: dict[str, Any], words: str
@@ -120,7 +145,9 @@ async def test_another_protocol_or_a_broken_greeting_is_refused(
 async def test_a_refusal_names_program_stage_and_reason(
     keeper: FakeKeeper, kind: type[PxError], stage: str, number: int, words: str, hint: str
 ) -> None:
-    keeper.answers["spawn"] = refusal("spawn_failed", stage=stage, errno=number) if number else refusal(stage)
+    keeper.answers["spawn"] = (
+        refusal("spawn_failed", stage=stage, errno=number) if number else refusal(stage)
+    )
     client = await keeper.connect()
     with pytest.raises(kind, match=words) as caught:
         await client.spawn(KEY, SPEC)
@@ -129,17 +156,27 @@ async def test_a_refusal_names_program_stage_and_reason(
     assert not number or facts.items() <= caught.value.extra.items()
 
 
-async def test_an_exit_is_not_lost_over_a_reason_that_is_not_in_the_list(keeper: FakeKeeper) -> None:
+async def test_an_exit_is_not_lost_over_a_reason_that_is_not_in_the_list(
+    keeper: FakeKeeper,
+) -> None:
     client = await keeper.connect()
     await client.spawn(KEY, SPEC)
-    keeper.emit("exit", record={**EXIT, "verdict": {"reason": "of a newer keeper", "by": "control", "time": 1.0}})
+    keeper.emit(
+        "exit",
+        record={**EXIT, "verdict": {"reason": "of a newer keeper", "by": "control", "time": 1.0}},
+    )
     keeper.emit("exit", record={**EXIT, "code": 7})  # the keeper repeats until it is released
     assert (await client.wait(KEY)).verdict == Verdict(Reason.STOPPED, "control", 1.0)
 
 
-async def test_what_cannot_be_sent_or_is_not_held_is_an_error_and_survivors_are_named(keeper: FakeKeeper) -> None:
+async def test_what_cannot_be_sent_or_is_not_held_is_an_error_and_survivors_are_named(
+    keeper: FakeKeeper,
+) -> None:
     keeper.answers["list"] = {"children": []}
-    keeper.answers["stop"] = {"survivors": [{"pid": 7, "name": "stuck", "start_time": 5}], "killed": True}
+    keeper.answers["stop"] = {
+        "survivors": [{"pid": 7, "name": "stuck", "start_time": 5}],
+        "killed": True,
+    }
     client = await keeper.connect()
     with pytest.raises(errors.TooLargeError):
         await client.spawn(KEY, ChildSpec("tool:x", ("/bin/x",), "/", {"A": "x" * MAX_FRAME}))
@@ -149,9 +186,14 @@ async def test_what_cannot_be_sent_or_is_not_held_is_an_error_and_survivors_are_
     assert report == StopReport((Survivor(7, "stuck", 5),), killed=True)
 
 
-async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_harms_nobody(keeper: FakeKeeper) -> None:
+async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_harms_nobody(
+    keeper: FakeKeeper,
+) -> None:
     client = await keeper.connect()
-    early = [{"event": "log_degraded", "unit": "tool:x", "errno": 28, "lost_bytes": 0}, {"event": "reload"}]
+    early = [
+        {"event": "log_degraded", "unit": "tool:x", "errno": 28, "lost_bytes": 0},
+        {"event": "reload"},
+    ]
     for event in early:
         keeper.emit(**event)
     keeper.emit("gone", nothing="readable")
@@ -169,11 +211,13 @@ async def test_events_that_come_before_a_listener_wait_for_it_and_its_defect_har
     assert told == [*early, {"event": "stop", "signum": 15}]
 
 
-# -- a keeper that is gone, mute or late -------------------------------------------------------------------------------
+# -- a keeper that is gone, mute or late -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("ours", [False, True])
-async def test_the_channels_end_ends_every_call_and_only_the_keepers_is_a_loss(keeper: FakeKeeper, ours: bool) -> None:
+async def test_the_channels_end_ends_every_call_and_only_the_keepers_is_a_loss(
+    keeper: FakeKeeper, ours: bool
+) -> None:
     keeper.answers["stat"] = None
     client = await keeper.connect()
     await client.spawn(KEY, SPEC)
@@ -190,13 +234,18 @@ async def test_the_channels_end_ends_every_call_and_only_the_keepers_is_a_loss(k
     assert (client.lost, told) == (True, [] if ours else ["lost"])
     with pytest.raises(KeeperLostError):
         await client.wait(KEY)
-    assert ours or (await client.wait(ended.key)).code == 4, "what was told before the loss can still be had"
+    assert ours or (await client.wait(ended.key)).code == 4, (
+        "what was told before the loss can still be had"
+    )
 
 
-async def test_a_late_answer_goes_with_its_descriptor(keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_answer_goes_with_its_descriptor(
+    keeper: FakeKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper.answers["take_fd"] = None
     client = await keeper.connect()
-    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)  # only now: the greeting may take its time
+    # only now: the greeting may take its time
+    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)
     with pytest.raises(KeeperTimeoutError, match="did not answer `take_fd`"):
         await client.take_fd("n")
     asked = await keeper.is_asked("take_fd")  # maybe after we gave up
@@ -211,7 +260,9 @@ async def test_a_late_answer_goes_with_its_descriptor(keeper: FakeKeeper, monkey
     os.close(read)
 
 
-async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(keeper: FakeKeeper) -> None:
+async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(
+    keeper: FakeKeeper,
+) -> None:
     read, write = os.pipe()
     keeper.answers["take_fd"] = None
     client = await keeper.connect()
@@ -241,7 +292,8 @@ async def test_an_answer_in_the_turn_of_its_deadline_counts_and_leaks_no_descrip
         read, write = os.pipe()
         keeper.send({"id": asked[0]["id"], "ok": True, "fds": 1}, write)
         os.close(write)
-        # In its next turn the loop reads the answer, and only then looks at the timer of the deadline.
+        # In its next turn the loop reads the answer, and only then looks at the timer of the
+        # deadline.
         now = loop.time()
         with monkeypatch.context() as patch:
             patch.setattr(loop, "time", lambda moment=now: moment + 2 * keeper_client.CALL_SECONDS)
@@ -309,7 +361,11 @@ async def test_a_silent_keeper_is_told_once_and_once_that_it_speaks_again(
         for _ in range(2):
             with pytest.raises(KeeperTimeoutError) as caught:
                 await client.stat([KEY])
-            assert (caught.value.kind, caught.value.status, caught.value.exit_code) == ("keeper_timeout", 504, 7)
+            assert (caught.value.kind, caught.value.status, caught.value.exit_code) == (
+                "keeper_timeout",
+                504,
+                7,
+            )
         assert (told, client.is_silent, client.lost) == (["silent"], True, False)
         keeper.emit("ping")
         await eventually(lambda: not client.is_silent)
@@ -364,7 +420,7 @@ async def test_an_older_keeper_starts_nothing(keeper: FakeKeeper) -> None:
     assert [it["verb"] for it in keeper.asked] == ["hello"]
 
 
-# -- frames and descriptors over a socket: exact, in order, non-blocking, nothing leaked -------------------------------
+# -- frames and descriptors over a socket: exact, in order, non-blocking, nothing leaked -----------
 
 
 def frame(message: object) -> bytes:
@@ -382,7 +438,11 @@ def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
     return found
 
 
-WRONG = [struct.pack(">I", 3) + b"{]}", struct.pack(">I", 2) + b"[]", struct.pack(">I", 1) + b"\xff"]
+WRONG = [
+    struct.pack(">I", 3) + b"{]}",
+    struct.pack(">I", 2) + b"[]",
+    struct.pack(">I", 1) + b"\xff",
+]
 WRONG += [struct.pack(">I", MAX_FRAME + 1), frame({"fds": 1}), frame({"fds": "x"})]
 
 
@@ -397,19 +457,27 @@ def test_what_is_not_of_the_protocol_is_refused_after_what_is(data: bytes) -> No
     sock.close()
 
 
-def test_descriptors_arrive_with_their_frame_and_a_peer_that_does_not_read_blocks_nobody_and_gets_everything() -> None:
-    left, right = (FrameSocket(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+def test_descriptors_arrive_with_their_frame_and_a_peer_that_does_not_read_blocks_nobody_and_gets_everything() -> (
+    None
+):
+    left, right = (
+        FrameSocket(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    )
     pipes, found = [os.pipe() for _ in range(3)], list[Any]()
     carried = {0: pipes[:1], 29: pipes[1:]}
     with closing(left), closing(right):
         for number in range(31):
-            left.push({"n": number, "body": "x" * 100_000}, [read for read, _ in carried.get(number, [])])
+            left.push(
+                {"n": number, "body": "x" * 100_000}, [read for read, _ in carried.get(number, [])]
+            )
         assert not left.flush()
         for _ in range(100):
             found += frames(right)
             left.flush()
     came = [fd for _, fds in found for fd in fds]
-    assert [(message["n"], len(fds)) for message, fds in found] == [(at, len(carried.get(at, []))) for at in range(31)]
+    assert [(message["n"], len(fds)) for message, fds in found] == [
+        (at, len(carried.get(at, []))) for at in range(31)
+    ]
     for number, (_, write) in enumerate(pipes):
         os.write(write, b"%d" % number)
     assert [os.read(fd, 9) for fd in came] == [b"0", b"1", b"2"]
@@ -427,7 +495,8 @@ def test_the_end_comes_after_all_that_was_said_and_closes_what_was_queued() -> N
     os.close(write)
     with pytest.raises(OSError, match="pipe"):
         sock.flush()
-    assert os.read(read, 1) == b""  # the duplicate of the writing end is closed: nobody can write any more
+    # the duplicate of the writing end is closed: nobody can write any more
+    assert os.read(read, 1) == b""
     os.close(read)
     assert [message for message, _ in frames(sock)] == [{"n": 1}]
     assert sock.read(lambda *_: None) == ""

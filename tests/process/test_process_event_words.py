@@ -1,4 +1,6 @@
-"""Words of events: each that is published has its journal, and successes are kept apart from failures."""
+"""Words of events: each that is published has its journal, and successes are kept apart from
+failures.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from supervisord_py.ledger.schema import EVENT_TABLES
 from supervisord_py.process.event_words import WORDS, Journal, journal_of, words_named
 
 ROOT = Path(__file__).parents[2]
-RUNS, LIFE, FAILURES, FAILED_RUNS = Journal.RUNS, Journal.LIFE, Journal.FAILURES, Journal.FAILED_RUNS
+RUNS, LIFE, FAILURES, FAILED_RUNS = (
+    Journal.RUNS,
+    Journal.LIFE,
+    Journal.FAILURES,
+    Journal.FAILED_RUNS,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,9 @@ RUNS, LIFE, FAILURES, FAILED_RUNS = Journal.RUNS, Journal.LIFE, Journal.FAILURES
         ("a_word_of_another_version", None, {}, FAILURES),
     ],
 )
-def test_each_event_has_its_journal(event: str, reason: str | None, facts: dict[str, object], journal: Journal) -> None:
+def test_each_event_has_its_journal(
+    event: str, reason: str | None, facts: dict[str, object], journal: Journal
+) -> None:
     assert journal_of(event, reason, facts) is journal
 
 
@@ -65,11 +74,17 @@ def published_words() -> Iterator[str]:
     """Yield the words that the sources publish; `execution_{}` of one that is made of parts."""
     for path in (ROOT / "supervisord_py").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and bool(node.args)
+            is_call = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and bool(node.args)
+            )
             if not is_call or ast.unparse(node.func).rpartition(".")[2] not in {"publish", "say"}:
                 continue
             owner = ast.unparse(node.func).rpartition(".")[0].rpartition(".")[2]
-            if owner in {"events", "_events", "supervisor"} or (owner == "self" and path.name == "supervisor.py"):
+            if owner in {"events", "_events", "supervisor"} or (
+                owner == "self" and path.name == "supervisor.py"
+            ):
                 yield from words_of(node.args[0])
 
 
@@ -80,7 +95,9 @@ def words_of(argument: ast.expr) -> Iterator[str]:
         yield from words_of(argument.body)
         yield from words_of(argument.orelse)
     elif isinstance(argument, ast.JoinedStr):
-        yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in argument.values)
+        yield "".join(
+            part.value if isinstance(part, ast.Constant) else "{}" for part in argument.values
+        )
 
 
 def test_every_word_that_is_published_is_in_the_table() -> None:

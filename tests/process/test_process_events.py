@@ -1,4 +1,6 @@
-"""The stream of events: every one once and in order, from any id, however slow the reader or late the ledger."""
+"""The stream of events: every one once and in order, from any id, however slow the reader or
+late the ledger.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +75,17 @@ def ids(items: Sequence[Item]) -> list[int]:
 
 def test_an_event_as_json() -> None:
     facts = {"pid": 5, "id": "not this one"}
-    ended = Event(2, 1_700_000_000.125, "tool:x", "tool_stopped", Reason.EVICTED_LRU.value, "k", 1, facts)
+    ended = Event(
+        2, 1_700_000_000.125, "tool:x", "tool_stopped", Reason.EVICTED_LRU.value, "k", 1, facts
+    )
     plain = {"id": 2, "time": "2023-11-14T22:13:20.125Z", "unit": "tool:x", "event": "tool_stopped"}
-    assert ended.document() == {**plain, "reason": "evicted_lru", "instance": "k", "cause": 1, "pid": 5}
+    assert ended.document() == {
+        **plain,
+        "reason": "evicted_lru",
+        "instance": "k",
+        "cause": 1,
+        "pid": 5,
+    }
     assert EventGap(3).document() == {"event": "gap", "missed": 3}
 
 
@@ -116,14 +126,18 @@ async def test_closing_lets_readers_finish(ledger: Ledger) -> None:
 
 @given(st.data())
 def test_any_subscriber_sees_an_unbroken_run_and_no_id_is_given_twice(data: st.DataObject) -> None:
-    """Model: publishing, subscribing from anywhere, reading some, a ledger that is now and then late, restarts."""
+    """Model: publishing, subscribing from anywhere, reading some, a ledger that is now and then
+    late, restarts.
+    """
 
     async def life(folder: str, published: list[int]) -> None:
         async with opened(folder) as ledger:
             stream = await EventStream.open(ledger)
             with late(ledger):
                 told = [stream.publish("e") for _ in range(data.draw(st.integers(0, 9)))]
-                assert told == [] or published == [] or told[0] == published[-1] + RESTART_STRIDE + 1
+                assert (
+                    told == [] or published == [] or told[0] == published[-1] + RESTART_STRIDE + 1
+                )
                 published += told
                 after = data.draw(st.none() | st.integers(0, (published or [0])[-1] + 2))
                 subscription = stream.subscribe(after)
@@ -139,7 +153,7 @@ def test_any_subscriber_sees_an_unbroken_run_and_no_id_is_given_twice(data: st.D
             asyncio.run(life(folder, published))
 
 
-# -- selected, and forgotten ------------------------------------------------------------------------------------------
+# -- selected, and forgotten -----------------------------------------------------------------------
 
 UNITS = ("tool:a", "tool:b", "kernel:a-1", None)
 OCCURRENCES = (
@@ -150,7 +164,9 @@ OCCURRENCES = (
     ("died", "signal", {}),
 )
 times = st.integers(0, 9).map(float)
-happenings = st.lists(st.tuples(times, st.sampled_from(UNITS), st.sampled_from(OCCURRENCES)), max_size=12)
+happenings = st.lists(
+    st.tuples(times, st.sampled_from(UNITS), st.sampled_from(OCCURRENCES)), max_size=12
+)
 filters = st.builds(
     EventFilter,
     units=st.frozensets(st.sampled_from(UNITS), max_size=2),
@@ -166,7 +182,9 @@ filters = st.builds(
 def test_what_is_selected_is_the_same_in_memory_and_in_the_ledger(
     old: list[Any], new: list[Any], wanted: EventFilter, limit: int, number: int
 ) -> None:
-    """Some events are written, some are only in memory: pages of either end have the right ones, and say if all."""
+    """Some events are written, some are only in memory: pages of either end have the right ones,
+    and say if all.
+    """
 
     async def check(folder: str) -> None:
         async with opened(folder) as ledger:
@@ -197,7 +215,9 @@ async def ids_of(stream: EventStream, chosen: EventRange, wanted: EventFilter) -
     return ids([item async for item in stream.between(chosen, wanted)])
 
 
-async def test_the_last_death_of_each_unit_and_what_led_to_it_outlast_all_limits(ledger: Ledger) -> None:
+async def test_the_last_death_of_each_unit_and_what_led_to_it_outlast_all_limits(
+    ledger: Ledger,
+) -> None:
     stream = await EventStream.open(ledger)
     lives: dict[str, list[list[int]]] = {"tool:a": [], "tool:b": []}
     for unit, told in lives.items():
@@ -206,7 +226,13 @@ async def test_the_last_death_of_each_unit_and_what_led_to_it_outlast_all_limits
             await ledger.write(instances.ended(f"{unit}.{key}", 1.0, "signal"))
             started = stream.publish("starting", unit)
             ready = stream.publish("ready", unit, cause=started)
-            told.append([started, ready, stream.publish("died", unit, cause=ready, instance=f"{unit}.{key}")])
+            told.append(
+                [
+                    started,
+                    ready,
+                    stream.publish("died", unit, cause=ready, instance=f"{unit}.{key}"),
+                ]
+            )
     stream.publish("run", "tool:a", outcome="completed")
     for _ in range(3):
         for event in ("reloaded", "survivors", "run_failed", "run"):
@@ -220,7 +246,9 @@ async def test_the_last_death_of_each_unit_and_what_led_to_it_outlast_all_limits
     kept = {each.id for each in await ALL_EVENTS.find(ledger)}
     expected = {number for told in lives.values() for number in told[-1]}
     newest = range(stream.last_id - 3, stream.last_id + 1)
-    assert kept == expected | set(newest), "and the newest row of each table, where numbering goes on"
+    assert kept == expected | set(newest), (
+        "and the newest row of each table, where numbering goes on"
+    )
     rows = await INSTANCES.find(ledger, "ORDER BY key")
     assert [row.key for row in rows] == ["tool:a.k2", "tool:b.k2"]
     for unit, told in lives.items():
@@ -237,6 +265,12 @@ async def test_no_journal_pushes_out_what_another_one_keeps(ledger: Ledger) -> N
     for _ in range(50):
         stream.publish("run", "tool:b", outcome="completed")
     await ledger.flush()
-    gone = await ledger.prune(time.time(), limits_of(HistorySettings(runs_rows=10, events_rows=10)), batch=3)
+    gone = await ledger.prune(
+        time.time(), limits_of(HistorySettings(runs_rows=10, events_rows=10)), batch=3
+    )
     assert gone == {"run_events": 40}
-    assert [each.event for each in await stream.history(unit="tool:a")] == ["ready", "survivors", "run_failed"]
+    assert [each.event for each in await stream.history(unit="tool:a")] == [
+        "ready",
+        "survivors",
+        "run_failed",
+    ]

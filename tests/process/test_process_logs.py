@@ -1,4 +1,6 @@
-"""Output by position: every byte once and in order, gaps told, rotation and damage survived, memory bounded."""
+"""Output by position: every byte once and in order, gaps told, rotation and damage survived,
+memory bounded.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def drain(reader: LogReader, at: int = 0, limit: int = 1 << 20) -> list[Output]:
     raise AssertionError("reading does not come to an end")
 
 
-def more(reader: LogReader, cursor: Cursor, stream: Stream | None = None) -> tuple[list[Output], Cursor]:
+def more(
+    reader: LogReader, cursor: Cursor, stream: Stream | None = None
+) -> tuple[list[Output], Cursor]:
     """Read what comes next, which may begin in the next segment."""
     found, after = reader.read(cursor, stream=stream)
     return (found, after) if found or after == cursor else more(reader, after, stream)
@@ -87,7 +91,9 @@ async def take(stream: AsyncIterator[Output], count: int) -> bytes:
     return found
 
 
-def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path, writer: SegmentWriter) -> None:
+def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(
+    folder: Path, writer: SegmentWriter
+) -> None:
     writer.write(b"before")
     reader = LogReader(folder)
     _, cursor = reader.read(Cursor(0))
@@ -119,14 +125,24 @@ def test_what_rotation_took_is_a_gap(folder: Path, writer: SegmentWriter) -> Non
     assert reader.tail_bytes(0) == b"new"
 
 
-def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path, writer: SegmentWriter) -> None:
+def test_a_torn_or_missing_index_loses_times_never_bytes(
+    folder: Path, writer: SegmentWriter
+) -> None:
     for data in (b"one", b"two", b"three"):
         writer.write(data, STDERR)
     writer.rotate()
     writer.write(b"later", STDERR)
     idx = writer.path(0, ".idx")
     whole = idx.read_bytes()
-    for damaged in (b"", whole[:24], whole[:37], b"\0" * 72, whole[:24] + b"\xff" * 48, whole[24:], whole[48:] * 2):
+    for damaged in (
+        b"",
+        whole[:24],
+        whole[:37],
+        b"\0" * 72,
+        whole[:24] + b"\xff" * 48,
+        whole[24:],
+        whole[48:] * 2,
+    ):
         idx.write_bytes(damaged)
         assert text(drain(LogReader(folder))) == b"onetwothreelater"
         assert text(drain(LogReader(folder), 2, limit=4)) == b"etwothreelater"
@@ -136,14 +152,20 @@ def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path, writer: S
     idx.unlink()
     first, *_ = drain(LogReader(folder))
     assert isinstance(first, Chunk)
-    assert (first.data, first.stream, first.time) == (b"onetwothree", STDOUT, writer.path(0, ".log").stat().st_mtime)
+    assert (first.data, first.stream, first.time) == (
+        b"onetwothree",
+        STDOUT,
+        writer.path(0, ".log").stat().st_mtime,
+    )
     idx.write_bytes(whole[:48])
     found = [(it.data, it.time) for it in drain(LogReader(folder)) if isinstance(it, Chunk)]
     assert found == [(b"one", 1001.0), (b"twothree", 1002.0), (b"later", 1004.0)]
 
 
 def test_a_record_ahead_of_its_bytes_waits(folder: Path, writer: SegmentWriter) -> None:
-    """As the keeper writes: the record, then its bytes; the log may be cut behind it, and go on elsewhere."""
+    """As the keeper writes: the record, then its bytes; the log may be cut behind it, and go on
+    elsewhere.
+    """
     writer.write(b"whole")
     reader = LogReader(folder)
     record = struct.pack(INDEX_RECORD, 5, writer.clock, 5, 1, STDERR, 0)
@@ -156,13 +178,17 @@ def test_a_record_ahead_of_its_bytes_waits(folder: Path, writer: SegmentWriter) 
     for piece in (b"12", b"345"):
         os.write(writer._log, piece)
         found, cursor = more(reader, cursor)
-        assert [(it.data, it.stream) for it in found if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
+        assert [(it.data, it.stream) for it in found if isinstance(it, Chunk)] == [
+            (piece, Stream.STDERR)
+        ]
     os.truncate(writer.path(0, ".log"), 7)
     assert text(drain(reader)) == b"whole12"
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
-def test_tail_counts_lines_across_chunks_and_segments(folder: Path, writer: SegmentWriter, ending: bytes) -> None:
+def test_tail_counts_lines_across_chunks_and_segments(
+    folder: Path, writer: SegmentWriter, ending: bytes
+) -> None:
     for piece in (b"one\ntw", b"o\n", b"thr", b"ee\nfour", b"\nfive" + ending):
         writer.write(piece)
         writer.rotate()
@@ -170,7 +196,9 @@ def test_tail_counts_lines_across_chunks_and_segments(folder: Path, writer: Segm
     for count in (0, 1, 2, 4, 99):
         found = LogReader(folder).tail_lines(count)
         assert text(found) == b"".join(lines[-count:] if count else [])
-        assert LogReader(folder).tail_lines(count, limit=4) == found, "lines that have more bytes are looked for, too"
+        assert LogReader(folder).tail_lines(count, limit=4) == found, (
+            "lines that have more bytes are looked for, too"
+        )
         positions = [it.position for it in found if isinstance(it, Chunk)]
         assert positions == sorted(positions)
 

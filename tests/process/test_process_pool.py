@@ -8,7 +8,18 @@ import pytest
 
 from supervisord_py.process import pool as pools
 from supervisord_py.process.model import Reason
-from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Refusal, Refuse, Rules, Start, Stop
+from supervisord_py.process.pool import (
+    Action,
+    Bounds,
+    Fail,
+    Grant,
+    Pin,
+    Refusal,
+    Refuse,
+    Rules,
+    Start,
+    Stop,
+)
 
 RULES = Rules("v1", concurrency=1, keep_seconds=100.0)
 NOW = 1000.0
@@ -26,7 +37,11 @@ class Pool:
         return tuple(getattr(self.set, what)(*about, now=self.now))
 
     def ask(
-        self, tool: str = "a", rules: Rules = RULES, patience: float = 50.0, keep: float | None = None
+        self,
+        tool: str = "a",
+        rules: Rules = RULES,
+        patience: float = 50.0,
+        keep: float | None = None,
     ) -> tuple[Action, ...]:
         self.ticket += 1
         return self.send("ask", self.ticket, tool, rules, self.now + patience, keep)
@@ -59,7 +74,9 @@ class Pool:
         (0.0, Pin.FOREVER, math.inf),
     ],
 )
-def test_keep_alive_replaces_the_age_but_never_lowers_a_pin(keep: float | None, pin: Pin, expires: float) -> None:
+def test_keep_alive_replaces_the_age_but_never_lowers_a_pin(
+    keep: float | None, pin: Pin, expires: float
+) -> None:
     pool = Pool()
     pool.send("pin", "a", pin)
     pool.warm(keep=keep)
@@ -109,7 +126,9 @@ def test_after_a_failure_the_next_request_waits_in_line_until_the_backoff_is_ove
 def test_another_declaration_is_tried_at_once() -> None:
     pool = Pool(backoff=HOLDING)
     pool.fail()
-    assert pool.ask(patience=3.0) == (Refuse(2, "a", Refusal.FAILING, 4.0),), "its own time is shorter"
+    assert pool.ask(patience=3.0) == (Refuse(2, "a", Refusal.FAILING, 4.0),), (
+        "its own time is shorter"
+    )
     assert pool.ask() == ()
     assert pool.send("declare", "a", Rules("v1", 2, 100.0)) == ()
     assert pool.send("declare", "a", Rules("v2", 1, 100.0)) == (Start("a", 2),)
@@ -197,7 +216,10 @@ def test_with_by_cost_what_took_least_to_start_goes_first() -> None:
 def test_adopted_instances_count_and_age() -> None:
     pool = Pool()
     serial = pool.set.reserve_serial()
-    assert pool.set.adopt("a", serial, RULES, digest="v1", last_used=NOW - 90, ready=True, now=NOW) == []
+    assert (
+        pool.set.adopt("a", serial, RULES, digest="v1", last_used=NOW - 90, ready=True, now=NOW)
+        == []
+    )
     assert pool.set.next_deadline() == NOW + 10
     assert pool.ask() == (Grant(1, "a", serial, cold=False),)
     other = pool.set.reserve_serial()

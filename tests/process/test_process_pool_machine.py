@@ -1,4 +1,6 @@
-"""The laws of the pool under three adversaries: the clock jumps, clients come and vanish, the kernel kills."""
+"""The laws of the pool under three adversaries: the clock jumps, clients come and vanish, the
+kernel kills.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
-from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Rules, Start, Stop
+from supervisord_py.process.pool import (
+    Action,
+    Bounds,
+    Fail,
+    Grant,
+    Pin,
+    Pool,
+    Refusal,
+    Refuse,
+    Rules,
+    Start,
+    Stop,
+)
 
 TOOLS = ("a", "b", "c", "d")
 CONCURRENCY = {"a": 1, "b": 2, "c": 1, "d": 2}
@@ -34,7 +48,9 @@ class Life:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Performs the instructions in a model world and checks each one against what that world knows."""
+    """Performs the instructions in a model world and checks each one against what that world
+    knows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,13 +87,17 @@ class PoolMachine(RuleBasedStateMachine):
                 assert tool not in self.world, "two instances of one tool"
                 assert tool in self.waiting.values(), "a start that nobody asked for"
                 at, digest = self.failed.get(tool, (-math.inf, ""))
-                assert digest != self.digests[tool] or self.now >= at + SHORTEST_HOLD, "the backoff was not obeyed"
+                assert digest != self.digests[tool] or self.now >= at + SHORTEST_HOLD, (
+                    "the backoff was not obeyed"
+                )
                 self.world[tool] = Life(serial, self.digests[tool], self.now)
                 assert len(self.live()) <= self.cap, "a start over the cap"
             case Stop(tool, serial, reason):
                 self.check_stop(tool, serial, reason, event)
                 self.world[tool].phase = Phase.STOPPING
-                self.running = {ticket: name for ticket, name in self.running.items() if name != tool}
+                self.running = {
+                    ticket: name for ticket, name in self.running.items() if name != tool
+                }
             case Grant(ticket, tool, serial):
                 assert self.waiting.pop(ticket) == tool
                 life = self.world[tool]
@@ -90,12 +110,16 @@ class PoolMachine(RuleBasedStateMachine):
                 assert self.waiting.pop(ticket) == tool
                 assert retry_after > 0
                 if refusal is Refusal.FAILING:
-                    assert self.deadlines[ticket] <= self.now + retry_after <= self.now + LONGEST_HOLD
+                    assert (
+                        self.deadlines[ticket] <= self.now + retry_after <= self.now + LONGEST_HOLD
+                    )
             case Fail(ticket, tool, serial):
                 assert self.waiting.pop(ticket) == tool
                 assert event == ("start_failed", tool, serial)
 
-    def check_stop(self, tool: str, serial: int, reason: Reason | None, event: tuple[object, ...]) -> None:
+    def check_stop(
+        self, tool: str, serial: int, reason: Reason | None, event: tuple[object, ...]
+    ) -> None:
         life = self.world[tool]
         assert life.serial == serial
         assert life.phase in LIVE
@@ -103,7 +127,9 @@ class PoolMachine(RuleBasedStateMachine):
             assert tool not in self.running.values(), "a busy instance was evicted"
         if reason is Reason.EVICTED_LRU:
             assert self.pins[tool] is Pin.NONE, "a pinned instance was evicted"
-            assert all(life.used <= self.world[other].used for other in self.evictable()), "not the least recently used"
+            assert all(life.used <= self.world[other].used for other in self.evictable()), (
+                "not the least recently used"
+            )
         if reason is Reason.EVICTED_TTL:
             assert self.pins[tool] is not Pin.FOREVER
         if reason is None:
@@ -114,9 +140,13 @@ class PoolMachine(RuleBasedStateMachine):
         busy = {*self.running.values(), *self.waiting.values()}
         return [tool for tool in self.live() if self.pins[tool] is Pin.NONE and tool not in busy]
 
-    # -- clients ---------------------------------------------------------------------------------------------
+    # -- clients -----------------------------------------------------------------------------------
 
-    @rule(tool=tools, patience=st.sampled_from([0.1, 0.5, 30.0, 1000.0]), keep=st.sampled_from([None, 0.0, 5.0, -1.0]))
+    @rule(
+        tool=tools,
+        patience=st.sampled_from([0.1, 0.5, 30.0, 1000.0]),
+        keep=st.sampled_from([None, 0.0, 5.0, -1.0]),
+    )
     def ask(self, tool: str, patience: float, keep: float | None) -> None:
         self.tickets += 1
         self.removed.discard(tool)
@@ -147,9 +177,15 @@ class PoolMachine(RuleBasedStateMachine):
         ticket = choice.choice(sorted(self.waiting))
         self.send("end", self.waiting.pop(ticket), ticket)
 
-    @rule(tool=tools, act=st.sampled_from(["stop", "edit", "remove", "bound", "measure", "late"]), choice=choices)
+    @rule(
+        tool=tools,
+        act=st.sampled_from(["stop", "edit", "remove", "bound", "measure", "late"]),
+        choice=choices,
+    )
     def administrate(self, tool: str, act: str, choice) -> None:
-        """Everything that people do now and then; one rule, so that it stays rare beside the traffic."""
+        """Everything that people do now and then; one rule, so that it stays rare beside the
+        traffic.
+        """
         match act:
             case "stop":
                 self.send("stop", tool, Reason.STOPPED)
@@ -183,7 +219,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pins[tool] = pin
         self.send("pin", tool, pin)
 
-    # -- kernel ----------------------------------------------------------------------------------------------
+    # -- kernel ------------------------------------------------------------------------------------
 
     def some(self, phase: Phase) -> list[str]:
         return sorted(tool for tool, life in self.world.items() if life.phase is phase)
@@ -222,7 +258,7 @@ class PoolMachine(RuleBasedStateMachine):
         tool = choice.choice(self.some(Phase.STOPPING))
         self.send("gone", tool, self.world.pop(tool).serial)
 
-    # -- clock -----------------------------------------------------------------------------------------------
+    # -- clock -------------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 40.0, 500.0]))
     def jump(self, seconds: float) -> None:
@@ -242,11 +278,13 @@ class PoolMachine(RuleBasedStateMachine):
         assert not self.waiting
         assert not self.live()
 
-    # -- always ----------------------------------------------------------------------------------------------
+    # -- always ------------------------------------------------------------------------------------
 
     @invariant()
     def bounded(self) -> None:
-        assert len(self.live()) <= self.cap or not self.evictable(), "over the cap with a victim at hand"
+        assert len(self.live()) <= self.cap or not self.evictable(), (
+            "over the cap with a victim at hand"
+        )
         for tool in TOOLS:
             assert list(self.running.values()).count(tool) <= CONCURRENCY[tool]
             assert list(self.waiting.values()).count(tool) <= QUEUE_MAX + CONCURRENCY[tool]
@@ -259,17 +297,25 @@ class PoolMachine(RuleBasedStateMachine):
             assert (slot.serial, slot.phase) == (life.serial, life.phase)
         for slot in self.set.slots():
             assert slot.phase is Phase.COLD or slot.unit in self.world
-            assert set(slot.line) == {ticket for ticket, tool in self.waiting.items() if tool == slot.unit}
+            assert set(slot.line) == {
+                ticket for ticket, tool in self.waiting.items() if tool == slot.unit
+            }
 
     @invariant()
     def nobody_starves(self) -> None:
-        """A request waits only where something will move: a start, a stop, an end of a request, or a backoff's end."""
+        """A request waits only where something will move: a start, a stop, an end of a request,
+        or a backoff's end.
+        """
         for tool in set(self.waiting.values()):
             held = self.failed.get(tool, (-math.inf, ""))[0] + LONGEST_HOLD > self.now
-            moving = any(life.phase is not Phase.READY for life in self.world.values()) or self.running
+            moving = (
+                any(life.phase is not Phase.READY for life in self.world.values()) or self.running
+            )
             assert moving or held, "a request waits for nothing"
             deadline = self.set.next_deadline()
-            assert moving or (deadline or math.inf) <= self.now + LONGEST_HOLD, "nobody comes back after the backoff"
+            assert moving or (deadline or math.inf) <= self.now + LONGEST_HOLD, (
+                "nobody comes back after the backoff"
+            )
 
 
 PoolMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))

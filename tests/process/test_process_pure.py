@@ -48,7 +48,8 @@ def test_the_verdict_comes_first_then_the_wish_then_readiness_then_how_it_ended(
 @pytest.mark.parametrize(
     ("changes", "verdict", "words"),
     [
-        ({}, VERDICT, "SIGKILL by pxd's memory watchdog (over its memory limit: 600 MiB resident, limit 512 MiB)"),
+        ({}, VERDICT, "SIGKILL by pxd's memory watchdog (over its memory limit: 600 MiB resident, "
+                      "limit 512 MiB)"),
         ({}, Verdict(Reason.OOM_KILL, "cgroup", 1.0, limit_bytes=512 << 20),
          "SIGKILL by the kernel (out of memory: limit 512 MiB)"),
         ({"signal": 24}, Verdict(Reason.CPU_LIMIT, "rlimit", 1.0),
@@ -59,7 +60,7 @@ def test_an_end_by_a_limit_is_told(changes: dict[str, Any], verdict: Verdict, wo
     assert describe(replace(KILLED, **changes), verdict) == f"killed by {words}, after 2.5 s"
 
 
-# -- who a process is --------------------------------------------------------------------------------------------------
+# -- who a process is ------------------------------------------------------------------------------
 
 
 def test_a_process_lives_until_it_is_a_zombie_and_nobody_else_is_taken_for_it() -> None:
@@ -73,7 +74,7 @@ def test_a_process_lives_until_it_is_a_zombie_and_nobody_else_is_taken_for_it() 
     assert is_dead(found)
 
 
-# -- backoff -----------------------------------------------------------------------------------------------------------
+# -- backoff ---------------------------------------------------------------------------------------
 
 
 POLICY = BackoffPolicy(initial_seconds=1.0, max_seconds=10.0, reset_seconds=60.0)
@@ -97,19 +98,27 @@ def test_waits_double_up_to_a_cap_until_a_calm_period_makes_the_next_failure_the
     assert three.failed(64.0).failures == 1, "quiet for the whole period, though it never came up"
 
 
-# -- clocks that are read together -------------------------------------------------------------------------------------
+# -- clocks that are read together -----------------------------------------------------------------
 
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 100.0), max_size=3 * (clock.TRIES - 1)))
-def test_a_pause_between_two_readings_does_not_part_the_clocks(apart: float, stalls: list[float]) -> None:
-    """Two clocks go alike, one `apart` ahead; after each reading whoever reads is stopped for a while."""
+def test_a_pause_between_two_readings_does_not_part_the_clocks(
+    apart: float, stalls: list[float]
+) -> None:
+    """Two clocks go alike, one `apart` ahead; after each reading whoever reads is stopped for a
+    while.
+    """
     readings = itertools.accumulate([*stalls, *([0.0] * 9)], initial=1000.0)
     found = clock.ahead(lambda: next(readings) + apart, of=lambda: next(readings))
     assert abs(found - apart) < clock.NEAR_SECONDS + 1e-6
 
 
-async def test_who_watches_is_called_when_the_timer_says_so(require: Callable[[object, str], None]) -> None:
-    """Only a virtual machine's clock may be set (tests/e2e/sleeper.py): here the timer is made to run out instead."""
+async def test_who_watches_is_called_when_the_timer_says_so(
+    require: Callable[[object, str], None],
+) -> None:
+    """Only a virtual machine's clock may be set (tests/e2e/sleeper.py): here the timer is made
+    to run out instead.
+    """
     require(sys.platform == "linux", "needs Linux")
     called = asyncio.Event()
     os.close(free := os.dup(0))  # the number that the next descriptor gets

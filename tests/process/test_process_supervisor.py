@@ -1,4 +1,6 @@
-"""The one mechanism, over a real keeper, with a driver that adds nothing: every kind of unit relies on this alone."""
+"""The one mechanism, over a real keeper, with a driver that adds nothing: every kind of unit
+relies on this alone.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ class Scripts:
 
     async def prepare(self, instance: Instance) -> ChildSpec:
         (self.house.folder / "up").unlink(missing_ok=True)
-        argv = ("/bin/sh", "-c", self.script) if self.script.startswith(("trap", "echo")) else (self.script,)
+        argv = (
+            ("/bin/sh", "-c", self.script)
+            if self.script.startswith(("trap", "echo"))
+            else (self.script,)
+        )
         return ChildSpec(instance.unit, argv, str(self.house.folder), {"PATH": "/usr/bin:/bin"})
 
     async def ready(self, instance: Instance) -> None:
@@ -53,14 +59,21 @@ class Scripts:
             while not (self.house.folder / "up").exists():
                 if ended.done():
                     tail = await self.house.supervisor.last_words(instance)
-                    raise StartFailedError("it ended", reason="early_exit", stderr_tail=tail, code=instance.record.code)  # type: ignore[union-attr]
+                    raise StartFailedError(
+                        "it ended", reason="early_exit", stderr_tail=tail, code=instance.record.code
+                    )  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         finally:
             ended.cancel()
             await asyncio.wait([ended])
 
     def revive(self, child: Child, note: Note | None) -> Instance:
-        return Instance(child.key, child.unit, digest=note.digest if note else "", stop_seconds=self.stop_seconds)
+        return Instance(
+            child.key,
+            child.unit,
+            digest=note.digest if note else "",
+            stop_seconds=self.stop_seconds,
+        )
 
     async def adopt(self, instance: Instance, note: Note) -> bool:
         if note.digest == "answers":
@@ -141,16 +154,25 @@ async def house(short_tmp: Path) -> AsyncIterator[House]:
         await asyncio.to_thread(made.keeper.close)
 
 
-async def test_a_life_has_its_row_before_its_process_and_its_end_before_it_is_forgotten(house: House) -> None:
+async def test_a_life_has_its_row_before_its_process_and_its_end_before_it_is_forgotten(
+    house: House,
+) -> None:
     instance = await house.started()
     assert (instance.phase, alive(instance.pid or 0)) == (Phase.READY, True)
     row = await house.row(instance.key)
-    assert (row.pid, row.unit, row.reason, row.ready_at is not None) == (instance.pid, "thing:x", None, True)
+    assert (row.pid, row.unit, row.reason, row.ready_at is not None) == (
+        instance.pid,
+        "thing:x",
+        None,
+        True,
+    )
     await house.supervisor.stop(house.driver, instance, Reason.EVICTED_TTL)
     assert not alive(instance.pid or 0)
     row = await house.row(instance.key)
     assert (row.reason, row.code, instance.stopped.is_set()) == ("evicted_ttl", 0, True)
-    assert list(dict.fromkeys(house.driver.said)) == [(w, instance.key) for w in ("told", "released", "gone")]
+    assert list(dict.fromkeys(house.driver.said)) == [
+        (w, instance.key) for w in ("told", "released", "gone")
+    ]
     assert await house.client.list("thing:") == ()
     told = [each for each in await house.events.history() if each.instance == instance.key]
     assert [each.event for each in told] == ["spawned", "ready", "stopping", "stopped"]
@@ -170,16 +192,25 @@ async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(house: Hou
         await house.supervisor.stop(house.driver, instance, None)
         assert ((await house.row(instance.key)).reason, instance.phase) == (reason, Phase.COLD)
         assert await house.client.list("thing:") == ()
-    assert [word for word in await house.told() if word in {"start_failed", "died"}] == ["start_failed"] * 2
+    assert [word for word in await house.told() if word in {"start_failed", "died"}] == [
+        "start_failed"
+    ] * 2
 
 
-async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(house: House) -> None:
+async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(
+    house: House,
+) -> None:
     wanted, unwanted, strange = [await house.started(digest) for digest in ("kept", "old", "kept")]
     await house.client.ask("annotate", key=strange.key, tag="{no note of ours")
     (adopted,) = await house.replace()
     assert (adopted.key, adopted.pid, adopted.phase) == (wanted.key, wanted.pid, Phase.READY)
     assert alive(wanted.pid or 0)
-    await eventually(lambda: ("gone", unwanted.key) in house.driver.said and ("gone", strange.key) in house.driver.said)
+    await eventually(
+        lambda: (
+            ("gone", unwanted.key) in house.driver.said
+            and ("gone", strange.key) in house.driver.said
+        )
+    )
     assert not alive(unwanted.pid or 0)
     assert not alive(strange.pid or 0)
     assert {(await house.row(each.key)).reason for each in (unwanted, strange)} == {"replaced"}
@@ -188,7 +219,9 @@ async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_sto
 
 
 @pytest.mark.parametrize("came_up", ["before it", "between two of them"])
-async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(house: House, came_up: str) -> None:
+async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(
+    house: House, came_up: str
+) -> None:
     if came_up == "before it":
         instance = await house.started()
     else:  # of the first one nobody heard that it was ready, the second one found it so
@@ -196,7 +229,8 @@ async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_end
         (instance,) = await house.replace()
     await house.vanish()
     os.kill(instance.pid or 0, signal.SIGKILL)
-    await eventually(lambda: not os.path.exists(f"/proc/{instance.pid}"))  # the keeper has reaped it
+    # the keeper has reaped it
+    await eventually(lambda: not os.path.exists(f"/proc/{instance.pid}"))
     await asyncio.to_thread(house.keeper.end_control)
     await house.open()
     assert await house.supervisor.adopt(house.driver) == []
@@ -209,7 +243,9 @@ async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House) -> None
     house.driver.script = DEAF
     instance = await house.started()
     instance.stop_seconds = 600
-    stopping = asyncio.create_task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
+    stopping = asyncio.create_task(
+        house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU)
+    )
 
     async def noted() -> bool:
         child = await house.client.attach(instance.key)
@@ -226,7 +262,9 @@ async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House) -> None
     assert (await house.row(instance.key)).reason == "evicted_lru"
 
 
-async def test_what_survives_is_named_and_the_stop_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_survives_is_named_and_the_stop_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance = await house.started()
     real, spared = house.client.stop, [True]
 
@@ -256,14 +294,20 @@ async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: Hou
             await waiting
     await house.supervisor.stop(house.driver, instance, None)
     assert instance.phase is Phase.COLD
-    assert list(dict.fromkeys(word for word, _ in house.driver.said)) == ["told", "released", "gone"]
+    assert list(dict.fromkeys(word for word, _ in house.driver.said)) == [
+        "told",
+        "released",
+        "gone",
+    ]
     with pytest.raises(PxError):
         await house.supervisor.start(house.driver, house.made())
     await eventually(lambda: not alive(instance.pid or 0))
 
 
 @pytest.mark.filterwarnings("error")
-async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_does(house: House) -> None:
+async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_does(
+    house: House,
+) -> None:
     late: list[asyncio.Task[None]] = []
 
     async def ends() -> None:
@@ -282,7 +326,7 @@ async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_d
         await late[0]
 
 
-# -- a keeper that does not answer for a while -----------------------------------------------------------------------
+# -- a keeper that does not answer for a while -----------------------------------------------------
 
 
 @pytest.fixture
@@ -304,15 +348,21 @@ def silent(house: House) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_stop_that_a_silent_keeper_does_not_answer_is_unknown_and_then_completed(house: House) -> None:
+async def test_a_stop_that_a_silent_keeper_does_not_answer_is_unknown_and_then_completed(
+    house: House,
+) -> None:
     for _ in range(2):
         instance = await house.started()
         with silent(house):
-            stopping = house.supervisor.task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
+            stopping = house.supervisor.task(
+                house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU)
+            )
             with pytest.raises(KeeperTimeoutError):
                 await house.client.unless_silent(instance.stopped.wait(), "it stopped")
             assert (instance.phase, alive(instance.pid or 0)) == (Phase.STOPPING, True)
-            assert ("gone", instance.key) not in house.driver.said, "no second one is started beside it"
+            assert ("gone", instance.key) not in house.driver.said, (
+                "no second one is started beside it"
+            )
             assert (await house.row(instance.key)).reason is None
         await stopping
         assert (instance.phase, alive(instance.pid or 0)) == (Phase.COLD, False)
@@ -321,7 +371,9 @@ async def test_a_stop_that_a_silent_keeper_does_not_answer_is_unknown_and_then_c
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_start_that_a_silent_keeper_does_not_answer_goes_on_as_one_process(house: House) -> None:
+async def test_a_start_that_a_silent_keeper_does_not_answer_goes_on_as_one_process(
+    house: House,
+) -> None:
     for _ in range(2):
         instance = house.made()
         with silent(house):
@@ -330,18 +382,26 @@ async def test_a_start_that_a_silent_keeper_does_not_answer_goes_on_as_one_proce
             assert instance.phase is Phase.STARTING
         await starting
         (child,) = await house.client.list("thing:")
-        assert (child.key, instance.phase, instance.pid) == (instance.key, Phase.READY, child.identity.pid)
+        assert (child.key, instance.phase, instance.pid) == (
+            instance.key,
+            Phase.READY,
+            child.identity.pid,
+        )
         await house.supervisor.stop(house.driver, instance, Reason.STOPPED)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_start_of_unknown_outcome_that_is_not_wanted_any_more_leaves_nothing(house: House) -> None:
+async def test_a_start_of_unknown_outcome_that_is_not_wanted_any_more_leaves_nothing(
+    house: House,
+) -> None:
     for _ in range(2):
         instance = house.made()
         with silent(house):
             instance.life = house.supervisor.task(house.supervisor.start(house.driver, instance))
             await eventually(lambda: house.client.is_silent)
-            stopping = house.supervisor.task(house.supervisor.stop(house.driver, instance, Reason.STOPPED))
+            stopping = house.supervisor.task(
+                house.supervisor.stop(house.driver, instance, Reason.STOPPED)
+            )
             with pytest.raises(KeeperTimeoutError):
                 await house.client.unless_silent(instance.stopped.wait(), "it stopped")
         await stopping
@@ -350,7 +410,9 @@ async def test_a_start_of_unknown_outcome_that_is_not_wanted_any_more_leaves_not
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_becomes_ready_or_dies_while_the_keeper_is_silent_is_recorded_as_it_was(house: House) -> None:
+async def test_what_becomes_ready_or_dies_while_the_keeper_is_silent_is_recorded_as_it_was(
+    house: House,
+) -> None:
     for _ in range(2):
         instance = house.made()
         await house.supervisor.start(house.driver, instance)
@@ -364,7 +426,9 @@ async def test_what_becomes_ready_or_dies_while_the_keeper_is_silent_is_recorded
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_control_plane_that_begins_while_the_keeper_is_silent_adopts_once_it_answers(house: House) -> None:
+async def test_a_control_plane_that_begins_while_the_keeper_is_silent_adopts_once_it_answers(
+    house: House,
+) -> None:
     instance = await house.started()
     for _ in range(2):
         await house.vanish()
@@ -374,7 +438,11 @@ async def test_a_control_plane_that_begins_while_the_keeper_is_silent_adopts_onc
             adopting = asyncio.create_task(house.supervisor.adopt(house.driver))
             await eventually(lambda: house.client.is_silent)
         (adopted,) = await adopting
-        assert (adopted.key, adopted.pid, adopted.phase) == (instance.key, instance.pid, Phase.READY)
+        assert (adopted.key, adopted.pid, adopted.phase) == (
+            instance.key,
+            instance.pid,
+            Phase.READY,
+        )
     await house.supervisor.stop(house.driver, adopted, Reason.STOPPED)
 
 
@@ -411,15 +479,23 @@ async def test_a_stop_keeps_its_reason_and_its_note_over_several_control_planes(
     assert (await house.row(instance.key)).reason == "evicted_lru"
 
 
-# -- short programs --------------------------------------------------------------------------------------------------
+# -- short programs --------------------------------------------------------------------------------
 
 
 async def run(house: House, code: str, **options: Any) -> program.Completed:
-    given = {"name": "test", "cwd": "/", "env": {"PATH": os.environ["PATH"]}, "timeout": 60.0, **options}
+    given = {
+        "name": "test",
+        "cwd": "/",
+        "env": {"PATH": os.environ["PATH"]},
+        "timeout": 60.0,
+        **options,
+    }
     return await program.run(house.client, [sys.executable, "-c", code], **given)
 
 
-async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_printed(house: House) -> None:
+async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_printed(
+    house: House,
+) -> None:
     lines: list[str] = []
     code = "import sys; print('out', flush=True); print('50%\\r100%', file=sys.stderr); sys.exit(3)"
     done = await run(house, code)
@@ -431,7 +507,9 @@ async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_program_that_a_silent_keeper_does_not_start_is_unknown_and_then_ended(house: House) -> None:
+async def test_a_program_that_a_silent_keeper_does_not_start_is_unknown_and_then_ended(
+    house: House,
+) -> None:
     for _ in range(2):
         with silent(house), pytest.raises(KeeperTimeoutError, match="program:test"):
             await run(house, "import time; time.sleep(600)")
@@ -464,9 +542,17 @@ async def test_a_program_that_gets_only_one_of_two_pipes_is_a_failed_start_and_l
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_program_over_its_time_ends_with_its_tree_and_one_that_is_not_there_is_told(house: House) -> None:
+async def test_a_program_over_its_time_ends_with_its_tree_and_one_that_is_not_there_is_told(
+    house: House,
+) -> None:
     with pytest.raises(TimeoutError):
-        await run(house, "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)", timeout=1.0)
+        await run(
+            house,
+            "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)",
+            timeout=1.0,
+        )
     assert await house.client.list("program:") == ()
     with pytest.raises(StartFailedError, match="no-such-program"):
-        await program.run(house.client, ["/no-such-program"], name="test", cwd="/", env={}, timeout=9.0)
+        await program.run(
+            house.client, ["/no-such-program"], name="test", cwd="/", env={}, timeout=9.0
+        )

@@ -1,4 +1,7 @@
-"""What one request passes on its way through the control plane. `make hops` prints the lists: an introduction."""
+"""What one request passes on its way through the control plane.
+
+`make hops` prints the lists: an introduction.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,17 @@ def daemon() -> Iterator[House]:
         px.tool("double", server("return {'double': 2 * body['n']}"))
         folder = px.home / "pipes" / "tick"
         folder.mkdir(parents=True)
-        (folder / "pipe.md").write_text("---\nschedule: manual\nagent: command\ncommand: [cat]\n---\nhello\n")
+        (folder / "pipe.md").write_text(
+            "---\nschedule: manual\nagent: command\ncommand: [cat]\n---\nhello\n"
+        )
         px.start()
         yield px
 
 
 def passed(px: House, call: Callable[[], object]) -> list[str]:
-    """Return which functions of ours, in order, the control plane passes in a call that was made twice before."""
+    """Return which functions of ours, in order, the control plane passes in a call that was made
+    twice before.
+    """
     call()
     call()
     with socket.socket(socket.AF_UNIX) as hook:
@@ -44,17 +51,26 @@ def passed(px: House, call: Callable[[], object]) -> list[str]:
 
 
 def follows(px: House) -> None:
-    """Ask as `executes` does, to the end, and give the daemon the moment that it has while a pxctl ends."""
-    answer = px.request("POST", "/api/pipes/tick/run", {}, headers={"Idempotency-Key": os.urandom(16).hex()})
+    """Ask as `executes` does, to the end, and give the daemon the moment that it has while a
+    pxctl ends.
+    """
+    answer = px.request(
+        "POST", "/api/pipes/tick/run", {}, headers={"Idempotency-Key": os.urandom(16).hex()}
+    )
     target = f"/api/pipes/tick/executions/{answer.json()['id']}/tail"
-    assert b'"status":"completed"' in px.request("GET", target, headers={"Accept": "application/x-ndjson"}).body
+    assert (
+        b'"status":"completed"'
+        in px.request("GET", target, headers={"Accept": "application/x-ndjson"}).body
+    )
     time.sleep(0.05)
 
 
 def executes(px: House) -> None:
     """Ask as pxctl does, without its start: the less time a call takes, the less runs beside it."""
     body = {"code": "1+1", "cwd": str(px.home), "environ": {}}
-    answer = px.request("POST", "/api/kernels/default/execute", body, headers={"Accept": "application/x-ndjson"})
+    answer = px.request(
+        "POST", "/api/kernels/default/execute", body, headers={"Accept": "application/x-ndjson"}
+    )
     assert b'"status":"ok"' in answer.body
 
 

@@ -1,4 +1,6 @@
-"""The repository: scripts and targets, lock files, the workflow that others run, the demo, release notes, man pages."""
+"""The repository: scripts and targets, lock files, the workflow that others run, the demo,
+release notes, man pages.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,19 @@ def test_links_in_the_readme_lead_somewhere() -> None:
 
 
 @pytest.mark.deep
-def test_the_demo_shows_what_it_promises_and_leaves_nothing(require: Callable[[object, str], None]) -> None:
+def test_the_demo_shows_what_it_promises_and_leaves_nothing(
+    require: Callable[[object, str], None],
+) -> None:
     """It is run as it is, but for the environment, which is the tests' own."""
     require((Path(sys.prefix) / "bin" / "pxctl").exists(), "needs the installed commands")
     require(shutil.which("node"), "needs node")
     before = set(Path("/tmp").glob("pxdemo.*"))
-    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    how = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
     env = os.environ | {"VENV": sys.prefix}
     demo = subprocess.run([ROOT / ".ci" / "demo"], env=env, timeout=110, check=False, **how)
     for promised in ('"final_balance": 1647.01', "both are below 1e-6: agreed", "pxd stopped"):
@@ -50,19 +59,26 @@ def test_the_demo_shows_what_it_promises_and_leaves_nothing(require: Callable[[o
 
 
 def test_the_release_notes_are_the_newest_part_of_the_changelog() -> None:
-    notes = subprocess.run(["make", "-s", "notes"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    notes = subprocess.run(
+        ["make", "-s", "notes"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert notes.startswith(f"## [{__version__.partition('.dev')[0]}]")
     assert (notes.count("\n## "), "### " in notes) == (0, True)
 
 
-# -- locks ------------------------------------------------------------------------------------------------------------
+# -- locks -----------------------------------------------------------------------------------------
 
-LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")  # each has all of the one before
-PEERS = tuple(str(each.relative_to(ROOT)) for each in sorted((ROOT / "tests" / "peers").glob("*.lock")))
+# each has all of the one before
+LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")
+PEERS = tuple(
+    str(each.relative_to(ROOT)) for each in sorted((ROOT / "tests" / "peers").glob("*.lock"))
+)
 
 
 def locked(name: str) -> dict[str, list[Requirement]]:
-    """Return the pinned requirements of a lock by canonical name; several where markers tell them apart."""
+    """Return the pinned requirements of a lock by canonical name; several where markers tell
+    them apart.
+    """
     found: dict[str, list[Requirement]] = {}
     for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
         if line and not line.startswith("#"):
@@ -72,7 +88,9 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 
 
 @pytest.mark.parametrize("number", range(len(LOCKS)), ids=LOCKS)
-def test_every_declared_dependency_is_locked_within_its_bounds_and_alike_in_all_locks(number: int) -> None:
+def test_every_declared_dependency_is_locked_within_its_bounds_and_alike_in_all_locks(
+    number: int,
+) -> None:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     texts, pins = list(project["project"]["dependencies"]), locked(LOCKS[number])
     for group in ("demo", "dev")[:number]:
@@ -80,9 +98,13 @@ def test_every_declared_dependency_is_locked_within_its_bounds_and_alike_in_all_
     for wanted in map(Requirement, texts):
         for pin in pins[canonicalize_name(wanted.name)]:  # KeyError: run make lock
             (exact,) = pin.specifier
-            assert wanted.specifier.contains(Version(exact.version), prereleases=True), f"{pin} against {wanted}"
+            assert wanted.specifier.contains(Version(exact.version), prereleases=True), (
+                f"{pin} against {wanted}"
+            )
     for name, smaller in locked(LOCKS[max(0, number - 1)]).items():
-        assert {str(pin.specifier) for pin in pins[name]} == {str(pin.specifier) for pin in smaller}, name
+        assert {str(pin.specifier) for pin in pins[name]} == {
+            str(pin.specifier) for pin in smaller
+        }, name
 
 
 @pytest.mark.parametrize("name", LOCKS + PEERS)
@@ -90,42 +112,71 @@ def test_every_pin_is_exact_and_hashed_and_no_address_is_named(name: str) -> Non
     text = (ROOT / name).read_text()
     for block in re.split(r"\n(?=[a-z0-9])", text)[1:]:
         assert re.match(r"[\w.-]+(\[\S+\])?==\S+ .*--hash=sha256:", block, re.DOTALL), block
-    assert not re.search(r"://|^\s*(-i|-f|--(extra-)?index|--find-links|--trusted-host)", text, re.MULTILINE)
+    assert not re.search(
+        r"://|^\s*(-i|-f|--(extra-)?index|--find-links|--trusted-host)", text, re.MULTILINE
+    )
 
 
 def test_no_file_of_the_project_names_a_package_index() -> None:
     flags = r"(--(extra-)?index-url|--find-links|--trusted-host|PIP_INDEX_URL|UV_INDEX)"
     option = rf"{flags}[= ]\S*(https?://(?!127\.)[\w-]+\.|file:///)|pypi\." + "org/simple"
-    found = subprocess.run(["git", "grep", "--untracked", "-IlP", option], cwd=ROOT, capture_output=True, check=False)
+    found = subprocess.run(
+        ["git", "grep", "--untracked", "-IlP", option], cwd=ROOT, capture_output=True, check=False
+    )
     assert (found.returncode, found.stdout, found.stderr) == (1, b"", b"")
 
 
-# -- the workflow -----------------------------------------------------------------------------------------------------
+# -- the workflow ----------------------------------------------------------------------------------
 
 
 def _object(*required: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(required),
+        "properties": properties,
+    }
 
 
-# Of GitHub's workflow syntax what we use, every scalar as text (YAML 1.1 takes the key `on` for true).
+# Of GitHub's workflow syntax what we use, every scalar as text (YAML 1.1 takes the key `on` for
+# true).
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 USES = _object("uses", name={}, uses={"pattern": r"^[\w-]+/[\w-]+@v\d+$"}, **{"with": TEXTS})
-STEPS = {"type": "array", "items": {"oneOf": [USES, _object("run", name={}, run={}, env=TEXTS)]}, "minItems": 1}
-JOB = _object("runs-on", "timeout-minutes", "steps", env=TEXTS, strategy={"type": "object"}, steps=STEPS)
-JOB["properties"] |= {"runs-on": {"pattern": r"^(ubuntu|macos)-\d+(\.\d+)?$"}, "timeout-minutes": {"pattern": r"^\d+$"}}
-TOP = {"name": {}, "on": _object(push=_object(branches={"type": "array"}), pull_request={"const": ""})}
-TOP |= {"permissions": {"const": {"contents": "read"}}, "jobs": {"type": "object", "additionalProperties": JOB}}
+STEPS = {
+    "type": "array",
+    "items": {"oneOf": [USES, _object("run", name={}, run={}, env=TEXTS)]},
+    "minItems": 1,
+}
+JOB = _object(
+    "runs-on", "timeout-minutes", "steps", env=TEXTS, strategy={"type": "object"}, steps=STEPS
+)
+JOB["properties"] |= {
+    "runs-on": {"pattern": r"^(ubuntu|macos)-\d+(\.\d+)?$"},
+    "timeout-minutes": {"pattern": r"^\d+$"},
+}
+TOP = {
+    "name": {},
+    "on": _object(push=_object(branches={"type": "array"}), pull_request={"const": ""}),
+}
+TOP |= {
+    "permissions": {"const": {"contents": "read"}},
+    "jobs": {"type": "object", "additionalProperties": JOB},
+}
 
 
 def test_the_workflow_is_valid_and_runs_make_test_on_linux_and_on_macos() -> None:
     text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
     workflow = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes nothing but texts
     jsonschema_rs.validator_for(_object(*TOP, **TOP)).validate(workflow)
-    jobs = [job for job in workflow["jobs"].values() if any("make test" in it.get("run", "") for it in job["steps"])]
+    jobs = [
+        job
+        for job in workflow["jobs"].values()
+        if any("make test" in it.get("run", "") for it in job["steps"])
+    ]
     assert {job["runs-on"].partition("-")[0] for job in jobs} == {"ubuntu", "macos"}
 
 
-# -- the man pages: well-formed, and complete where the code can say what complete is ----------------------------------
+# -- the man pages: well-formed, and complete where the code can say what complete is --------------
 
 MAN = ROOT / "man"
 PAGES = sorted(str(path.relative_to(MAN)) for path in MAN.rglob("*.[1-8]"))
@@ -140,10 +191,15 @@ def test_a_page_is_formatted_without_a_warning_and_fits_into_80_columns(
     page: str, require: Callable[[object, str], None]
 ) -> None:
     require(shutil.which("groff"), "needs groff")
-    formatted = subprocess.run(["groff", "-t", "-man", "-ww", "-Tutf8", MAN / page], capture_output=True, check=True)
+    formatted = subprocess.run(
+        ["groff", "-t", "-man", "-ww", "-Tutf8", MAN / page], capture_output=True, check=True
+    )
     assert (formatted.stderr, len(formatted.stdout) > 500) == (b"", True)
     plain = subprocess.run(
-        ["groff", "-t", "-man", "-rLL=78n", "-Tutf8", "-P-cbou", MAN / page], capture_output=True, text=True, check=True
+        ["groff", "-t", "-man", "-rLL=78n", "-Tutf8", "-P-cbou", MAN / page],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert [line for line in plain.stdout.splitlines() if len(line) > 80] == []
     headings = re.findall(r"^\.SH \"?(.+?)\"?$", source(page), re.MULTILINE)
@@ -155,7 +211,10 @@ def test_pages_refer_only_to_pages_that_exist() -> None:
     for page in PAGES:
         for name, section in re.findall(r"^\.BR ([\w.\\-]+) \((\d)\)", source(page), re.MULTILINE):
             target = name.replace("\\-", "-")
-            assert f"{target}.{section}" in ours or not target.startswith(("px", "tool")), (page, target)
+            assert f"{target}.{section}" in ours or not target.startswith(("px", "tool")), (
+                page,
+                target,
+            )
 
 
 def test_the_settings_are_documented_with_their_defaults_and_no_others() -> None:
@@ -170,9 +229,14 @@ def test_the_settings_are_documented_with_their_defaults_and_no_others() -> None
     for (section, key), tag in tags.items():
         default = value_of(DEFAULTS, section, key)
         if key in {"env_allow", "env_deny"}:
-            assert set(re.findall(r"^\.BR (\S+) [,.]$", texts[section], re.MULTILINE)) >= set(default)
+            assert set(re.findall(r"^\.BR (\S+) [,.]$", texts[section], re.MULTILINE)) >= set(
+                default
+            )
         else:
-            assert tag == f' " ({"none" if default is None else json.dumps(default)})"', (section, key)
+            assert tag == f' " ({"none" if default is None else json.dumps(default)})"', (
+                section,
+                key,
+            )
 
 
 def test_every_key_of_a_tool_is_documented() -> None:
@@ -195,7 +259,9 @@ def test_every_route_is_documented_with_its_parameters() -> None:
 
     text = source("man7/pxd-api.7").replace("\\-", "-")
     for route in ROUTES:
-        line = re.search(rf'^\.BI? "?{route.method} {re.escape(route.path)}(\?.*)?$', text, re.MULTILINE)
+        line = re.search(
+            rf'^\.BI? "?{route.method} {re.escape(route.path)}(\?.*)?$', text, re.MULTILINE
+        )
         assert line, f"{route.method} {route.path} is not in pxd-api.7"
         for parameter in fields(handler_of(route.handler).query):
             assert f"{parameter.encode_name}=" in line[0], f"{route.path}: {parameter.encode_name}"
@@ -204,6 +270,10 @@ def test_every_route_is_documented_with_its_parameters() -> None:
 def test_every_kind_of_error_is_documented_with_its_status() -> None:
     rows = re.findall(r'^\.BR (\d{3}) " (.+)"$', source("man7/pxd-api.7"), re.MULTILINE)
     documented = {kind: int(status) for status, kinds in rows for kind in kinds.split(", ")}
-    kinds = {it.kind: it.status for it in vars(errors).values() if isinstance(it, type) and issubclass(it, PxError)}
+    kinds = {
+        it.kind: it.status
+        for it in vars(errors).values()
+        if isinstance(it, type) and issubclass(it, PxError)
+    }
     del kinds[PxError.kind]
     assert kinds.items() <= documented.items()

@@ -1,4 +1,6 @@
-"""Prints the weight of each folder: lines (comments and blanks included), files, classes and test functions."""
+"""Prints the weight of each folder: lines (comments and blanks included), files, classes and
+test functions.
+"""
 
 import re
 from collections import defaultdict
@@ -10,7 +12,9 @@ COUNTED = (r"\n", r"\A", r"^\s*class \w", r"^\s*(?:async )?def test_")
 
 def row(name, texts):
     """Print one line."""
-    figures = [sum(len(re.findall(pattern, text, re.MULTILINE)) for text in texts) for pattern in COUNTED]
+    figures = [
+        sum(len(re.findall(pattern, text, re.MULTILINE)) for text in texts) for pattern in COUNTED
+    ]
     print(f"{name:34}" + "".join(f"{figure:>9,}" for figure in figures))
 
 

@@ -11,7 +11,9 @@ from tools.tool_house import ToolHouse
 
 @pytest.fixture
 async def house(request: pytest.FixtureRequest) -> AsyncIterator[ToolHouse]:
-    """One with the settings that come with it, but for a parameter; it is closed, and checked for leaks, at the end."""
+    """One with the settings that come with it, but for a parameter; it is closed, and checked
+    for leaks, at the end.
+    """
     made = ToolHouse(**getattr(request, "param", {}))
     yield await made.open()
     await made.close()

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
+from supervisord_py.errors import (
+    BadRequestError,
+    ConfigError,
+    ConflictError,
+    PxError,
+    UnknownUnitError,
+)
 from supervisord_py.tools import catalog as catalog_module
 from supervisord_py.tools.catalog import TEMPLATE, Catalog, ToolsDiskError, add_tool, remove_tool
 from supervisord_py.tools.environment import lacks_bytecode, needs_sync
@@ -34,7 +40,9 @@ def test_names_that_are_none_and_names_that_are_nearly_one(tmp_path: Path) -> No
     assert caught.value.hint == "pxctl tools add example:text-stats"
 
 
-def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalog_module, "FRESH_SECONDS", 600.0)
     catalog = Catalog([tmp_path])
     folder = write_tool(tmp_path, "x", "")
@@ -65,7 +73,9 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, file: str |
     assert (catalog.get("x") is before) == (file is None)
 
 
-def test_the_second_folder_of_an_id_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_folder_of_an_id_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a blind look forgets none."""
     for folder in ("A folder", "b"):
         write_tool(tmp_path, folder, pixie_manifest("curve-fit"))
@@ -77,25 +87,34 @@ def test_the_second_folder_of_an_id_is_an_error(tmp_path: Path, monkeypatch: pyt
 
     for _ in range(2):
         first, second = catalog.entries()
-        assert (first.name, first.error, second.name, second.folder) == ("curve-fit", None, "curve-fit", tmp_path / "b")
+        assert (first.name, first.error, second.name, second.folder) == (
+            "curve-fit",
+            None,
+            "curve-fit",
+            tmp_path / "b",
+        )
         assert second.error is not None
         assert "is hidden by" in second.error.detail
         monkeypatch.setattr(os, "scandir", none_left)
 
 
-# -- added, removed ---------------------------------------------------------------------------------------------------
+# -- added, removed --------------------------------------------------------------------------------
 
 
 def left_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def test_what_is_there_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "x").symlink_to("/nowhere")
     with pytest.raises(ConflictError):
         add_tool(TEMPLATE, tmp_path, name="x")
     with monkeypatch.context() as patched, pytest.raises(ConflictError):
-        patched.setattr(Path, "chmod", lambda draft, _mode: (draft.parent / "y" / "z").mkdir(parents=True))
+        patched.setattr(
+            Path, "chmod", lambda draft, _mode: (draft.parent / "y" / "z").mkdir(parents=True)
+        )
         add_tool(TEMPLATE, tmp_path, name="y")
     assert left_in(tmp_path) == ["x", "y"]
     (tmp_path / "file").touch()
@@ -105,12 +124,26 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) -> None:
     source = write_tool(tmp_path / "src", "x", extra__txt="1", requirements__txt="demo")
-    for name in ("__pycache__", ".git", ".venv.old", "data/__pycache__", ".venv/lib/python3.11/site-packages/demo"):
+    for name in (
+        "__pycache__",
+        ".git",
+        ".venv.old",
+        "data/__pycache__",
+        ".venv/lib/python3.11/site-packages/demo",
+    ):
         (source / name).mkdir(parents=True)
     (source / ".venv/lib/python3.11/site-packages/demo/__init__.py").touch()
     (source / "link").symlink_to("extra.txt")
     added, copy = add_tool(str(source), tmp_path / "tools"), tmp_path / "tools" / "x"
-    assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
+    assert left_in(copy) == [
+        ".venv",
+        "data",
+        "extra.txt",
+        "link",
+        "main.py",
+        "requirements.txt",
+        "tool.json",
+    ]
     assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
     assert (needs_sync(added), lacks_bytecode(copy / ".venv")) == (False, True)
     packages = next(copy.glob(".venv/lib/*/*"))
@@ -122,8 +155,12 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("listed", "needed"), [("[]", False), ("['demo']", True), ("5", True)])
-def test_a_project_that_asks_for_nothing_needs_no_environment(tmp_path: Path, listed: str, needed: bool) -> None:
-    source = write_tool(tmp_path / "src", "x", pyproject__toml=f"[project]\ndependencies = {listed}\n")
+def test_a_project_that_asks_for_nothing_needs_no_environment(
+    tmp_path: Path, listed: str, needed: bool
+) -> None:
+    source = write_tool(
+        tmp_path / "src", "x", pyproject__toml=f"[project]\ndependencies = {listed}\n"
+    )
     assert needs_sync(add_tool(str(source), tmp_path / "tools")) is needed
 
 

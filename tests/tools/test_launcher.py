@@ -1,6 +1,8 @@
-"""The launcher with real processes: starts, runs, ends, capacity, and a new control plane that takes over.
+"""The launcher with real processes: starts, runs, ends, capacity, and a new control plane that
+takes over.
 
-What it says of bad tools, limits and runs is told from outside by tests/e2e; the mechanism itself by tests/process.
+What it says of bad tools, limits and runs is told from outside by tests/e2e; the mechanism itself
+by tests/process.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from supervisord_py.tools import driver, proxy, service, upstream
 from supervisord_py.tools.proxy import ToolRun
 from tools.tool_house import PATIENCE, ToolHouse, alive, eventually
 
-# -- starts ----------------------------------------------------------------------------------------------------------
+# -- starts ----------------------------------------------------------------------------------------
 
 
-async def test_a_start_goes_on_without_whoever_asked_and_under_another_control_plane(house: ToolHouse) -> None:
+async def test_a_start_goes_on_without_whoever_asked_and_under_another_control_plane(
+    house: ToolHouse,
+) -> None:
     house.add("shapes", env={"FAULT": "gated"}, listen="port", start_timeout_seconds=600)
     began = time.monotonic()
     with pytest.raises(TimedOutError, match="still starting"):
@@ -50,11 +54,15 @@ async def test_who_is_told_that_a_tool_is_ready_finds_it_ready(house: ToolHouse)
         async for event in told:
             if getattr(event, "event", None) == "ready":
                 break
-        assert house.state("shapes").state in {"ready", "busy"}, "no other event tells who waits to look again"
+        assert house.state("shapes").state in {"ready", "busy"}, (
+            "no other event tells who waits to look again"
+        )
         await start
 
 
-async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_port_that_is_somebody_elses_is_not_trusted(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def stranger(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         writer.close()
@@ -89,8 +97,12 @@ SLOW = SWALLOWS.replace("swallowed = server.socket.accept()", "import time").rep
 
 
 @pytest.mark.parametrize("listen", ["handover", "port"])
-@pytest.mark.parametrize("program", [SWALLOWS, SLOW], ids=["swallows the first", "answers each late"])
-async def test_a_question_without_an_answer_holds_up_no_other(house: ToolHouse, listen: str, program: str) -> None:
+@pytest.mark.parametrize(
+    "program", [SWALLOWS, SLOW], ids=["swallows the first", "answers each late"]
+)
+async def test_a_question_without_an_answer_holds_up_no_other(
+    house: ToolHouse, listen: str, program: str
+) -> None:
     house.add("shapes", listen=listen, start_timeout_seconds=10)
     (house.tools / "shapes" / "main.py").write_text(program)
     for _ in range(2):
@@ -99,7 +111,7 @@ async def test_a_question_without_an_answer_holds_up_no_other(house: ToolHouse, 
     assert await house.said("start_failed") == []
 
 
-# -- capacity and ends ----------------------------------------------------------------------------------------------
+# -- capacity and ends -----------------------------------------------------------------------------
 
 
 async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse) -> None:
@@ -115,7 +127,9 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
 
 
 @pytest.mark.parametrize("house", [{"memory_budget_mb": 1}], indirect=True)
-async def test_a_memory_budget_evicts_by_size(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_memory_budget_evicts_by_size(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "PERIOD_SECONDS", 0.05)
     await house.new_control_plane()
     house.add("shapes")
@@ -128,7 +142,9 @@ async def test_a_memory_budget_evicts_by_size(house: ToolHouse, monkeypatch: pyt
 async def test_our_unanswered_question_starts_no_evicted_tool(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits in the backlog like a client's, of whom a connection to a cold tool's port is the wish for it."""
+    """It waits in the backlog like a client's, of whom a connection to a cold tool's port is the
+    wish for it.
+    """
     asked, asks = asyncio.Event(), socket.socket()
 
     async def ask_for_ever(_upstream: object, _manifest: object) -> tuple[str, ...]:
@@ -152,7 +168,7 @@ async def test_our_unanswered_question_starts_no_evicted_tool(
     asks.close()
 
 
-# -- runs ---------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 async def said(house: ToolHouse, words: str, times: int = 1) -> None:
@@ -165,7 +181,9 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     await eventually(is_said, words)
 
 
-async def test_too_long_a_run_is_stopped_with_its_tool(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_long_a_run_is_stopped_with_its_tool(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     over: list[ToolRun] = []
     exceed = ToolRun.exceed_runtime
 
@@ -185,12 +203,16 @@ async def test_too_long_a_run_is_stopped_with_its_tool(house: ToolHouse, monkeyp
     assert "sleeping" in failed.value.extra["stderr_tail"]
     with pytest.raises(errors.InterruptedRunError, match="collateral"):
         await other
-    await eventually(lambda: not alive(pid) and house.state("shapes").state == "cold", "the end of the tree")
+    await eventually(
+        lambda: not alive(pid) and house.state("shapes").state == "cold", "the end of the tree"
+    )
     (row,) = await instances.latest(house.ledger, "tool:shapes")
     assert row.reason == "runtime_limit"
 
 
-async def test_the_callers_own_time_is_kept(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_callers_own_time_is_kept(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upstream, "_CANCEL_SECONDS", PATIENCE)
     house.add("shapes")
     await house.ask("shapes")
@@ -200,13 +222,18 @@ async def test_the_callers_own_time_is_kept(house: ToolHouse, monkeypatch: pytes
     assert house.state("shapes").in_flight == 0
 
 
-async def test_failed_runs_are_events_but_no_flood(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_runs_are_events_but_no_flood(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.add("shapes")
 
     async def fail(status: int) -> list[tuple[object, object]]:
         with pytest.raises(ToolFailedError):
             await house.ask("shapes", {"do": "status", "number": status})
-        return [(it.facts["status"], it.facts["instance_ended"]) for it in await house.said("run_failed")]
+        return [
+            (it.facts["status"], it.facts["instance_ended"])
+            for it in await house.said("run_failed")
+        ]
 
     monkeypatch.setattr(proxy, "FAILED_SECONDS", 1e9)
     assert await fail(418) == []

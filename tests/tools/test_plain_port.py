@@ -1,4 +1,6 @@
-"""Programs that a handed-over socket does not fit are started once more with a plain port, and from then on so."""
+"""Programs that a handed-over socket does not fit are started once more with a plain port, and
+from then on so.
+"""
 
 from __future__ import annotations
 
@@ -75,13 +77,18 @@ UNFIT = {
     "subprocess": f"sys.exit(subprocess.call({CHILD}))",
     "native bind": NATIVE,
     "dual stack": "serve(kind=DualStack, host='::')",
-    "looks, exits": "if socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    sys.exit('in use')\nserve()",
-    "looks, exits with 0": "if socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    sys.exit(0)\nserve()",
-    "looks, takes the next": "while socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    port += 1\nserve(port)",
-    "looks, waits": "while socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    time.sleep(0.05)\nserve()",
+    "looks, exits": "if socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    sys.exit('in "
+    "use')\nserve()",
+    "looks, exits with 0": "if socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    "
+    "sys.exit(0)\nserve()",
+    "looks, takes the next": "while socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    "
+    "port += 1\nserve(port)",
+    "looks, waits": "while socket.socket().connect_ex(('127.0.0.1', port)) == 0:\n    "
+    "time.sleep(0.05)\nserve()",
     "reloader that begins again": f"while subprocess.call({CHILD}):\n    time.sleep(0.05)",
     "kills who has its port": "subprocess.run(f'fuser -k {port}/tcp', shell=True)\nserve()",
-    "kills who uses its port": "subprocess.run(f'lsof -ti :{port} | xargs -r kill -9', shell=True)\nserve()",
+    "kills who uses its port": "subprocess.run(f'lsof -ti :{port} | xargs -r kill -9', "
+    "shell=True)\nserve()",
 }
 NEEDED = {"kills who has its port": "fuser", "kills who uses its port": "lsof"}
 
@@ -92,7 +99,13 @@ def write(house: ToolHouse, source: str, *, begin: str = SERVER, **keys: Any) ->
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "main.py").write_text(begin + source + "\n")
     (folder / "child.py").write_text(SERVER + "serve()\n")
-    plain = {"name": name, "version": "1", "description": "x", "input": {"type": "object"}, "start_timeout_seconds": 6}
+    plain = {
+        "name": name,
+        "version": "1",
+        "description": "x",
+        "input": {"type": "object"},
+        "start_timeout_seconds": 6,
+    }
     (folder / "tool.json").write_text(json.dumps({**plain, **keys}))
     house.launcher.catalog.refresh()
     return folder
@@ -137,8 +150,12 @@ app.run(port=int(sys.argv[2]), debug=True)
 """
 
 
-async def test_a_reloader_that_starts_the_same_command_again_keeps_the_socket(house: ToolHouse) -> None:
-    """Flask's: it looks at sys.orig_argv, and hands the socket that it has bound to the next process."""
+async def test_a_reloader_that_starts_the_same_command_again_keeps_the_socket(
+    house: ToolHouse,
+) -> None:
+    """Flask's: it looks at sys.orig_argv, and hands the socket that it has bound to the next
+    process.
+    """
     folder = write(house, FLASK, begin="")
     for count in (1, 2):
         assert await house.ask("tool") == {"reloads": True}
@@ -157,7 +174,9 @@ async def test_another_declaration_begins_with_the_socket(house: ToolHouse) -> N
     assert (house.state("tool").warnings, starts(folder)) == ([], 4)
 
 
-async def test_what_fails_both_ways_is_told_by_the_plain_start_and_tried_once_from_then_on(house: ToolHouse) -> None:
+async def test_what_fails_both_ways_is_told_by_the_plain_start_and_tried_once_from_then_on(
+    house: ToolHouse,
+) -> None:
     folder = write(house, "raise ValueError(int('--px-fd' in open('/proc/self/cmdline').read()))")
     for count in (2, 3, 4):
         with pytest.raises(PxError, match="ValueError: 0"):
@@ -167,7 +186,9 @@ async def test_what_fails_both_ways_is_told_by_the_plain_start_and_tried_once_fr
     assert house.launcher.states.of("tool").plain_port is PlainPort.FAILED
 
 
-async def test_what_failed_both_ways_gets_the_socket_again_once_it_came_up(house: ToolHouse) -> None:
+async def test_what_failed_both_ways_gets_the_socket_again_once_it_came_up(
+    house: ToolHouse,
+) -> None:
     folder = write(house, "if not os.path.exists('data'):\n    sys.exit('no data')\nserve()")
     with pytest.raises(PxError, match="no data"):
         await house.ask("tool")
@@ -217,7 +238,7 @@ async def test_validate_says_that_only_a_plain_port_fits(house: ToolHouse) -> No
     assert (check["status"], "plain port" in check["message"]) == ("warn", True)
 
 
-# -- the daemon has no socket that programs look for which end processes by a port -------------------------------------
+# -- the daemon has no socket that programs look for which end processes by a port -----------------
 
 
 def holders(port: int) -> set[int]:
@@ -231,7 +252,9 @@ def holders(port: int) -> set[int]:
     pids = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            links = {os.readlink(f"/proc/{entry}/fd/{fd}") for fd in os.listdir(f"/proc/{entry}/fd")}
+            links = {
+                os.readlink(f"/proc/{entry}/fd/{fd}") for fd in os.listdir(f"/proc/{entry}/fd")
+            }
         except OSError:
             continue  # gone, or not ours to read
         if links & inodes:
@@ -256,7 +279,9 @@ async def test_only_the_tool_has_its_port_and_its_end_is_its_own(house: ToolHous
         await eventually(lambda: house.state("tool").state == "ready", "its start by a connection")
 
 
-async def test_a_listener_that_is_shut_down_while_the_tool_is_cold_listens_again(house: ToolHouse) -> None:
+async def test_a_listener_that_is_shut_down_while_the_tool_is_cold_listens_again(
+    house: ToolHouse,
+) -> None:
     write(house, "serve()")
     port = (await house.ask("tool"))["port"]
     for _ in range(2):

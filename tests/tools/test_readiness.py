@@ -93,17 +93,25 @@ def has_ipv6() -> bool:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("listen", ["handover", "port", "command"])
 @pytest.mark.parametrize("notifier", NOTIFIERS)
-async def test_ready_1_alone_makes_no_tool_ready(house: ToolHouse, notifier: str, listen: str, stage: str) -> None:
+async def test_ready_1_alone_makes_no_tool_ready(
+    house: ToolHouse, notifier: str, listen: str, stage: str
+) -> None:
     """As gunicorn sends it, before it has imported the program."""
     keys: dict[str, Any] = {"listen": listen}
     if listen == "command":
         keys = {"command": [sys.executable, "main.py", "--port", "{port}"]}
-    folder = write(house, f"{NOTIFIERS[notifier]}; {STAGES[stage]}", start_timeout_seconds=60, **keys)
+    folder = write(
+        house, f"{NOTIFIERS[notifier]}; {STAGES[stage]}", start_timeout_seconds=60, **keys
+    )
     start = asyncio.create_task(house.launcher.warm("tool"))
 
     def is_announced() -> bool:
         instance = house.launcher.instance_of("tool")
-        return instance is not None and instance.notify is not None and instance.notify.is_ready.is_set()
+        return (
+            instance is not None
+            and instance.notify is not None
+            and instance.notify.is_ready.is_set()
+        )
 
     await eventually(is_announced, "READY=1 has come")
     if stage == "before it is healthy":
@@ -116,9 +124,14 @@ async def test_ready_1_alone_makes_no_tool_ready(house: ToolHouse, notifier: str
     assert house.state("tool").state == "ready"
 
 
-async def test_ready_1_has_the_question_asked_at_once(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ready_1_has_the_question_asked_at_once(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "QUESTION_SECONDS", 600.0)
-    swallow = "server = ThreadingHTTPServer(('127.0.0.1', int(sys.argv[2])), Handler); lost = server.socket.accept();"
+    swallow = (
+        "server = ThreadingHTTPServer(('127.0.0.1', int(sys.argv[2])), Handler); lost = "
+        "server.socket.accept();"
+    )
     write(house, f"{swallow} exec(NOTIFY); server.serve_forever()", start_timeout_seconds=60)
     await house.launcher.warm("tool")
 
@@ -146,9 +159,15 @@ class Server(ThreadingHTTPServer):
 Server(("{address}", int(sys.argv[2])), Handler).serve_forever()
 """
     write(house, source, listen=listen, start_timeout_seconds=60)
-    with pytest.raises(StartFailedError, match=rf"listens on \[{address}\]:\d+, and not on 127.0.0.1:\d+") as caught:
+    with pytest.raises(
+        StartFailedError, match=rf"listens on \[{address}\]:\d+, and not on 127.0.0.1:\d+"
+    ) as caught:
         await house.launcher.warm("tool")
-    assert (caught.value.status, caught.value.exit_code, caught.value.extra["reason"]) == (503, 1, "early_exit")
+    assert (caught.value.status, caught.value.exit_code, caught.value.extra["reason"]) == (
+        503,
+        1,
+        "early_exit",
+    )
 
 
 @pytest.mark.parametrize("listen", ["handover", "port"])
@@ -170,11 +189,20 @@ server.serve_forever()
 
 @pytest.mark.parametrize(
     ("place", "status"),
-    [("/healthz/", 0), ("http://localhost:{port}/health", 0), ("http://example.com/", 307), ("/healthz", 307)],
+    [
+        ("/healthz/", 0),
+        ("http://localhost:{port}/health", 0),
+        ("http://example.com/", 307),
+        ("/healthz", 307),
+    ],
 )
-async def test_health_behind_a_redirect_is_what_that_says(house: ToolHouse, place: str, status: int) -> None:
+async def test_health_behind_a_redirect_is_what_that_says(
+    house: ToolHouse, place: str, status: int
+) -> None:
     """One that leads out of the tool, or round in a circle, makes nothing ready."""
-    where = f"Handler.place = '{place}'.replace('{{port}}', sys.argv[2]); Handler.health = 503; serve()"
+    where = (
+        f"Handler.place = '{place}'.replace('{{port}}', sys.argv[2]); Handler.health = 503; serve()"
+    )
     folder = write(house, where, start_timeout_seconds=60)
     start = asyncio.create_task(house.launcher.warm("tool"))
     await eventually(lambda: len(asked(folder)) > 4, "it is asked again")

@@ -1,4 +1,6 @@
-"""Listening sockets handed over and found, notification, and the pooled way to a tool, which sends no request twice."""
+"""Listening sockets handed over and found, notification, and the pooled way to a tool, which
+sends no request twice.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,13 @@ from supervisord_py.tools.learnt import Message
 from supervisord_py.tools.upstream import Upstream, schema_drift
 from waiting import PATIENCE
 
-# -- the shim, alone: real servers take the handed-over socket, over several lives, with requests sent before each -----
+# -- the shim, alone: real servers take the handed-over socket, over several lives, with requests
+# sent before each
 
 SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
-SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "flask")  # the second and third of uvicorn
+# the second and third of uvicorn
+SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "flask")
 
 
 @pytest.fixture
@@ -55,7 +59,9 @@ def child(
     fd, port = str(listening.fileno()), str(port_of(listening))
     argv = [sys.executable, str(SHIM), "--px-fd", fd, "--px-port", port, "--", program, *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(argv, pass_fds=[int(fd)], env={**os.environ, **env}, cwd=cwd, **pipes) as process:
+    with subprocess.Popen(
+        argv, pass_fds=[int(fd)], env={**os.environ, **env}, cwd=cwd, **pipes
+    ) as process:
         try:
             yield process
         finally:
@@ -68,9 +74,16 @@ def ask(port: int, value: Any) -> Any:
         return json.loads(client.getresponse().read())["echo"]
 
 
-@pytest.mark.parametrize("server", mostly_deep(SERVERS, "http.server", "asyncio", "hypercorn", "flask"))
-def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
-    folder, port = CHILDREN / ("shapes" if server == "http.server" else "servers"), port_of(listening)
+@pytest.mark.parametrize(
+    "server", mostly_deep(SERVERS, "http.server", "asyncio", "hypercorn", "flask")
+)
+def test_a_request_sent_before_the_child_exists_is_answered(
+    listening: socket.socket, server: str
+) -> None:
+    folder, port = (
+        CHILDREN / ("shapes" if server == "http.server" else "servers"),
+        port_of(listening),
+    )
     for life in range(2):
         early = Later(lambda life=life: ask(port, {"n": life}))
         with child(listening, "main.py", "--port", str(port), cwd=folder, SERVER=server):
@@ -91,7 +104,9 @@ def output(listening: socket.socket, tmp_path: Path, text: str) -> Any:
 def test_the_mode_that_was_asked_for_is_set_again(
     listening: socket.socket, tmp_path: Path, timeout: float | None
 ) -> None:
-    """The status flags are shared with every other holder: another mode may have been left behind."""
+    """The status flags are shared with every other holder: another mode may have been left
+    behind.
+    """
     listening.setblocking(timeout is None)
     text = f"""
         import fcntl, json, os, socket
@@ -102,10 +117,17 @@ def test_the_mode_that_was_asked_for_is_set_again(
         blocking = not fcntl.fcntl(sock, fcntl.F_GETFL) & os.O_NONBLOCK
         print(json.dumps([sock.gettimeout(), blocking, sock.getsockname()[1], sock.get_inheritable()]))
     """
-    assert output(listening, tmp_path, text) == [timeout, timeout is None, port_of(listening), False]
+    assert output(listening, tmp_path, text) == [
+        timeout,
+        timeout is None,
+        port_of(listening),
+        False,
+    ]
 
 
-def test_other_sockets_are_left_alone_and_ours_ends_at_exec(listening: socket.socket, tmp_path: Path) -> None:
+def test_other_sockets_are_left_alone_and_ours_ends_at_exec(
+    listening: socket.socket, tmp_path: Path
+) -> None:
     text = f"""
         import json, os, socket, subprocess, sys
         port = {port_of(listening)}
@@ -124,15 +146,21 @@ def test_other_sockets_are_left_alone_and_ours_ends_at_exec(listening: socket.so
     assert output(listening, tmp_path, text) == [True, True, "socket", "False"]
 
 
-def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socket, tmp_path: Path) -> None:
+def test_an_exception_of_the_program_is_shown_as_its_own(
+    listening: socket.socket, tmp_path: Path
+) -> None:
     (tmp_path / "main.py").write_text("\nraise ValueError('mine')\n")
     with child(listening, "main.py", cwd=tmp_path) as process:
         _, err = process.communicate(timeout=PATIENCE)
-    shown = [f'File "{tmp_path}/main.py", line 2, in <module>' in err, "ValueError: mine" in err, "shim.py" in err]
+    shown = [
+        f'File "{tmp_path}/main.py", line 2, in <module>' in err,
+        "ValueError: mine" in err,
+        "shim.py" in err,
+    ]
     assert (process.returncode, shown) == (1, [True, True, False])
 
 
-# -- listeners, notification, connections that are used again ----------------------------------------------------------
+# -- listeners, notification, connections that are used again --------------------------------------
 
 
 def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
@@ -144,12 +172,17 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
         time.sleep(600)
     """
     argv = [sys.executable, "-c", code]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
             assert driver.listening_of(process.pid) == [("127.0.0.1", port)]
-            assert [driver.is_listener_of(process.pid, each) for each in (port, port + 1)] == [True, False]
+            assert [driver.is_listener_of(process.pid, each) for each in (port, port + 1)] == [
+                True,
+                False,
+            ]
         finally:
             os.killpg(process.pid, 9)
     assert driver.listening_of(process.pid) == []
@@ -157,10 +190,16 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
 
 async def test_ready_and_imports_are_understood(short_tmp: Path) -> None:
     notify, messages = NotifySocket(short_tmp, "12345678.abc"), list[Message]()
-    assert [path.stat().st_mode & 0o777 for path in (notify.path, notify.path.parent)] == [0o600, 0o700]
+    assert [path.stat().st_mode & 0o777 for path in (notify.path, notify.path.parent)] == [
+        0o600,
+        0o700,
+    ]
     notify.on_imports = messages.append
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        for message in (b"STATUS=half way\nREADY=0", b"X_PX_STEPS=a,b c\nX_PX_OWN=1:2 /a b\nREADY=1"):
+        for message in (
+            b"STATUS=half way\nREADY=0",
+            b"X_PX_STEPS=a,b c\nX_PX_OWN=1:2 /a b\nREADY=1",
+        ):
             channel.sendto(message, str(notify.path))
     await notify.is_ready.wait()
     assert messages == [Message(steps=("a",), own={"/a b": "1:2"})]
@@ -173,7 +212,9 @@ def said(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> b
 
 @asynccontextmanager
 async def serving(*answers: bytes) -> AsyncIterator[tuple[list[int], Upstream]]:
-    """Serve these answers in turn and then hang up; give by which connection each request came, and the way there."""
+    """Serve these answers in turn and then hang up; give by which connection each request came,
+    and the way there.
+    """
     asked, left, tasks = list[int](), iter(answers), list[Any]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,14 +248,19 @@ async def post(upstream: Upstream) -> bytes:
 
 async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again() -> None:
     """The tool may have worked on it, or died of it."""
-    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" + said(b"ok"), said(b"ok")) as (asked, upstream):
+    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" + said(b"ok"), said(b"ok")) as (
+        asked,
+        upstream,
+    ):
         assert [await post(upstream), await post(upstream)] == [b"ok", b"ok"]
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await post(upstream)
         assert asked == [0, 0, 0]
 
 
-async def test_a_connection_that_is_half_read_or_too_old_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_half_read_or_too_old_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with serving(said(b"half", length=9), said(b"ok"), said(b"ok")) as (asked, upstream):
         async with await upstream.send("GET", "/"):
             pass
@@ -225,7 +271,11 @@ async def test_a_connection_that_is_half_read_or_too_old_is_given_up(monkeypatch
 
 
 DRIFTS = {said(b"", b"404 No"): "()", said(b'{"a": 1 }'): "()", said(b'{"a": 2 }'): "/a"}
-DRIFTS |= {said(b"", b"500 No"): "answered 500", said(b"not"): "no JSON", b"what?\r\n\r\n": "no JSON"}
+DRIFTS |= {
+    said(b"", b"500 No"): "answered 500",
+    said(b"not"): "no JSON",
+    b"what?\r\n\r\n": "no JSON",
+}
 
 
 @pytest.mark.parametrize("answer", DRIFTS)
@@ -235,7 +285,9 @@ async def test_drift_is_told_by_place_and_never_raised(answer: bytes) -> None:
 
 
 async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> None:
-    """Whoever waits for its answer, or asks it still, hears of it as of any other connection that is gone."""
+    """Whoever waits for its answer, or asks it still, hears of it as of any other connection
+    that is gone.
+    """
     async with serving(said(b"half", length=9)) as (_, upstream):
         async with await upstream.send("GET", "/") as answer:
             upstream.close()
@@ -247,14 +299,22 @@ async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> N
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_a_stream_in_another_form_has_the_same_items(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_in_another_form_has_the_same_items(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def cut(raw: bytes) -> AsyncIterator[bytes]:
         for at in range(0, len(raw), size):
             yield raw[at : at + size]
 
-    events, lines = b': beat\n\nevent: x\nid: 1\ndata: {"a":\r\ndata:1}\r\n\r\n\ndata: [2]', b'{"a": 1}\r\n\n[2]'
+    events, lines = (
+        b': beat\n\nevent: x\nid: 1\ndata: {"a":\r\ndata:1}\r\n\r\n\ndata: [2]',
+        b'{"a": 1}\r\n\n[2]',
+    )
     assert [item async for item in proxy._as_lines(cut(events))] == [b'{"a": 1}\n', b"[2]\n"]
-    assert [item async for item in proxy._as_events(cut(lines))] == [b'data: {"a": 1}\n\n', b"data: [2]\n\n"]
+    assert [item async for item in proxy._as_events(cut(lines))] == [
+        b'data: {"a": 1}\n\n',
+        b"data: [2]\n\n",
+    ]
     monkeypatch.setattr(proxy, "LINE_BYTES", 5)
     with pytest.raises(PxError, match="longer than 5 bytes"):
         assert [item async for item in proxy._as_lines(cut(b"data: 123456789"))] == []
@@ -264,5 +324,7 @@ async def test_a_stream_in_another_form_has_the_same_items(size: int, monkeypatc
     ("ends", "since"),
     [([], 9.0), ([3.0], 3.0), ([3.0, 5.0, 4.0], 5.0), ([None], 9.0), ([5.0, None], 9.0)],
 )
-def test_time_of_a_run_counts_from_the_end_of_the_last_before_it(ends: list[float | None], since: float) -> None:
+def test_time_of_a_run_counts_from_the_end_of_the_last_before_it(
+    ends: list[float | None], since: float
+) -> None:
     assert proxy.charged_from(ends, 9.0) == since

@@ -1,7 +1,9 @@
-"""A forked start is a plain one: whatever a package does to its process, at the first, the second and the third start.
+"""A forked start is a plain one: whatever a package does to its process, at the first, the second
+and the third start.
 
-Each row is a package that changes one kind of state while it is imported (DESIGN.md lists them). The tool that imports
-it sees the same at each start, and another tool of the same interpreter never sees it.
+Each row is a package that changes one kind of state while it is imported (DESIGN.md lists them).
+The tool that imports it sees the same at each start, and another tool of the same interpreter never
+sees it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def add(house: ToolHouse, packages: Path, name: str, lines: str, **keys: Any) ->
 
 
 def rewrite(house: ToolHouse, name: str, old: str, new: str) -> None:
-    """Replace a text of a tool's program; the catalog looks at it at once, so that no later look finds it changed."""
+    """Replace a text of a tool's program; the catalog looks at it at once, so that no later look
+    finds it changed.
+    """
     program = house.tools / name / "main.py"
     program.write_text(program.read_text().replace(old, new))
     house.launcher.catalog.refresh()
@@ -65,9 +69,18 @@ async def settled(house: ToolHouse) -> None:
             learnt = house.launcher.states.of(tool.name).learnt
             if learnt is not None and not learnt.holds():
                 return False  # what this start imports has not come yet
-            if zygote is not None and learnt is not None and learnt.steps[: len(zygote.modules)] != zygote.modules:
+            if (
+                zygote is not None
+                and learnt is not None
+                and learnt.steps[: len(zygote.modules)] != zygote.modules
+            ):
                 return False
-            if zygote is not None and learnt is not None and finding is None and learnt.steps != zygote.modules:
+            if (
+                zygote is not None
+                and learnt is not None
+                and finding is None
+                and learnt.steps != zygote.modules
+            ):
                 return False  # it has what an earlier program imported, which this one continues
             if zygote is not None and zygote.made_from is None:
                 return False
@@ -97,10 +110,12 @@ ROWS = {
     "blocked_signal": "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})",
     "working_directory": "import os; os.chdir('/')",
     "child": "import subprocess; child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)",
-    "thread": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "thread": "import threading; threading.Thread(target=threading.Event().wait, "
+    "daemon=True).start()",
     "open_file": "file = open(__file__)",
     "socket": "import socket; pair = socket.socketpair()",
-    "locked_file": "import fcntl, tempfile; file = tempfile.TemporaryFile(); fcntl.flock(file, fcntl.LOCK_EX)",
+    "locked_file": "import fcntl, tempfile; file = tempfile.TemporaryFile(); fcntl.flock(file, "
+    "fcntl.LOCK_EX)",
     "timer": "import signal; signal.setitimer(signal.ITIMER_VIRTUAL, 1000)",
     "priority": "import os; os.nice(1)",
     "affinity": "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
@@ -116,10 +131,13 @@ ROWS = {
     # What lies in memory: it is imported ahead, for this tool alone.
     "environment": "import os; os.environ['BY_IMPORT'] = 'x'",
     "time_zone": "import os, time; os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
-    "meta_path": "import sys; sys.meta_path.append(type('Finder', (), {'find_spec': lambda *_: None}))",
-    "path_hooks": "import sys; sys.path_hooks.append(lambda path: (_ for _ in ()).throw(ImportError()))",
+    "meta_path": "import sys; sys.meta_path.append(type('Finder', (), {'find_spec': lambda *_: "
+    "None}))",
+    "path_hooks": "import sys; sys.path_hooks.append(lambda path: (_ for _ in "
+    "()).throw(ImportError()))",
     "locale": "import locale; locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
-    "hooks": "import sys, threading; sys.excepthook = threading.excepthook = print; sys.displayhook = print",
+    "hooks": "import sys, threading; sys.excepthook = threading.excepthook = print; "
+    "sys.displayhook = print",
     "recursion_limit": "import sys; sys.setrecursionlimit(4321)",
     "switch_interval": "import sys; sys.setswitchinterval(0.25)",
     "collector": "import gc; gc.set_threshold(7, 8, 9); gc.callbacks.append(lambda *_: None)",
@@ -133,11 +151,14 @@ ROWS = {
     "atexit": "import atexit; atexit.register(int)",
     "start_method": "import multiprocessing; multiprocessing.set_start_method('spawn')",
     "temporary_folder": "import tempfile; tempfile.tempdir = '/var/tmp'",
-    "event_loop_policy": "import asyncio as a; a.set_event_loop_policy(type('Own', (a.DefaultEventLoopPolicy,), {})())",
+    "event_loop_policy": "import asyncio as a; a.set_event_loop_policy(type('Own', "
+    "(a.DefaultEventLoopPolicy,), {})())",
     "root_logger": "import logging; logging.basicConfig(level='DEBUG')",
-    "codec": "import codecs; codecs.register(lambda name: codecs.lookup('utf-8') if name == 'px_own' else None)",
+    "codec": "import codecs; codecs.register(lambda name: codecs.lookup('utf-8') if name == "
+    "'px_own' else None)",
     # What is read at import.
-    "start": "import os, sys, __main__ as m; seen = [os.getcwd(), sys.argv[:2], sys.path[0], m.__file__[-7:]]",
+    "start": "import os, sys, __main__ as m; seen = [os.getcwd(), sys.argv[:2], sys.path[0], "
+    "m.__file__[-7:]]",
     "given_seed": "import random; seen = random.Random(42).random(); kept = random.Random(42)",
 }
 NOT_AHEAD = tuple(ROWS)[: tuple(ROWS).index("environment")]
@@ -159,7 +180,9 @@ async def test_a_package_does_the_same_at_each_start_and_nothing_to_others(
     assert [*before, *after] == [before[0]] * 6
     assert methods == [SPAWNED, FORKED, FORKED]
     assert other_methods == [FORKED] * 3
-    finding = "".join(house.launcher.zygotes.finding(recipe).why for recipe in house.launcher.zygotes._findings)
+    finding = "".join(
+        house.launcher.zygotes.finding(recipe).why for recipe in house.launcher.zygotes._findings
+    )
     assert ("changes: its import" in finding) == (row in NOT_AHEAD), finding
 
 
@@ -188,15 +211,20 @@ async def test_what_the_program_does_before_an_import_counts_at_each_start(
     (packages / "reads.py").write_text(
         "import builtins, locale, logging, os, plistlib, resource, sys, warnings\n"
         "umask = os.umask(0); os.umask(umask)\n"
-        "seen = [os.environ.get('PLACE'), sys.path[0].endswith('vendor'), os.getcwd(), plistlib.__name__, umask,\n"
-        "    hasattr(plistlib, 'dumps'), len(warnings.filters), locale.setlocale(locale.LC_ALL), logging.root.level,\n"
-        "    sys.excepthook is print, hasattr(builtins, 'made_by_tool'), resource.getrlimit(resource.RLIMIT_NOFILE),\n"
+        "seen = [os.environ.get('PLACE'), sys.path[0].endswith('vendor'), os.getcwd(), "
+        "plistlib.__name__, umask,\n"
+        "    hasattr(plistlib, 'dumps'), len(warnings.filters), locale.setlocale(locale.LC_ALL), "
+        "logging.root.level,\n"
+        "    sys.excepthook is print, hasattr(builtins, 'made_by_tool'), "
+        "resource.getrlimit(resource.RLIMIT_NOFILE),\n"
         "    getattr(sys.meta_path[0], '__name__', '')]\n"
     )
     add(house, packages, "other", "import plain_package, reads")
     add(house, packages, "own", f"import plain_package\n{own_lines}\nimport reads")
     (house.tools / "own" / "vendor").mkdir()
-    (house.tools / "own" / "own_settings.py").write_text("import os\nos.environ['PLACE'] = 'settings'\n")
+    (house.tools / "own" / "own_settings.py").write_text(
+        "import os\nos.environ['PLACE'] = 'settings'\n"
+    )
     before, _ = await three_starts(house, "other")
     answers, methods = await three_starts(house, "own")
     after, _ = await three_starts(house, "other")
@@ -209,10 +237,15 @@ async def test_what_the_program_does_before_an_import_counts_at_each_start(
     assert limit in house.state("own").warnings
 
 
-async def test_warnings_that_are_silenced_for_a_moment_end_nothing(house: ToolHouse, packages: Path) -> None:
+async def test_warnings_that_are_silenced_for_a_moment_end_nothing(
+    house: ToolHouse, packages: Path
+) -> None:
     (packages / "warns.py").write_text("import warnings\nwarnings.warn('loud')\n")
     (packages / "reads.py").write_text("seen = 1\n")
-    lines = "import warnings, plain_package\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
+    lines = (
+        "import warnings, plain_package\nwith warnings.catch_warnings():\n    "
+        "warnings.simplefilter('ignore')\n"
+    )
     add(house, packages, "quiet", f"{lines}    import reads\nimport colorsys")
     add(house, packages, "loud", f"{lines}    import warns\nimport colorsys")
     answers, methods = await three_starts(house, "quiet")
@@ -227,17 +260,25 @@ async def test_warnings_that_are_silenced_for_a_moment_end_nothing(house: ToolHo
     assert finding.why == "warns: its import changes what it has written to stdout or stderr"
 
 
-async def test_a_program_that_was_edited_is_started_plainly_and_learnt_anew(house: ToolHouse, packages: Path) -> None:
+async def test_a_program_that_was_edited_is_started_plainly_and_learnt_anew(
+    house: ToolHouse, packages: Path
+) -> None:
     (packages / "reads.py").write_text("import os\nseen = os.environ.get('PLACE')\n")
     add(house, packages, "own", "import plain_package, own_settings, reads")
     settings = house.tools / "own" / "own_settings.py"
     for _ in range(2):
         settings.write_text("")
         answers, methods = await three_starts(house, "own")
-        assert ([each["seen"] for each in answers], methods) == ([None] * 3, [SPAWNED, FORKED, FORKED])
+        assert ([each["seen"] for each in answers], methods) == (
+            [None] * 3,
+            [SPAWNED, FORKED, FORKED],
+        )
         settings.write_text("import os\nos.environ['PLACE'] = 'own'\n")
         answers, methods = await three_starts(house, "own")
-        assert ([each["seen"] for each in answers], methods) == (["own"] * 3, [SPAWNED, FORKED, FORKED])
+        assert ([each["seen"] for each in answers], methods) == (
+            ["own"] * 3,
+            [SPAWNED, FORKED, FORKED],
+        )
 
 
 async def test_one_tools_path_is_not_that_of_another(house: ToolHouse, packages: Path) -> None:
@@ -245,7 +286,12 @@ async def test_one_tools_path_is_not_that_of_another(house: ToolHouse, packages:
     patched.mkdir(parents=True)
     (packages / "reads.py").write_text("seen = 'installed'\n")
     (patched / "reads.py").write_text("seen = 'patched'\n")
-    add(house, packages, "own", f"import sys; sys.path.insert(0, {str(patched)!r})\nimport reads, plain_package")
+    add(
+        house,
+        packages,
+        "own",
+        f"import sys; sys.path.insert(0, {str(patched)!r})\nimport reads, plain_package",
+    )
     add(house, packages, "other", "import reads, plain_package")
     for _ in range(2):
         answers, _ = await three_starts(house, "own")
@@ -254,7 +300,9 @@ async def test_one_tools_path_is_not_that_of_another(house: ToolHouse, packages:
         assert [each["seen"] for each in answers] == ["installed"] * 3
 
 
-async def test_generators_that_the_system_seeds_differ_and_given_seeds_stay(house: ToolHouse, packages: Path) -> None:
+async def test_generators_that_the_system_seeds_differ_and_given_seeds_stay(
+    house: ToolHouse, packages: Path
+) -> None:
     (packages / "reads.py").write_text(
         "import random\nby_system = random.Random()\ngiven = random.Random(42)\n"
         "class Own(random.Random):\n    pass\nown = Own()\n"
@@ -270,11 +318,14 @@ async def test_generators_that_the_system_seeds_differ_and_given_seeds_stay(hous
 
 
 @pytest.mark.parametrize("kind", ["data", "pth", "pth_twice"])
-async def test_a_file_that_was_read_at_import_makes_a_zygote_old(house: ToolHouse, packages: Path, kind: str) -> None:
+async def test_a_file_that_was_read_at_import_makes_a_zygote_old(
+    house: ToolHouse, packages: Path, kind: str
+) -> None:
     (packages / "data.json").write_text('"first"')
     (packages / "paths.pth").write_text("")
     (packages / "reads.py").write_text(
-        "import json, os\nwith open(os.path.join(os.path.dirname(__file__), 'data.json')) as file:\n"
+        "import json, os\nwith open(os.path.join(os.path.dirname(__file__), 'data.json')) as "
+        "file:\n"
         "    seen = json.load(file)\n"
     )
     add(house, packages, "own", "import plain_package, reads")
@@ -308,7 +359,9 @@ async def test_forks_that_fail_are_spawned_and_twice_give_the_zygote_up(
             patch.setattr(house.placement, "spawn", cannot_fork)
             for number in (1, 2):
                 await house.ask("own")
-                assert house.state("own").start_method == SPAWNED, "a fork that fails is no failed start"
+                assert house.state("own").start_method == SPAWNED, (
+                    "a fork that fails is no failed start"
+                )
                 warnings = "".join(house.state("own").warnings)
                 assert ("its forks fail" in warnings) == (number == 2)
                 await house.launcher.stop("own")
@@ -321,7 +374,8 @@ async def test_a_zygote_that_is_killed_while_it_imports_is_tried_again(
 ) -> None:
     monkeypatch.setattr(zygote_pool, "RETRY_SECONDS", 0.0)
     (packages / "kills.py").write_text(
-        "import os, signal\nif 'NOTIFY_SOCKET' not in os.environ and not os.path.exists(__file__ + '.once'):\n"
+        "import os, signal\nif 'NOTIFY_SOCKET' not in os.environ and not os.path.exists(__file__ + "
+        "'.once'):\n"
         "    open(__file__ + '.once', 'w').close()\n"
         "    os.kill(int(os.readlink('/proc/self')), signal.SIGKILL)\n"
     )

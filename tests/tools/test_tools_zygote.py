@@ -22,7 +22,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_pool, "LOOK_SECONDS", 0.0)
 
 
-def add(house: ToolHouse, name: str = "packages", *, env: dict[str, str] | None = None, **keys: Any) -> None:
+def add(
+    house: ToolHouse, name: str = "packages", *, env: dict[str, str] | None = None, **keys: Any
+) -> None:
     house.add("shapes", name, env={"FAULT": "imports", **(env or {})}, **keys)
 
 
@@ -35,7 +37,10 @@ async def again(house: ToolHouse, name: str, value: Any = None, *, method: str) 
 
 
 async def forks(house: ToolHouse, *modules: str) -> Any:
-    """Wait for a zygote that has learnt those modules; return it. What a run imports is told by the next connection."""
+    """Wait for a zygote that has learnt those modules; return it.
+
+    What a run imports is told by the next connection.
+    """
     for tool in house.launcher.snapshot():
         if tool.state in {"ready", "busy"}:
             _, writer = await asyncio.open_connection("127.0.0.1", tool.port)
@@ -43,14 +48,21 @@ async def forks(house: ToolHouse, *modules: str) -> Any:
 
     def found() -> list[Any]:
         held = house.launcher.zygotes._zygotes.values()
-        return [zygote for zygote in held if zygote.made_from is not None and {*modules} <= {*zygote.modules}]
+        return [
+            zygote
+            for zygote in held
+            if zygote.made_from is not None and {*modules} <= {*zygote.modules}
+        ]
 
     return (await eventually(found, "a zygote"))[0]
 
 
 def shown(pid: int) -> tuple[bytes, set[bytes]]:
     argv, env = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
-    return argv, {re.sub(rb"^(PX_INSTANCE|NOTIFY_SOCKET)=.+", b"of its own", each) for each in env.split(b"\0")}
+    return argv, {
+        re.sub(rb"^(PX_INSTANCE|NOTIFY_SOCKET)=.+", b"of its own", each)
+        for each in env.split(b"\0")
+    }
 
 
 async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse) -> None:
@@ -63,13 +75,19 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     await house.ask("shapes")
     seconds = dict(house.launcher.import_seconds())
     assert seconds["packages"]["numpy"] > 0.0
-    assert "numpy" not in seconds.get("shapes", {}), "a tool is charged only with what it imports itself"
+    assert "numpy" not in seconds.get("shapes", {}), (
+        "a tool is charged only with what it imports itself"
+    )
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
     file = str(house.tools / "packages" / "main.py")
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", file)
     shows = shown(house.state("packages").pid)
-    assert (second["workers_cwd"], second["names"], shows) == (first["workers_cwd"], first["names"], seen)
+    assert (second["workers_cwd"], second["names"], shows) == (
+        first["workers_cwd"],
+        first["names"],
+        seen,
+    )
     third = await again(house, "packages", method="zygote")
     said = [set(map(str, each["random"])) for each in (first, second, third)]
     assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
@@ -96,7 +114,9 @@ async def test_a_zygote_is_replaced_after_so_many_forks_and_ended_above_its_memo
     await again(house, "packages", method="spawn")
     await eventually(lambda: not alive(first.pid), "the end of the first")
     why = "it ended while it imported: memory_limit"
-    await eventually(lambda: why in "".join(house.state("packages").warnings), "the end of the second")
+    await eventually(
+        lambda: why in "".join(house.state("packages").warnings), "the end of the second"
+    )
     await again(house, "packages", method="spawn")
 
 
@@ -110,12 +130,19 @@ async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first
         await house.launcher.stop(name)
     await house.launcher.pin("pinned", Pin.LRU)
     read = set[str]()
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: read.add(os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, *_: read.add(os.readlink(f"/proc/self/fd/{fd}"))
+    )
     await house.new_control_plane()
     await forks(house, "numpy", "plistlib")
     for part in ("/numpy/__pycache__/__init__.", "/numpy/_core/_multiarray_umath.", "/numpy.libs/"):
-        await eventually(lambda part=part: any(part in each for each in read), "files of what is not pinned, in memory")
-    assert len(house.launcher.zygotes.views()) == 1, "of what is not pinned there is none before its first start"
+        await eventually(
+            lambda part=part: any(part in each for each in read),
+            "files of what is not pinned, in memory",
+        )
+    assert len(house.launcher.zygotes.views()) == 1, (
+        "of what is not pinned there is none before its first start"
+    )
     await house.ask("pinned")
     assert house.state("pinned").start_method == "zygote"
 
@@ -125,7 +152,9 @@ async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHous
     await house.ask("packages")
     await forks(house, "numpy", "plistlib")
     (house.tools / "packages" / "plistlib.py").write_text("__name__ = ''\n")
-    assert (await again(house, "packages", method="zygote"))["file"] == "", "it was started afresh, in its own place"
+    assert (await again(house, "packages", method="zygote"))["file"] == "", (
+        "it was started afresh, in its own place"
+    )
     assert (await again(house, "packages", method="zygote"))["file"] == ""
 
 
@@ -140,7 +169,9 @@ def library(house: ToolHouse) -> Path:
     return made
 
 
-async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_told(house: ToolHouse) -> None:
+async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_told(
+    house: ToolHouse,
+) -> None:
     add(house, "never", preload=False)
     add(house, "named", preload=["plistlib"], env={"A": "1"})
     env, house.launcher.zygotes._most = {"PYTHONPATH": str(library(house))}, lambda: 1
@@ -152,11 +183,15 @@ async def test_preload_names_what_is_imported_or_nothing_and_a_refusal_is_told(h
     }
     for name, why in reasons.items():
         await house.ask(name)
-        await eventually(lambda name=name, why=why: why in "".join(house.state(name).warnings), "the warning")
+        await eventually(
+            lambda name=name, why=why: why in "".join(house.state(name).warnings), "the warning"
+        )
     for name in ("never", "named"):
         await house.ask(name)
     assert (await forks(house, "plistlib")).modules == ("plistlib",)
-    assert all(house.state(name).warnings for name in reasons), "what refuses has no process, and takes no place"
+    assert all(house.state(name).warnings for name in reasons), (
+        "what refuses has no process, and takes no place"
+    )
     for name, method in (("never", "spawn"), ("named", "zygote"), ("refused", "spawn")):
         await again(house, name, method=method)
 
@@ -182,7 +217,9 @@ async def test_a_package_that_is_edited_in_place_is_imported_anew(house: ToolHou
     await again(house, "packages", method="spawn")
 
 
-async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself(house: ToolHouse) -> None:
+async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself(
+    house: ToolHouse,
+) -> None:
     house.add("servers", env={"SERVER": "uvloop"})
     await house.ask("servers")
     await forks(house, "starlette.applications", "plistlib")

@@ -1,4 +1,6 @@
-"""Exceptions are read out of tracebacks as Python, loggers and Node write them, never out of the last line."""
+"""Exceptions are read out of tracebacks as Python, loggers and Node write them, never out of the
+last line.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     | TypeError: no place
     +------------------------------------
 """
-SYNTAX = '  File "/tools/x/main.py", line 7\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+SYNTAX = (
+    '  File "/tools/x/main.py", line 7\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+)
 LOGURU = """Traceback (most recent call last):
 
 > File "/tools/x/main.py", line 4, in <module>
@@ -89,7 +93,8 @@ Require stack:
 Node.js v20.20.2
 """
 NODE_SYNTAX = (
-    "/tools/x/main.js:3\nlet x = ;\n        ^\n\nSyntaxError: Unexpected token ';'\n    at node:internal/x:1:2\n"
+    "/tools/x/main.js:3\nlet x = ;\n        ^\n\nSyntaxError: Unexpected token ';'\n    at "
+    "node:internal/x:1:2\n"
 )
 OTHER = 'Traceback (most recent call last):\n  File "/lib/a.py", line 1, in a\n    b()\na.Other: later\n'
 
@@ -97,7 +102,11 @@ OTHER = 'Traceback (most recent call last):\n  File "/lib/a.py", line 1, in a\n 
 @pytest.mark.parametrize(
     ("text", "words", "place"),
     [
-        (PLAIN, "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "/tools/x/main.py:7"),
+        (
+            PLAIN,
+            "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+            "/tools/x/main.py:7",
+        ),
         (LIFESPAN, "RuntimeError: no model", "/tools/x/main.py:6"),
         (PREFIXED, "KeyError: 'a'", "main.py:3"),
         (CHAINED, "lib.Bad: bad: two", "/tools/x/main.py:3"),
@@ -107,9 +116,21 @@ OTHER = 'Traceback (most recent call last):\n  File "/lib/a.py", line 1, in a\n 
         (NODE, "Error: Cannot find module 'express'", "/tools/x/main.js:2"),
         (NODE_SYNTAX, "SyntaxError: Unexpected token ';'", "/tools/x/main.js:3"),
         (f"{PLAIN}went on\n{OTHER}", "a.Other: later", ""),
-        (f"{OTHER}{PLAIN}Node.js\n", "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", None),
-        (PLAIN.replace("Traceback", "\x1b[1mTraceback").replace("json.dec", "\x1b[35mjson.dec"), None, None),
-        (PLAIN.replace("json.decoder.JSONDecodeError", "INFO:  a line of a thread\nE"), "E: Expecting value", None),
+        (
+            f"{OTHER}{PLAIN}Node.js\n",
+            "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+            None,
+        ),
+        (
+            PLAIN.replace("Traceback", "\x1b[1mTraceback").replace("json.dec", "\x1b[35mjson.dec"),
+            None,
+            None,
+        ),
+        (
+            PLAIN.replace("json.decoder.JSONDecodeError", "INFO:  a line of a thread\nE"),
+            "E: Expecting value",
+            None,
+        ),
     ],
 )
 def test_the_last_whole_traceback_counts(text: str, words: str | None, place: str | None) -> None:
@@ -148,10 +169,13 @@ PROGRAMS = {
     "import os\nos.environ['X_Y']": "KeyError: 'X_Y'",
     "raise RuntimeError": "RuntimeError",
     "raise RuntimeError('\\n   An attempt')": "RuntimeError: An attempt",
-    "import threading\nthreading.Thread(target=lambda: 1 / 0).start()": "ZeroDivisionError: division by zero",
-    "import logging\ntry: {}['len']\nexcept Exception: logging.exception('oops: it')": "KeyError: 'len'",
+    "import threading\nthreading.Thread(target=lambda: 1 / "
+    "0).start()": "ZeroDivisionError: division by zero",
+    "import logging\ntry: {}['len']\nexcept Exception: "
+    "logging.exception('oops: it')": "KeyError: 'len'",
     "def f():\n    class L(Exception): pass\n    raise L('x')\nf()": "f.<locals>.L: x",
-    "raise ExceptionGroup('out', [ExceptionGroup('in', [ValueError(1)]), TypeError(2)])": "ValueError: 1",
+    "raise ExceptionGroup('out', [ExceptionGroup('in', [ValueError(1)]), "
+    "TypeError(2)])": "ValueError: 1",
 }
 
 
@@ -159,7 +183,9 @@ PROGRAMS = {
 def test_what_this_python_writes_is_read(tmp_path: Path, program: str) -> None:
     (tmp_path / "main.py").write_text(textwrap.dedent(program))
     (tmp_path / "broken.py").write_text("x = '")
-    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     raised = last_exception(done.stderr)
     assert raised is not None, done.stderr
     assert str(raised).startswith(PROGRAMS[program])

@@ -1,4 +1,6 @@
-"""What a tool finds at its start is what `python main.py --port N` gives it, whichever way it is started."""
+"""What a tool finds at its start is what `python main.py --port N` gives it, whichever way it is
+started.
+"""
 
 from __future__ import annotations
 
@@ -128,13 +130,21 @@ def write(house: ToolHouse, name: str, source: str, **keys: Any) -> Path:
     folder = house.tools / name
     folder.mkdir(parents=True)
     (folder / "main.py").write_text(source)
-    plain = {"name": name, "version": "1", "description": "x", "input": {"type": "object"}, "preload": False}
+    plain = {
+        "name": name,
+        "version": "1",
+        "description": "x",
+        "input": {"type": "object"},
+        "preload": False,
+    }
     (folder / "tool.json").write_text(json.dumps({**plain, **keys}))
     house.launcher.catalog.refresh()
     return folder
 
 
-def plain_start(folder: Path, environ: dict[str, str], port: int) -> subprocess.CompletedProcess[str]:
+def plain_start(
+    folder: Path, environ: dict[str, str], port: int
+) -> subprocess.CompletedProcess[str]:
     """Run `python main.py --port N` in a session of its own, as a shell would."""
     argv = [sys.executable, "main.py", "--port", str(port)]
     how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
@@ -142,25 +152,33 @@ def plain_start(folder: Path, environ: dict[str, str], port: int) -> subprocess.
 
 
 def without(collected: dict[str, Any], port: int, descriptors: set[int]) -> dict[str, Any]:
-    """Return what has to be equal: all but the marks, the number of the port and the handed-over descriptor."""
+    """Return what has to be equal: all but the marks, the number of the port and the handed-over
+    descriptor.
+    """
     text = json.dumps(collected).replace(f'"{port}"', '"PORT"')
     compared: dict[str, Any] = json.loads(text)
     compared["environment"] = {
-        name: value for name, value in compared["environment"].items() if name not in {*MARKS, "ONLY_PRINTS"}
+        name: value
+        for name, value in compared["environment"].items()
+        if name not in {*MARKS, "ONLY_PRINTS"}
     }
     compared["descriptors"] = [fd for fd in compared["descriptors"] if fd not in descriptors]
     return compared
 
 
 @pytest.mark.parametrize("listen", ["handover", "port"])
-async def test_a_start_gives_what_a_plain_start_gives_twice_in_a_row(house: ToolHouse, listen: str) -> None:
+async def test_a_start_gives_what_a_plain_start_gives_twice_in_a_row(
+    house: ToolHouse, listen: str
+) -> None:
     folder = write(house, "look", LOOK + SERVE, listen=listen)
     for _ in range(2):
         collected = await house.ask("look")
         port = house.state("look").port
         # LC_CTYPE is Python's own, where there is no locale (PEP 538).
         own = {*MARKS, "LC_CTYPE"}
-        environ = {name: value for name, value in collected["environment"].items() if name not in own}
+        environ = {
+            name: value for name, value in collected["environment"].items() if name not in own
+        }
         plain = await asyncio.to_thread(plain_start, folder, {**environ, "ONLY_PRINTS": "1"}, port)
         assert plain.returncode == 0, plain.stderr
         same = without(json.loads(plain.stdout), port, set())
@@ -173,17 +191,22 @@ async def test_a_start_gives_what_a_plain_start_gives_twice_in_a_row(house: Tool
 
 ENDS = {
     "uncaught": "def inner():\n    raise ValueError('mine')\n\n\ninner()\n",
-    "chained": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error\n",
+    "chained": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from "
+    "error\n",
     "syntax": "x = 1\nprint('never'\n",
     "indentation": "if True:\nx = 1\n",
     "exit_text": "import sys\nsys.exit('this text')\n",
-    "exit_code": "import atexit, sys\natexit.register(print, 'at exit', file=sys.stderr)\nsys.exit(7)\n",
-    "raises_then_atexit": "import atexit, sys\natexit.register(print, 'at exit', file=sys.stderr)\nraise OSError(5)\n",
-    "own_hook": "import sys\nsys.excepthook = lambda *error: print(error[0], error[1], file=sys.stderr)\n1 / 0\n",
+    "exit_code": "import atexit, sys\natexit.register(print, 'at exit', "
+    "file=sys.stderr)\nsys.exit(7)\n",
+    "raises_then_atexit": "import atexit, sys\natexit.register(print, 'at exit', "
+    "file=sys.stderr)\nraise OSError(5)\n",
+    "own_hook": "import sys\nsys.excepthook = lambda *error: print(error[0], error[1], "
+    "file=sys.stderr)\n1 / 0\n",
     "interrupted": "raise KeyboardInterrupt\n",
     "group": "raise ExceptionGroup('several', [ValueError(1), TypeError('two')])\n",
     "warns": "import warnings\nwarnings.warn('mine')\nraise SystemExit(2)\n",
-    "thread": "import threading\nthreading.Thread(target=lambda: 1 / 0).start()\nraise SystemExit(4)\n",
+    "thread": "import threading\nthreading.Thread(target=lambda: 1 / 0).start()\nraise "
+    "SystemExit(4)\n",
     "import": "import no_such_module\n",
     "nothing": "",
 }
@@ -194,7 +217,9 @@ async def test_an_end_is_told_in_the_words_of_a_plain_start(tmp_path: Path, end:
     """The shim alone: what a start by pxd reports after its second try is the plain start's own."""
     (tmp_path / "main.py").write_text(ENDS[end])
     # Coverage imports `socket` in each process that it measures, and the shim looks for that.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")
+    }
     plain = plain_start(tmp_path, environ, 1)
     with open(os.devnull) as null:  # in the place of the socket, which is not touched
         shim = Path(zygote_pool.__file__).parents[1] / "tools" / "shim.py"
@@ -210,7 +235,11 @@ async def test_an_end_is_told_in_the_words_of_a_plain_start(tmp_path: Path, end:
             stdin=subprocess.DEVNULL,
         )
     # Names of threads and addresses of objects are none that a program chooses.
-    assert (shimmed.returncode, shimmed.stdout, shimmed.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert (shimmed.returncode, shimmed.stdout, shimmed.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -237,7 +266,10 @@ if __name__ == "__main__":
 
 
 async def test_main_finds_its_files_after_a_change_of_folder(house: ToolHouse) -> None:
-    source = "import os\nos.chdir('/')\nopen(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))\n"
+    source = (
+        "import os\nos.chdir('/')\nopen(os.path.join(os.path.dirname(os.path.abspath(__file__)), "
+        "'data'))\n"
+    )
     folder = write(house, "moves", source + LOOK + SERVE)
     (folder / "data").touch()
     assert (await house.ask("moves"))["cwd"] == "/"

@@ -1,4 +1,7 @@
-"""A launcher under test: a real keeper, a real ledger, a folder of tools. Control planes may come and go."""
+"""A launcher under test: a real keeper, a real ledger, a folder of tools.
+
+Control planes may come and go.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 
 class ToolHouse:
-    """`open()` and `close()` it; `new_control_plane()` is a `kill -9` of the brain and its return."""
+    """`open()` and `close()` it; `new_control_plane()` is a `kill -9` of the brain and its
+    return.
+    """
 
     launcher: Tools
     placement: KeeperClient
@@ -53,12 +58,16 @@ class ToolHouse:
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
         self.events = await EventStream.open(self.ledger)
         catalog = Catalog([self.tools], self.config.settings)
-        self.launcher = Tools(self.placement, self.ledger, catalog, self.config, self.events, environ=ENVIRON)
+        self.launcher = Tools(
+            self.placement, self.ledger, catalog, self.config, self.events, environ=ENVIRON
+        )
         await self.launcher.open()
         return self
 
     async def noted(self, name: str) -> None:
-        """Wait until the keeper has the note that a tool is ready: its first answers may come before that."""
+        """Wait until the keeper has the note that a tool is ready: its first answers may come
+        before that.
+        """
 
         async def is_noted() -> bool:
             child = await self.placement.attach(self.state(name).instance)
@@ -80,7 +89,9 @@ class ToolHouse:
         self.rig.end_control()
 
     async def close(self) -> None:
-        """Stop everything, and see that nothing was left; tells of a test that failed what happened."""
+        """Stop everything, and see that nothing was left; tells of a test that failed what
+        happened.
+        """
         for event in await self.events.history():
             print(event)
         try:
@@ -92,7 +103,9 @@ class ToolHouse:
     async def ask(self, name: str, value: Any = None, **options: Any) -> Any:
         """Run a tool and return its answer, parsed."""
         value = {} if value is None else value
-        run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value)
+        run = ToolRun(
+            self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value
+        )
         async with run.going(**options):
             return json.loads(run.body or b"")
 

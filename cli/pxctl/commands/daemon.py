@@ -1,4 +1,6 @@
-"""`pxctl daemon …`, `doctor`, `config`: the daemon itself, its installation, checks and settings."""
+"""`pxctl daemon …`, `doctor`, `config`: the daemon itself, its installation, checks and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,15 @@ from pxctl.service import Service, finding
 daemon = PxGroup(
     "daemon",
     "Start, stop, restart, reload, install the daemon.",
-    examples=("pxctl daemon start", "pxctl daemon install", "pxctl daemon restart    # after an upgrade"),
+    examples=(
+        "pxctl daemon start",
+        "pxctl daemon install",
+        "pxctl daemon restart    # after an upgrade",
+    ),
 )
-config = PxGroup("config", "Show and check the settings.", examples=("pxctl config show", "pxctl config check"))
+config = PxGroup(
+    "config", "Show and check the settings.", examples=("pxctl config show", "pxctl config check")
+)
 
 _END_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
@@ -30,8 +38,8 @@ _PAUSE_SECONDS = 0.05
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Start pxd in the background; returns when its socket answers.
 
-    Where a unit of systemd is installed for it, that is started; else its own log goes to pxd.log in the log directory.
-    When it runs already, that is fine.
+    Where a unit of systemd is installed for it, that is started; else its own log goes to pxd.log
+    in the log directory. When it runs already, that is fine.
     """
     client, did = invocation.client(), "runs already"
     try:
@@ -41,7 +49,9 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
             raise
         service.start_daemon(invocation, timeout)
         document, did = client.get("/api/daemon"), "started"
-    invocation.print_done(f"pxd {did} (pid {document['keeper']['pid']}), socket {invocation.socket_path}")
+    invocation.print_done(
+        f"pxd {did} (pid {document['keeper']['pid']}), socket {invocation.socket_path}"
+    )
     invocation.print_degraded(document)
 
 
@@ -50,13 +60,17 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 def stop_daemon(invocation: Invocation, timeout: float) -> None:
     """Stop pxd and everything it holds; returns when nothing of it is left.
 
-    What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
+    What is left in spite of that is named, and the exit code is 8. Stopping what does not run is
+    fine.
     """
     on_demand, waiting = Service(invocation).is_waiting(), 0
     try:
         if on_demand:  # to ask would start it
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
-        with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
+        with (
+            invocation.detaching("detached; pxd goes on stopping"),
+            invocation.spinner("pxd", "stopping…"),
+        ):
             waiting = service.stop_daemon(invocation.client(), timeout)
         on_demand = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
         invocation.print_done("pxd stopped")
@@ -64,17 +78,25 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
     except Failure as failure:
         if failure.kind == "timed_out":  # its keeper lives, and cannot get a control plane up
-            lock = os.path.join(paths.find_run_dir(invocation.env, system=invocation.system), "pxd.lock")
-            failure.hint = f"kill $(cut -d' ' -f1 {lock}); the daemon's log says why it does not answer"
+            lock = os.path.join(
+                paths.find_run_dir(invocation.env, system=invocation.system), "pxd.lock"
+            )
+            failure.hint = (
+                f"kill $(cut -d' ' -f1 {lock}); the daemon's log says why it does not answer"
+            )
         raise
     if waiting:
-        invocation.notice(f"executions of pipes that wait in line: {waiting}; they run once pxd is started again")
+        invocation.notice(
+            f"executions of pipes that wait in line: {waiting}; they run once pxd is started again"
+        )
     if on_demand:
         invocation.notice("it starts again when somebody connects, unless: pxctl daemon uninstall")
 
 
 @declare(daemon, "restart", "restart pxd")
-@click.option("--all", "everything", is_flag=True, help="Stop all children, too, and start the keeper anew.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Stop all children, too, and start the keeper anew."
+)
 @timeout_option(default=_END_SECONDS)
 def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> None:
     """Replace the control plane and keep every child; returns when the new one answers.
@@ -85,11 +107,16 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     """
     client, deadline = invocation.client(), time.monotonic() + timeout
     document = before = client.get("/api/daemon")
-    with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):
+    with (
+        invocation.detaching("detached; pxd goes on restarting"),
+        invocation.spinner("pxd", "restarting…"),
+    ):
         # The old control plane may go before its answer is out; what counts is the new one.
         with contextlib.suppress(Interrupted):
             client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
-        while all(document["control"][key] == before["control"][key] for key in ("pid", "started_at")):
+        while all(
+            document["control"][key] == before["control"][key] for key in ("pid", "started_at")
+        ):
             if time.monotonic() >= deadline:
                 detail = f"no new control plane answers after {timeout:g} s"
                 raise Failure(detail, kind="timed_out", hint="pxctl doctor")
@@ -109,7 +136,8 @@ def reload_daemon(invocation: Invocation) -> None:
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     invocation.print_warnings(answer)
     lines = [f"changed: {line}" for line in answer.get("changed") or []]
-    lines += [str(line) for line in answer.get("needs_restart") or []]  # each is a sentence that names the command
+    # each is a sentence that names the command
+    lines += [str(line) for line in answer.get("needs_restart") or []]
     lines = lines or ["reloaded; nothing changed"]
     invocation.show(answer, (), *map(invocation.complete, lines))
 
@@ -133,34 +161,59 @@ def show_daemon(invocation: Invocation) -> None:
     facts = {name: process(document[name]) for name in ("keeper", "control")}
     interrupted = [f"{one['unit']} (pid {one['pid']})" for one in document["interrupted"]]
     degraded = [f"{one['part']}: {one['detail']}" for one in document["degraded"]]
-    invocation.print_members({**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded)
+    invocation.print_members(
+        {**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded
+    )
 
 
 _kinds = click.Choice([service.SYSTEMD, service.LAUNCHD])
 _platform = click.option(
-    "--platform", type=_kinds, default=service.HERE, help="Service manager (default: this system's)."
+    "--platform",
+    type=_kinds,
+    default=service.HERE,
+    help="Service manager (default: this system's).",
 )
 
 
 @declare(daemon, "install", "install pxd")
-@click.option("--now/--no-start", "start", default=True, help="Start it now (default), or at the next boot or login.")
-@click.option("--on-demand", is_flag=True, help="The service manager listens, and starts pxd when somebody connects.")
+@click.option(
+    "--now/--no-start",
+    "start",
+    default=True,
+    help="Start it now (default), or at the next boot or login.",
+)
+@click.option(
+    "--on-demand",
+    is_flag=True,
+    help="The service manager listens, and starts pxd when somebody connects.",
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
 @_platform
 @click.option("--force", is_flag=True, help="Overwrite a unit that differs.")
 def install_service(
-    invocation: Invocation, start: bool, on_demand: bool, only_print: bool, platform: str, force: bool
+    invocation: Invocation,
+    start: bool,
+    on_demand: bool,
+    only_print: bool,
+    platform: str,
+    force: bool,
 ) -> None:
-    """Write, enable and start the systemd or launchd unit of pxd: the user's, or with --system the machine's.
+    """Write, enable and start the systemd or launchd unit of pxd: the user's, or with --system the
+    machine's.
 
-    PATH, PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
+    PATH, PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails
+    leaves nothing.
 
     $ pxctl daemon install --on-demand
     """
     pxd = Service(invocation, platform)
     texts = pxd.texts(on_demand=on_demand)
     if only_print:
-        output.write("\n".join(f"# {path}\n{text}" if len(texts) > 1 else text for path, text in texts.items()))
+        output.write(
+            "\n".join(
+                f"# {path}\n{text}" if len(texts) > 1 else text for path, text in texts.items()
+            )
+        )
         return
     if not force:
         texts = pxd.keep_path(texts)
@@ -189,7 +242,8 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     if not there:
         invocation.notice("no unit is installed; nothing to do")
         return
-    invocation.env = {**invocation.env, **service.parse_unit(service.read_unit(there[0]))[1]}  # whose daemon it is
+    # whose daemon it is
+    invocation.env = {**invocation.env, **service.parse_unit(service.read_unit(there[0]))[1]}
     with invocation.spinner("pxd", "stopping…"):
         pxd.uninstall(there)
     kept = paths.find_data(invocation.env, system=invocation.system)
@@ -222,7 +276,9 @@ def check_all(invocation: Invocation) -> int:
             if name == "daemon":  # one that answers knows more
                 checks.append(service.check_ledger(invocation))
     result = {"schema": "px.doctor/1", "checks": checks}
-    if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
+    if not invocation.print_result(
+        result, (one["name"] for one in checks if one["status"] != "ok")
+    ):
         for one in checks:
             repair = f"repair: {one['repair']}" if one.get("repair") else None
             invocation.print_check(one["status"], f"{one['name']}: {one['detail']}", repair)
@@ -236,7 +292,9 @@ def _version_check(invocation: Invocation) -> Iterable[Document]:
     with contextlib.suppress(Failure):
         theirs = invocation.client().get("/api/daemon").get("version")
     if theirs not in {None, ours}:
-        yield finding("version", "warn", f"pxd {theirs} runs; this is {ours}", "pxctl daemon restart")
+        yield finding(
+            "version", "warn", f"pxd {theirs} runs; this is {ours}", "pxctl daemon restart"
+        )
 
 
 def _print_of_pxd(invocation: Invocation, flag: str) -> None:
@@ -251,5 +309,7 @@ def show_settings(invocation: Invocation) -> None:
 
 @declare(config, "check", "check the settings")
 def check_settings(invocation: Invocation) -> None:
-    """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one."""
+    """Check the settings files: file, line, key and nearest match of each fault; exits 1 when
+    there is one.
+    """
     _print_of_pxd(invocation, "--check-config")

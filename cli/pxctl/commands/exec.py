@@ -1,11 +1,12 @@
 """`pxctl exec`: run cells in a session's kernel and show what comes of them.
 
-What was given is sent as it stands; the daemon splits scripts and reads notebooks. No byte of output is left out and
-none is given twice, whatever happens to the connection. Ctrl-C reaches the cell of this call only: while no cell of
-ours runs it closes the connection, which takes the call out of line.
+What was given is sent as it stands; the daemon splits scripts and reads notebooks. No byte of
+output is left out and none is given twice, whatever happens to the connection. Ctrl-C reaches the
+cell of this call only: while no cell of ours runs it closes the connection, which takes the call
+out of line.
 
-stdout gets what the cells print there and the text of results on lines of their own; everything else goes to stderr. A
-picture is saved and named, and drawn where the terminal can.
+stdout gets what the cells print there and the text of results on lines of their own; everything
+else goes to stderr. A picture is saved and named, and drawn where the terminal can.
 """
 
 from __future__ import annotations
@@ -23,23 +24,50 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, interpreters, kernel_names, no_autostart_option, root, timeout_option
+from pxctl.app import (
+    Invocation,
+    declare,
+    interpreters,
+    kernel_names,
+    no_autostart_option,
+    root,
+    timeout_option,
+)
 from pxctl.client import Client, Document, Exit, Failure, bare_name, query, route, usage
 from pxctl.coerce import read_argument
-from pxctl.streams import STREAMS, Patience, Screen, bytes_of, harmless, pages, stream, waking_client
+from pxctl.streams import (
+    STREAMS,
+    Patience,
+    Screen,
+    bytes_of,
+    harmless,
+    pages,
+    stream,
+    waking_client,
+)
 
 _PAUSE_SECONDS = 0.1
-_LEAVE_AT = 4  # the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself
+# the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by
+# itself
+_LEAVE_AT = 4
 _EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exec"
 _SVG = "image/svg+xml"
-_PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
+_PICTURES = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    _SVG: "svg",
+    "application/pdf": "pdf",
+}
 _TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 # Errors of which the daemon's sentence says more than their name.
-_MORE_TO_TELL = frozenset({"KernelDied", "KernelStopped", "ResourceLimitExceeded", "StdinNotImplementedError"})
+_MORE_TO_TELL = frozenset(
+    {"KernelDied", "KernelStopped", "ResourceLimitExceeded", "StdinNotImplementedError"}
+)
 _KEEP_SECONDS, _OURS = 7 * 86400.0, re.compile(r"[0-9a-f]{16}-\d+\.\w+")
 
 
-# -- the call ---------------------------------------------------------------------------------------------------------
+# -- the call --------------------------------------------------------------------------------------
 
 
 def choice_options(function: Any) -> Any:
@@ -49,26 +77,43 @@ def choice_options(function: Any) -> Any:
             type=click.Choice(["direct", "gateway-local", "gateway-external"]),
             help="Default: from the settings.",
         ),
-        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
+        click.option(
+            "--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."
+        ),
         click.option(
             "--interpreter",
             metavar="PATH",
             shell_complete=interpreters,
             help="Python, environment folder, or 'managed'.",
         ),
-        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Folder (default: this one)."),
+        click.option(
+            "--cwd",
+            metavar="DIR",
+            type=click.Path(file_okay=False),
+            help="Folder (default: this one).",
+        ),
     ):
         function = option(function)
     return function
 
 
 def callers_environment(invocation: Invocation) -> dict[str, str]:
-    """Return what decides between interpreters; nothing else of the caller's environment is sent."""
-    return {key: value for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH") if (value := invocation.env.get(key))}
+    """Return what decides between interpreters; nothing else of the caller's environment is
+    sent.
+    """
+    return {
+        key: value
+        for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
+        if (value := invocation.env.get(key))
+    }
 
 
-def _read_source(invocation: Invocation, code: str | None, file: str | None, bash: bool) -> tuple[str, str, bool]:
-    """Return what is to be run: the member of the request (code, script, notebook), its text, whether bash runs it."""
+def _read_source(
+    invocation: Invocation, code: str | None, file: str | None, bash: bool
+) -> tuple[str, str, bool]:
+    """Return what is to be run: the member of the request (code, script, notebook), its text,
+    whether bash runs it.
+    """
     if code is not None and file is not None:
         raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
     if file is None and code not in {None, "-"}:
@@ -104,7 +149,10 @@ class CellCall:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def events(self) -> Iterator[Document]:
-        """Yield what happens up to `done`. Raises Failure: the call never ran, or was cut off before its first cell."""
+        """Yield what happens up to `done`.
+
+        Raises Failure: the call never ran, or was cut off before its first cell.
+        """
         target = route("kernel", self._name, "execute")
         try:
             for _, event in stream(self._client, "POST", target, content=self._body, timeout=None):
@@ -118,7 +166,11 @@ class CellCall:
         """Yield the event, and before the end of a cell what the stream left out of it."""
         match event["event"]:
             case "cell_started":
-                self._cell, self.kernel, self._counts = event["id"], event["kernel"], dict.fromkeys(STREAMS, 0)
+                self._cell, self.kernel, self._counts = (
+                    event["id"],
+                    event["kernel"],
+                    dict.fromkeys(STREAMS, 0),
+                )
             case "output":
                 self._counts[event["stream"]] += len(bytes_of(event))
             case "cell_done":
@@ -137,10 +189,15 @@ class CellCall:
                     yield {"event": "output", "id": cell_id, "stream": name, "bytes": content}
 
     def _resumed(self, cell_id: str, failure: Failure) -> Iterator[Document]:
-        """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
+        """Yield the rest of a cell that goes on while its stream broke off, then what is known
+        of the call.
+        """
         patience, row = Patience(), dict[str, Any]()
         patience.bear(failure)
-        yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
+        yield {
+            "event": "notice",
+            "text": "the daemon's control plane was replaced; the cell goes on",
+        }
         while row.get("status", "running") == "running":
             try:
                 cells = self._asking.get(route("kernel", self.kernel, "cells"))["cells"]
@@ -155,39 +212,74 @@ class CellCall:
         yield {"event": "cell_done", "cell": row}
         status, message = str(row.get("status")), None
         if status != "ok" or "code" not in self._body:  # what was sent may have had more cells
-            message = f"The cell ended ({status}) while the control plane was replaced; later ones were not run."
+            message = (
+                f"The cell ended ({status}) while the control plane was replaced; later ones were "
+                "not run."
+            )
             status = "aborted" if status == "ok" else status
         facts = {"variables": row.get("variables") or "kept", "status": status, "message": message}
         yield {"event": "done", "result": {"kernel": self.kernel, "cells": self._done, **facts}}
 
     def _interrupt(self, *_: object) -> None:
-        """Interrupt the cell that runs; again: the next rung. Runs between two instructions of the main thread."""
+        """Interrupt the cell that runs; again: the next rung.
+
+        Runs between two instructions of the main thread.
+        """
         self.presses += 1
         if self._cell is None or self.presses >= _LEAVE_AT:
             raise KeyboardInterrupt
-        with contextlib.suppress(Failure):  # the stream tells what became of the cell; the next Ctrl-C asks again
-            self._asking.ask("POST", query(route("kernel", self.kernel, "interrupt"), [("cell", self._cell)]))
+        # the stream tells what became of the cell; the next Ctrl-C asks again
+        with contextlib.suppress(Failure):
+            self._asking.ask(
+                "POST", query(route("kernel", self.kernel, "interrupt"), [("cell", self._cell)])
+            )
 
 
 @declare(root, "exec")
 @click.argument("code", metavar="[CODE|-]", required=False)
-@click.option("-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py, x.ipynb or x.sh.")
-@click.option("--kernel", default="default", metavar="NAME", shell_complete=kernel_names, help="The session (default).")
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Run x.py, x.ipynb or x.sh.",
+)
+@click.option(
+    "--kernel",
+    default="default",
+    metavar="NAME",
+    shell_complete=kernel_names,
+    help="The session (default).",
+)
 @timeout_option("Limit of the whole call, 1 to 600 (exit 7; default 30).")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")
 @choice_options
-@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the notebook.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Save the notebook.",
+)
 @no_autostart_option
 def run_cells(
-    invocation: Invocation, code: str | None, file: str | None, kernel: str, cwd: str | None, bash: bool, **asked: Any
+    invocation: Invocation,
+    code: str | None,
+    file: str | None,
+    kernel: str,
+    cwd: str | None,
+    bash: bool,
+    **asked: Any,
 ) -> int:
     """Run code in a kernel that keeps its variables.
 
-    The session is named by --kernel and the folder. Without CODE, or with -, the code comes from stdin. On a pipe,
-    stdout gets exactly what the cells print, and results as lines. Ctrl-C interrupts the cell; again, harder. Exits 1
-    when a cell fails, with N after sys.exit(N), 7 when the time is over.
+    The session is named by --kernel and the folder. Without CODE, or with -, the code comes from
+    stdin. On a pipe, stdout gets exactly what the cells print, and results as lines. Ctrl-C
+    interrupts the cell; again, harder. Exits 1 when a cell fails, with N after sys.exit(N), 7 when
+    the time is over.
 
     $ pxctl exec 'x = 6 * 7; print(x)'
     $ pxctl exec 'x + 1'                          # the same session: 43
@@ -200,9 +292,17 @@ def run_cells(
         hint = "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export"
         raise usage("--output saves an executed notebook, and none is run", hint)
     if is_shell and (asked["interpreter"] or asked["kernelspec"]):
-        raise usage("--interpreter and --kernelspec name what runs Python cells, and shell cells run in bash")
+        raise usage(
+            "--interpreter and --kernelspec name what runs Python cells, and shell cells run in "
+            "bash"
+        )
     client = waking_client(invocation)
-    body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **asked}
+    body = {
+        member: text,
+        "cwd": str(Path(cwd or ".").absolute()),
+        "environ": callers_environment(invocation),
+        **asked,
+    }
     body["language"] = "bash" if is_shell else None
     if member == "script" and file not in {None, "-"}:
         body["file"] = str(Path(str(file)).absolute())
@@ -218,7 +318,10 @@ def run_cells(
                 result = event.get("result") or result
         except KeyboardInterrupt:
             variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
-            detail, hint = f"cancelled; what runs of it is being ended{variables}", f"pxctl kernel show {name}"
+            detail, hint = (
+                f"cancelled; what runs of it is being ended{variables}",
+                f"pxctl kernel show {name}",
+            )
             raise Failure(detail, kind="cancelled", unit=f"kernel:{name}", hint=hint) from None
     if invocation.json:
         invocation.print_json(result)
@@ -246,7 +349,9 @@ def _failed_cell(result: Document) -> Document:
 
 
 def _is_plain_failure(result: Document) -> bool:
-    """Say whether a traceback tells all: an exception of the code, after which the session is as it was."""
+    """Say whether a traceback tells all: an exception of the code, after which the session is as
+    it was.
+    """
     error = _failed_cell(result).get("error") or {}
     if result.get("status") != "error" or error.get("name") in _MORE_TO_TELL:
         return False
@@ -265,7 +370,9 @@ def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
         hint = f"pxctl kernel restart {result['kernel']}"
     elif cell.get("exit_code"):
         code = cell["exit_code"]  # as ssh and docker exec do
-    elif error["name"] == "ExitCode" and error["value"].isdecimal() and 0 < int(error["value"]) < 256:
+    elif (
+        error["name"] == "ExitCode" and error["value"].isdecimal() and 0 < int(error["value"]) < 256
+    ):
         code = int(error["value"])
     elif status == "timed_out":
         hint = "give it longer: pxctl exec --timeout S"
@@ -276,7 +383,7 @@ def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure:
     return failure
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
@@ -291,7 +398,9 @@ def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
 
 
 def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -> Path:
-    """Write a picture into the private folder under PX_HOME, or the user's cache; what is a week old goes."""
+    """Write a picture into the private folder under PX_HOME, or the user's cache; what is a week
+    old goes.
+    """
     if home := env.get("PX_HOME"):
         folder = Path(home).expanduser().absolute() / "pictures"
     else:
@@ -306,7 +415,9 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
 
 
 def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
-    """Return what draws a picture, by the protocol of iTerm2 or of kitty; empty where the terminal knows neither."""
+    """Return what draws a picture, by the protocol of iTerm2 or of kitty; empty where the
+    terminal knows neither.
+    """
     if not content:
         return ""  # kitty would take all that is printed later for the rest of the picture
     encoded = binascii.b2a_base64(content, newline=False).decode()
@@ -331,7 +442,12 @@ class CellScreen(Screen):
     def show(self, event: Document) -> None:
         match event["event"]:
             case "cell_started":
-                self.count, self.has_shown_error, self._pictures, self._updates = event["count"], False, 0, {}
+                self.count, self.has_shown_error, self._pictures, self._updates = (
+                    event["count"],
+                    False,
+                    0,
+                    {},
+                )
                 if self.count > 1:
                     self.say(f"[{event['index'] + 1}/{self.count}] {event['title'] or ''}", "bold")
                 self.wait("running…")
@@ -366,12 +482,21 @@ class CellScreen(Screen):
         for event in self._updates.values():
             self._show_bundle(event["id"], event["data"])
         status, error = cell["status"], cell.get("error")
-        if error and not self.has_shown_error and status == "error" and cell.get("exit_code") is None:
-            self._show_error([f"{error['name']}: {error['value']}"])  # no traceback: a shell's code, a death
+        if (
+            error
+            and not self.has_shown_error
+            and status == "error"
+            and cell.get("exit_code") is None
+        ):
+            # no traceback: a shell's code, a death
+            self._show_error([f"{error['name']}: {error['value']}"])
         self.close_lines()
         if self.count > 1:
             word = "✓" if status == "ok" else f"✗ {status.replace('_', ' ')}"
-            self.say(f"{word} {output.duration(cell.get('duration_seconds'))}", output.BY_STATE.get(status))
+            self.say(
+                f"{word} {output.duration(cell.get('duration_seconds'))}",
+                output.BY_STATE.get(status),
+            )
 
     def _show_bundle(self, cell_id: str, bundle: Document) -> None:
         if text := words_of(bundle, indent=2 if self.out.is_terminal else None):
@@ -382,9 +507,13 @@ class CellScreen(Screen):
             self._pictures += 1
             try:
                 content = content if mime == _SVG else binascii.a2b_base64(content)
-                path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+                path = save_picture(
+                    self.invocation.env, f"{cell_id}-{self._pictures}", mime, content
+                )
                 self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
-                output.write(drawn(self.invocation.env, mime, content) if self.out.is_terminal else b"")
+                output.write(
+                    drawn(self.invocation.env, mime, content) if self.out.is_terminal else b""
+                )
             except (OSError, ValueError) as error:  # a full disk, or what is no base64
                 self.say(f"pxctl: {mime} not saved: {error}")
 

@@ -1,6 +1,7 @@
 """`pxctl kernel …`: sessions and their kernels.
 
-Users name a session by `x`, an id, `kernel:x` or a glob; among several of one name, that of the folder is meant.
+Users name a session by `x`, an id, `kernel:x` or a glob; among several of one name, that of the
+folder is meant.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, PxGroup, declare, kernel_names, no_autostart_option, timeout_option
+from pxctl.app import (
+    Invocation,
+    PxGroup,
+    declare,
+    kernel_names,
+    no_autostart_option,
+    timeout_option,
+)
 from pxctl.client import Client, Document, Failure, bare_name, query, route, units_of
 from pxctl.commands.exec import CellScreen, callers_environment, choice_options
 from pxctl.commands.units import change_each, steer, steering
@@ -26,7 +34,12 @@ kernel = PxGroup(
     "kernel",
     "Sessions and their kernels: list, start, attach and more.",
     "default",
-    examples=("pxctl exec 'x = 1'", "pxctl kernel list", "pxctl kernel attach default", "pxctl kernel stop default"),
+    examples=(
+        "pxctl exec 'x = 1'",
+        "pxctl kernel list",
+        "pxctl kernel attach default",
+        "pxctl kernel stop default",
+    ),
 )
 
 _EXPORT_SECONDS = 300.0
@@ -34,14 +47,17 @@ _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
 
 
 def _find(client: Client, name: str) -> Document:
-    """Return the session (px.kernel/1) that a name means; where it means several, that of the present folder."""
+    """Return the session (px.kernel/1) that a name means; where it means several, that of the
+    present folder.
+    """
     target = route("kernel", name)
     try:
         return client.get(query(target, [("cwd", os.getcwd())]))
     except Failure as failure:
         if failure.kind != "unknown_unit":
             raise
-    return client.get(target)  # perhaps there are several, none of them here: the problem lists them
+    # perhaps there are several, none of them here: the problem lists them
+    return client.get(target)
 
 
 def _units(client: Client, names: Sequence[str]) -> list[str]:
@@ -53,7 +69,9 @@ def _units(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def _reason(document: Document) -> str:
-    """Return why a session is as it is; of one that failed a sentence: its document has a whole problem."""
+    """Return why a session is as it is; of one that failed a sentence: its document has a whole
+    problem.
+    """
     failure = document.get("failure") or {}
     activity = document.get("preparing") or document.get("silent")
     return str(activity or failure.get("detail") or document.get("reason") or "")
@@ -69,7 +87,9 @@ _COLUMNS = [
     Column("CWD", "cwd", 6, minimum=12),
     Column("INTERPRETER", "interpreter", 7, minimum=16),
     Column("BACKEND", "backend", 9),
-    Column("REASON", lambda one: (_reason(one), BY_STATE.get(str(one.get("state")))), 8, minimum=10),
+    Column(
+        "REASON", lambda one: (_reason(one), BY_STATE.get(str(one.get("state")))), 8, minimum=10
+    ),
 ]
 
 
@@ -77,9 +97,13 @@ _COLUMNS = [
 def list_kernels(invocation: Invocation) -> None:
     """List the sessions: those with a kernel first, then those that are remembered."""
     answer = invocation.client().get("/api/kernels")
-    kernels = sorted(answer.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
+    kernels = sorted(
+        answer.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True
+    )
     kernels.sort(key=lambda one: one.get("state") == "stopped")
-    invocation.print_rows(answer, kernels, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'")
+    invocation.print_rows(
+        answer, kernels, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'"
+    )
 
 
 @declare(kernel, "show", "show {name}")
@@ -94,13 +118,20 @@ def show_kernel(invocation: Invocation, name: str) -> None:
 @declare(kernel, "start")
 @click.argument("name", metavar="[NAME]", default="default", shell_complete=kernel_names)
 @choice_options
-@click.option("--explain", is_flag=True, help="Start nothing; say which Python is taken, and why not the others.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Start nothing; say which Python is taken, and why not the others.",
+)
 @timeout_option()
 @no_autostart_option
-def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bool, **asked: Any) -> None:
+def start_kernel(
+    invocation: Invocation, name: str, cwd: str | None, explain: bool, **asked: Any
+) -> None:
     """Start a session's kernel, or explain which Python it gets; returns when it is ready.
 
-    A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
+    A session is a name, a folder, an interpreter and a backend. One that runs already is left as it
+    is.
 
     $ pxctl kernel start work --interpreter .venv
     """
@@ -130,7 +161,11 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
             screen.wait(screen.phase)  # goes on below what was said
             found = event.get("result") or found
     if not found:
-        raise Failure("the daemon's answer ended before the kernel was ready", kind="bad_answer", hint="pxctl doctor")
+        raise Failure(
+            "the daemon's answer ended before the kernel was ready",
+            kind="bad_answer",
+            hint="pxctl doctor",
+        )
     if not invocation.print_result(found, [found.get("id")]):
         pid = f" (pid {found['pid']})" if found.get("pid") else ""
         invocation.print(f"{found.get('unit')} {found.get('state')}{pid}")
@@ -142,7 +177,8 @@ def start_kernel(invocation: Invocation, name: str, cwd: str | None, explain: bo
 def stop_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: Any) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left. Their variables are lost.
 
-    The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
+    The session stays in the list, and its history can be exported; the next call starts a fresh
+    kernel.
 
     $ pxctl kernel stop 'work*'
     """
@@ -154,7 +190,8 @@ def stop_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: Any)
 def restart_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: Any) -> int:
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
-    A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
+    A running cell is cut off and variables are lost; calls that wait in line are run by the new
+    kernel.
     """
     return steer(invocation, "restart", _units(invocation.client(), units), **waiting)
 
@@ -162,9 +199,11 @@ def restart_kernels(invocation: Invocation, units: tuple[str, ...], **waiting: A
 @declare(kernel, "interrupt", "interrupt {units}")
 @click.argument("units", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
 def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
-    """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
+    """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to
+    interrupt.
 
-    Where one does not yield, or when asked again: a second interrupt, then the kernel is terminated, then killed.
+    Where one does not yield, or when asked again: a second interrupt, then the kernel is
+    terminated, then killed.
     """
     client = invocation.client()
 
@@ -172,7 +211,10 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
         document = client.ask("POST", route("kernel", unit, "interrupt"))
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
-            detail, hint = f"it is {document['state']}: there is no process to interrupt", "pxctl kernel start"
+            detail, hint = (
+                f"it is {document['state']}: there is no process to interrupt",
+                "pxctl kernel start",
+            )
             raise Failure(detail, kind="inactive", hint=f"{hint} {unit.removeprefix('kernel:')}")
         return document
 
@@ -188,9 +230,12 @@ def interrupt_kernels(invocation: Invocation, units: tuple[str, ...]) -> int:
 
 @declare(kernel, "attach", "attach to {name}")
 @_name
-@click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the command instead of running it."
+)
 def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
-    """Join a live session with `jupyter console --existing`; leaving the console leaves the kernel alone.
+    """Join a live session with `jupyter console --existing`; leaving the console leaves the kernel
+    alone.
 
     Without a terminal, or where jupyter console is not installed, the command is printed.
 
@@ -202,7 +247,10 @@ def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
     file, unit = document.get("connection_file"), str(document.get("unit"))
     if not file:
         held = ", ".join(str(document.get(key)) for key in ("language", "backend", "state"))
-        detail, hint = f"there is no kernel to join: {held}", f"pxctl kernel start {document.get('id')}"
+        detail, hint = (
+            f"there is no kernel to join: {held}",
+            f"pxctl kernel start {document.get('id')}",
+        )
         raise Failure(detail, kind="inactive", unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
     argv = [program, "--existing", file] if program else ["jupyter", "console", "--existing", file]
@@ -211,15 +259,24 @@ def attach_kernel(invocation: Invocation, name: str, only_print: bool) -> None:
         os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
     invocation.print(shlex.join(argv))
     if opens:
-        hint = f"{shlex.quote(sys.executable)} -m pip install jupyter-console"  # beside pxctl it is found first
+        # beside pxctl it is found first
+        hint = f"{shlex.quote(sys.executable)} -m pip install jupyter-console"
         raise Failure("jupyter console is not installed", kind="not_installed", hint=hint)
 
 
 @declare(kernel, "export", "export {name}")
 @_name
-@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Default: stdout.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Default: stdout.",
+)
 def export_kernel(invocation: Invocation, name: str, target: str | None) -> None:
-    """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
+    """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session
+    has one, too.
 
     $ pxctl kernel export default -o session.ipynb
     """
@@ -236,5 +293,6 @@ def export_kernel(invocation: Invocation, name: str, target: str | None) -> None
         cut = int(exchange.fields.get("x-cut-cells", 0))
     if cut:
         invocation.notice(
-            f"pxctl: the notebook does not have all of what {cut} of its cells gave: it would be too large"
+            f"pxctl: the notebook does not have all of what {cut} of its cells gave: it would be "
+            "too large"
         )

@@ -31,7 +31,10 @@ _STYLES = ("cyan", "green", "yellow")  # of the units' names, in turn
 
 
 class Line(NamedTuple):
-    """A line of a unit's output. `time` is RFC 3339; `lost_bytes`: so much of its output is missing here."""
+    """A line of a unit's output.
+
+    `time` is RFC 3339; `lost_bytes`: so much of its output is missing here.
+    """
 
     time: str
     unit: str
@@ -39,7 +42,7 @@ class Line(NamedTuple):
     lost_bytes: int = 0
 
 
-# -- which of it ------------------------------------------------------------------------------------------------------
+# -- which of it -----------------------------------------------------------------------------------
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -47,7 +50,8 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         return None if text is None else re.compile(text)
     except re.error as error:
         raise usage(
-            f"--grep {text!r} is no regular expression: {error}", "pxctl logs UNIT --grep 'error|warning'"
+            f"--grep {text!r} is no regular expression: {error}",
+            "pxctl logs UNIT --grep 'error|warning'",
         ) from error
 
 
@@ -65,8 +69,13 @@ def _until_when(text: str | None, now: float) -> float | None:
     return datetime.fromisoformat(moment).timestamp()
 
 
-def _up_to(events: Iterable[tuple[bytes, Document]], until: float | None) -> Iterator[tuple[bytes, Document]]:
-    """Yield what came before a moment. Output is in the order in which it came, so that the first later one ends it."""
+def _up_to(
+    events: Iterable[tuple[bytes, Document]], until: float | None
+) -> Iterator[tuple[bytes, Document]]:
+    """Yield what came before a moment.
+
+    Output is in the order in which it came, so that the first later one ends it.
+    """
     for line, piece in events:
         came_at = output.epoch(piece.get("time"))
         if until is not None and came_at is not None and came_at >= until:
@@ -75,7 +84,9 @@ def _up_to(events: Iterable[tuple[bytes, Document]], until: float | None) -> Ite
 
 
 def lines_of(unit: str, pieces: Iterable[Document]) -> Iterator[Line]:
-    """Yield whole lines out of pieces of output; of each stream on its own, as they come to their end."""
+    """Yield whole lines out of pieces of output; of each stream on its own, as they come to
+    their end.
+    """
     begun: dict[str, bytes] = {}
     last = ""
     for piece in pieces:
@@ -94,11 +105,15 @@ def lines_of(unit: str, pieces: Iterable[Document]) -> Iterator[Line]:
 
 def _chosen(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[Line]:
     for line in lines:
-        if pattern is None or line.lost_bytes or pattern.search(line.content.decode("utf-8", "replace")):
+        if (
+            pattern is None
+            or line.lost_bytes
+            or pattern.search(line.content.decode("utf-8", "replace"))
+        ):
             yield line
 
 
-# -- several units at once --------------------------------------------------------------------------------------------
+# -- several units at once -------------------------------------------------------------------------
 
 
 def _follow_all(sources: Sequence[Callable[[], Iterator[Line]]]) -> Iterator[Line]:
@@ -121,7 +136,7 @@ def _follow_all(sources: Sequence[Callable[[], Iterator[Line]]]) -> Iterator[Lin
         yield item
 
 
-# -- shown ------------------------------------------------------------------------------------------------------------
+# -- shown -----------------------------------------------------------------------------------------
 
 
 def _stamped(content: bytes, moment: str, *, begins_line: bool) -> bytes:
@@ -137,21 +152,44 @@ def _stamped(content: bytes, moment: str, *, begins_line: bool) -> bytes:
 
 @declare(root, "logs", "read the logs")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
-@click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only, of each unit.")
-@click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on as output comes; survives a restart of the control plane.",
+)
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The last N lines only, of each unit.",
+)
+@click.option(
+    "--since",
+    metavar="T",
+    help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.",
+)
 @click.option("--until", metavar="T", help="Up to a time or an age.")
-@click.option("--grep", metavar="RE", help="Lines that match a regular expression; -n counts these.")
+@click.option(
+    "--grep", metavar="RE", help="Lines that match a regular expression; -n counts these."
+)
 @click.option("--stdout", "stream", flag_value="stdout", help="Only what came on stdout.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Only what came on stderr.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
 def show_logs(
-    invocation: Invocation, units: tuple[str, ...], timestamps: bool, until: str | None, grep: str | None, **asked: Any
+    invocation: Invocation,
+    units: tuple[str, ...],
+    timestamps: bool,
+    until: str | None,
+    grep: str | None,
+    **asked: Any,
 ) -> None:
     """Show the output of units as it came; with --json a line of NDJSON for each piece.
 
-    Of several units (names, globs, or none named: all) each line begins with the unit's name, in the order of time;
-    without UNIT the last 20 lines of each. Where output was lost, a note on stderr says how much.
+    Of several units (names, globs, or none named: all) each line begins with the unit's name, in
+    the order of time; without UNIT the last 20 lines of each. Where output was lost, a note on
+    stderr says how much.
 
     $ pxctl logs compound-interest -f -n 20 --timestamps
     $ pxctl logs 'tool:*' --since '2 hours ago' --grep 'Error|Traceback'
@@ -200,8 +238,15 @@ class _View:
         self._timestamps = timestamps
 
     def resolve(self, units: Sequence[str]) -> list[str]:
-        """Return the full names that names and globs mean; of none all, and then only their last lines."""
-        if not units and self._asked["lines"] is None and self._asked["since"] is None and self._until is None:
+        """Return the full names that names and globs mean; of none all, and then only their last
+        lines.
+        """
+        if (
+            not units
+            and self._asked["lines"] is None
+            and self._asked["since"] is None
+            and self._until is None
+        ):
             self._asked["lines"] = _LINES_OF_ALL
         target = of_units("/api/units", "name", units or ("*",))
         try:
@@ -209,13 +254,18 @@ class _View:
         except Failure as failure:
             if units or failure.kind != "unknown_unit":
                 raise
-            self._invocation.notice("no units yet; add a tool: pxctl tools add example:compound-interest")
+            self._invocation.notice(
+                "no units yet; add a tool: pxctl tools add example:compound-interest"
+            )
             return []
         return [str(unit["unit"]) for unit in answer.get("units", [])]
 
     def _events(self, unit: str, **changes: Any) -> Iterator[tuple[bytes, Document]]:
         asked = {**self._asked, **changes, "cwd": folder_for([unit])}
-        return _up_to(events_of(self._invocation.client(), f"/api/units/{quote(unit)}/logs", asked), self._until)
+        return _up_to(
+            events_of(self._invocation.client(), f"/api/units/{quote(unit)}/logs", asked),
+            self._until,
+        )
 
     # -- one unit, as it came
 
@@ -255,16 +305,25 @@ class _View:
     def _why_empty(self, unit: str) -> str:
         name = unit
         with contextlib.suppress(Failure, KeyError, IndexError):
-            name = str(self._invocation.client().get(of_units("/api/units", "name", [unit]))["units"][0]["unit"])
+            name = str(
+                self._invocation.client().get(of_units("/api/units", "name", [unit]))["units"][0][
+                    "unit"
+                ]
+            )
         kind, _, session = name.partition(":")
         if kind == "kernel":
-            return f"the kernel's process printed nothing; what cells printed: pxctl kernel export {session}"
+            return (
+                "the kernel's process printed nothing; what cells printed: pxctl kernel export "
+                f"{session}"
+            )
         return f"{name} printed nothing that fits"
 
     def _mark_start(self, piece: Document) -> None:
         came_at = output.epoch(piece.get("time"))
         clock = "" if came_at is None else time.strftime(", %H:%M:%S", time.localtime(came_at))
-        self._invocation.warn(self._invocation.paint(f"── output of the next start{clock} ──", "dim"))
+        self._invocation.warn(
+            self._invocation.paint(f"── output of the next start{clock} ──", "dim")
+        )
 
     # -- lines
 
@@ -293,7 +352,9 @@ class _View:
                 before += f"{line.time} "
             content = line.content
             if invocation.out_is_terminal:
-                content = harmless(content.decode("utf-8", "replace"), colour=invocation.has_colour).encode()
+                content = harmless(
+                    content.decode("utf-8", "replace"), colour=invocation.has_colour
+                ).encode()
             output.write(before.encode() + content + b"\n")
 
     def _all_lines(self, units: Sequence[str]) -> Iterable[Line]:

@@ -1,4 +1,6 @@
-"""`pxctl pipe …`: pipes, listed, shown, checked, made, changed; and their executions, run, followed, read."""
+"""`pxctl pipe …`: pipes, listed, shown, checked, made, changed; and their executions, run,
+followed, read.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,16 @@ pipe = app.PxGroup(
     "pipe",
     "Pipes: agents that run on a schedule, on events or by hand.",
     "disk-digest",
-    examples=("pxctl pipe add example:disk-digest", "pxctl pipe run disk-digest", "pxctl pipe enable disk-digest"),
+    examples=(
+        "pxctl pipe add example:disk-digest",
+        "pxctl pipe run disk-digest",
+        "pxctl pipe enable disk-digest",
+    ),
 )
 _pipe = click.argument("name", metavar="NAME", shell_complete=app.pipe_names)
-_pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=app.pipe_names)
+_pipes = click.argument(
+    "names", nargs=-1, required=True, metavar="NAME...", shell_complete=app.pipe_names
+)
 
 
 def _remark(pipe: Document) -> Cell:
@@ -48,7 +56,13 @@ _COLUMNS = [
     Column("LAST RUN", lambda pipe: ago(pipe.get("last_run")), 5),
     state_column("last_status", "LAST STATUS", 3),
     Column("QUEUED", "queued", 8, right=True, is_count=True),
-    Column("FAILURES", lambda pipe: (pipe.get("consecutive_failures"), "red"), 7, right=True, is_count=True),
+    Column(
+        "FAILURES",
+        lambda pipe: (pipe.get("consecutive_failures"), "red"),
+        7,
+        right=True,
+        is_count=True,
+    ),
     Column("REMARK", _remark, 6, minimum=12),
 ]
 
@@ -70,7 +84,11 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     $ pxctl pipe show disk-digest --rendered    # the prompt as the agent would get it now
     """
     is_execution = name.isdecimal()
-    target = f"/api/executions/{name}" if is_execution else query(route("pipe", name), [("rendered", rendered or None)])
+    target = (
+        f"/api/executions/{name}"
+        if is_execution
+        else query(route("pipe", name), [("rendered", rendered or None)])
+    )
     document = invocation.client().get(target)
     if rendered and not invocation.json:
         prompt = str(document.get("rendered_prompt" if is_execution else "rendered") or "")
@@ -82,7 +100,8 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
 @declare(pipe, "validate", "validate {names}")
 @_pipes
 def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
-    """Check pipes: front matter, schedule, agent, presets and more; exits 0 on pass and warn, 1 on fail.
+    """Check pipes: front matter, schedule, agent, presets and more; exits 0 on pass and warn, 1 on
+    fail.
 
     Each finding has its line in pipe.md and its cure. Nothing is run.
 
@@ -92,20 +111,32 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     units = units_of(client, "pipe", names)
     found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None) for unit in units]
     is_ok = all(one.get("ok") for one in found)
-    result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
+    result = (
+        found[0]
+        if len(found) == 1
+        else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
+    )
     is_told = invocation.print_result(result, (one.get("pipe") for one in found))
     for one in [] if is_told else found:
         invocation.print(f"pipe:{one['pipe']}: {'pass' if one['ok'] else 'fail'}")
         for check in one["checks"]:
             where = f"pipe.md:{check['line']}: " if check.get("line") else ""
-            cure = check["verdict"] in {"warn", "fail"} and check.get("hint") and f"cure: {check['hint']}"
-            invocation.print_check(check["verdict"], f"{check['name']}: {where}{check['detail']}", cure)
+            cure = (
+                check["verdict"] in {"warn", "fail"}
+                and check.get("hint")
+                and f"cure: {check['hint']}"
+            )
+            invocation.print_check(
+                check["verdict"], f"{check['name']}: {where}{check['detail']}", cure
+            )
     return Exit.OK if is_ok else Exit.FAILED
 
 
 @declare(pipe, "new", "make pipe:{name}")
 @click.argument("name", metavar="NAME")
-@click.option("--command", metavar="CMD", help="A program instead of an agent; gets the prompt on stdin.")
+@click.option(
+    "--command", metavar="CMD", help="A program instead of an agent; gets the prompt on stdin."
+)
 def new_pipe(invocation: Invocation, name: str, command: str | None) -> None:
     """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise.
 
@@ -122,7 +153,8 @@ def new_pipe(invocation: Invocation, name: str, command: str | None) -> None:
 @click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=app.example_pipes)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
-    """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise.
+    """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable`
+    says otherwise.
 
     $ pxctl pipe add example:disk-digest
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
@@ -141,15 +173,19 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
     Its executions stay in the ledger. Asks on a terminal; elsewhere give --yes.
     """
-    name = str(invocation.client().get(route("pipe", name)).get("name"))  # of a glob, too: it is said before it is done
+    # of a glob, too: it is said before it is done
+    name = str(invocation.client().get(route("pipe", name)).get("name"))
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 
 @declare(pipe, "config", "change pipe:{name}")
 @_pipe
-@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=app.pipe_keys)
+@click.argument(
+    "values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=app.pipe_keys
+)
 def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
-    """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty removes the key.
+    """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty
+    removes the key.
 
     A change that would break the pipe is refused; the prompt and all other keys stay as they are.
 
@@ -164,8 +200,12 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
             changes[key] = read_json(value, key) if value else None
         except Failure:
             changes[key] = value
-    answer = invocation.client().ask("POST", route("pipe", name, "config"), content=changes, timeout=60.0)
-    words = ", ".join(f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
+    answer = invocation.client().ask(
+        "POST", route("pipe", name, "config"), content=changes, timeout=60.0
+    )
+    words = ", ".join(
+        f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items()
+    )
     invocation.show(answer, [answer.get("name")], f"pipe:{answer.get('name')}: {words}")
     invocation.print_warnings({} if invocation.json else answer)
 
@@ -182,7 +222,9 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         invocation.print_warnings(pipe)
         if trouble := pipe.get("config_error"):
             return f"{unit} enabled; it cannot run until this is mended: {trouble}"
-        return f"{unit} enabled" + (f"; next run {ago(pipe['next_run'])}" if pipe.get("next_run") else "")
+        return f"{unit} enabled" + (
+            f"; next run {ago(pipe['next_run'])}" if pipe.get("next_run") else ""
+        )
 
     return change_each(invocation, verb, units_of(client, "pipe", names), change, words)
 
@@ -215,10 +257,12 @@ def next_of_pipe(invocation: Invocation, name: str) -> None:
     invocation.print(invocation.paint(clean(f"pipe:{report.get('name')}{schedule}"), "bold"))
     invocation.print(*(clean(str(one)) for one in report.get("sentences") or []))
     if decision := report.get("last_decision"):
-        invocation.print(f"last decision, {ago(decision.get('at'))}: {clean(str(decision.get('text')))}")
+        invocation.print(
+            f"last decision, {ago(decision.get('at'))}: {clean(str(decision.get('text')))}"
+        )
 
 
-# -- executions -------------------------------------------------------------------------------------------------------
+# -- executions ------------------------------------------------------------------------------------
 
 _execution = click.argument("execution", metavar="ID|PIPE", shell_complete=app.execution_names)
 
@@ -238,19 +282,31 @@ _RUN_COLUMNS = [
     Column("TRIGGER", "trigger", 6),
     Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
     Column("TOOK", executions.took, 4, right=True),
-    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") is not None else "", 7, right=True),
+    Column(
+        "TOKENS",
+        lambda one: f"{one['tokens']:,}" if one.get("tokens") is not None else "",
+        7,
+        right=True,
+    ),
     Column("COST", executions.cost_of, 8, right=True),
-    Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
+    Column(
+        "AGENT",
+        lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)),
+        9,
+        minimum=10,
+    ),
     Column("RETRY OF", "retry_of", 10, right=True),
     Column("ERROR", _error, 3, minimum=14),
 ]
 
 
 def _finish(invocation: Invocation, client: Client, execution: Document, no_wait: bool) -> int:
-    """Follow an execution to its end and return 0 when it completed; `no_wait`: only say where it is.
+    """Follow an execution to its end and return 0 when it completed; `no_wait`: only say where it
+    is.
 
-    A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
-    that comes later is only named. Under `--json` the last row is one document; under `-q` its id is all.
+    A next try that begins at once (the next preset of the pipe's list) is followed, too, and its
+    outcome counts; one that comes later is only named. Under `--json` the last row is one document;
+    under `-q` its id is all.
     """
     successor = None
     while not no_wait:
@@ -278,7 +334,9 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     if code != Exit.OK:
         raise executions.failure_of(execution, successor)
     if not no_wait:
-        invocation.notice(f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}")
+        invocation.notice(
+            f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}"
+        )
     elif not invocation.quiet:
         where = executions.where_it_is(execution) or execution["status"]
         invocation.print(f"{executions.title_of(execution)}: {where}")
@@ -288,7 +346,9 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 @declare(pipe, "run")
 @click.argument("name", metavar="NAME", shell_complete=app.pipe_names)
 @app.no_wait_option
-@click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
+@click.option(
+    "--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused."
+)
 @app.timeout_option("Limit of this execution (exit 7; default: the pipe's own).")
 @click.option(
     "--context",
@@ -298,25 +358,38 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 )
 @click.option("--advance", is_flag=True, help="Move the time range on, as a scheduled run does.")
 @app.no_autostart_option
-def run_pipe(invocation: Invocation, name: str, no_wait: bool, context: str | None, **asked: Any) -> int:
-    """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
+def run_pipe(
+    invocation: Invocation, name: str, no_wait: bool, context: str | None, **asked: Any
+) -> int:
+    """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed
+    out.
 
-    The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
-    the final execution is one document. Ctrl-C ends the following only: the execution goes on.
+    The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for
+    byte. With --json the final execution is one document. Ctrl-C ends the following only: the
+    execution goes on.
 
     $ pxctl pipe run disk-digest --no-wait -q    # prints the execution's id
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
     if asked["timeout"] == 0:
-        raise usage("--timeout must be a number of seconds above 0", f"pxctl pipe run {name} --timeout 600")
+        raise usage(
+            "--timeout must be a number of seconds above 0", f"pxctl pipe run {name} --timeout 600"
+        )
     asked["context"] = None if context is None else read_json(read_argument(context), "--context")
     client = waking_client(invocation)
-    with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
+    with invocation.detaching(
+        f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"
+    ):
         execution = client.ask("POST", route("pipe", name, "run"), content=asked, timeout=None)
     if "executions" in execution:
-        invocation.print_rows(execution, execution["executions"], "id", _RUN_COLUMNS, "nothing was queued")
-        return max(map(executions.exit_code_of, filter(executions.is_final, execution["executions"])), default=Exit.OK)
+        invocation.print_rows(
+            execution, execution["executions"], "id", _RUN_COLUMNS, "nothing was queued"
+        )
+        return max(
+            map(executions.exit_code_of, filter(executions.is_final, execution["executions"])),
+            default=Exit.OK,
+        )
     return _finish(invocation, client, execution, no_wait)
 
 
@@ -340,9 +413,12 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool, queue
 
 
 @declare(pipe, "cancel", "cancel {targets}")
-@click.argument("targets", nargs=-1, required=True, metavar="ID|PIPE...", shell_complete=app.execution_names)
+@click.argument(
+    "targets", nargs=-1, required=True, metavar="ID|PIPE...", shell_complete=app.execution_names
+)
 def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
-    """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
+    """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace,
+    KILL).
 
     $ pxctl pipe cancel 12 disk-digest    # of a pipe what runs and waits
     """
@@ -354,10 +430,14 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
         if unit.startswith("pipe:"):
             return client.ask("POST", route("pipe", unit, "cancel"), content={}, timeout=None)
         found = executions.find_execution(client, unit.removeprefix("execution:"))
-        return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None)]}
+        return {
+            "executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None)]
+        }
 
     def words(unit: str, document: Document) -> str:
-        lines = [f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"]]
+        lines = [
+            f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"]
+        ]
         return "\n".join(lines) or f"{unit}: nothing runs and nothing waits"
 
     units = numbers + (units_of(client, "pipe", names) if names else [])
@@ -389,7 +469,9 @@ def show_queue(invocation: Invocation) -> None:
 
 
 def _checked_error_type(word: str) -> str:
-    """Return the word where it is an error type; Failure: the nearest one, and all that there are."""
+    """Return the word where it is an error type; Failure: the nearest one, and all that there
+    are.
+    """
     known = [meaning.word for meaning in ERROR_TYPES]
     if word in known:
         return word
@@ -401,14 +483,37 @@ def _checked_error_type(word: str) -> str:
 @declare(pipe, "runs", "list the executions")
 @click.argument("name", metavar="[PIPE]", required=False, shell_complete=app.pipe_names)
 @click.option("--pipe", metavar="P", shell_complete=app.pipe_names, help="The same as PIPE.")
-@click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Repeatable.")
-@click.option("--error-type", "error_types", multiple=True, metavar="E", help="Such as rate_limited. Repeatable.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(executions.STATUSES),
+    help="Repeatable.",
+)
+@click.option(
+    "--error-type",
+    "error_types",
+    multiple=True,
+    metavar="E",
+    help="Such as rate_limited. Repeatable.",
+)
 @click.option("--agent", metavar="A", help="Of an agent.")
 @click.option("--preset", metavar="P", help="With a preset.")
-@click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
+@click.option(
+    "--since",
+    metavar="T",
+    help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).",
+)
 @click.option("--until", metavar="T", help="Queued before a time or an age.")
-@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N.")
-@click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
+@click.option(
+    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N."
+)
+@click.option(
+    "--cursor",
+    type=click.IntRange(min=0),
+    metavar="C",
+    help="Go on behind a page: its next_cursor.",
+)
 def list_runs(
     invocation: Invocation,
     name: str | None,
@@ -450,11 +555,25 @@ def _last_lines(text: bytes, count: int) -> bytes:
 @declare(pipe, "output", "read the output of {execution}")
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes (default: all there are).")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most N bytes (default: all there are).",
+)
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines."
+)
 def print_output(
-    invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None, lines: int | None
+    invocation: Invocation,
+    execution: str,
+    stderr: bool,
+    offset: int,
+    limit: int | None,
+    lines: int | None,
 ) -> None:
     """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
 
@@ -475,7 +594,12 @@ def print_output(
     if lines is not None and not invocation.json:
         outlet.put(text)
     if invocation.json:
-        of = {"execution": found["id"], "pipe_name": found["pipe_name"], "stream": stream, "offset": offset}
+        of = {
+            "execution": found["id"],
+            "pipe_name": found["pipe_name"],
+            "stream": stream,
+            "offset": offset,
+        }
         head = {"schema": "px.execution-output/1", **of, **known}
         invocation.print_json({**head, "text": text.decode("utf-8", "replace")})
         return
@@ -483,12 +607,20 @@ def print_output(
     if known["truncated"] and not content:
         invocation.warn(f"{executions.NOT_KEPT}; these are {end} bytes")
     elif not known["complete"]:
-        invocation.notice(f"pxctl: {end} of {known['total_bytes']} bytes so far; go on with --offset {end}")
+        invocation.notice(
+            f"pxctl: {end} of {known['total_bytes']} bytes so far; go on with --offset {end}"
+        )
 
 
 @declare(pipe, "tail", "read the output of {execution}")
 @_execution
-@click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
+@click.option(
+    "-f",
+    "--follow",
+    "goes_on",
+    is_flag=True,
+    help="Go on to its end; survives a restart of the daemon.",
+)
 def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> None:
     """Show an execution's streams from the beginning, live with -f; of a pipe, its newest one.
 
@@ -503,13 +635,19 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
             for line, _ in executions.execution_events(client, found):
                 output.write(line + b"\n")
         elif goes_on:
-            invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
+            invocation.notice(
+                f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}"
+            )
         else:
             with Screen(invocation, f"pipe:{found['pipe_name']}") as screen:
                 for stream in STREAMS:
-                    for content, _, _ in pages(client, executions.route_of(found, "output"), stream):
+                    for content, _, _ in pages(
+                        client, executions.route_of(found, "output"), stream
+                    ):
                         screen.put(stream, content)
             if found.get("truncated"):
                 invocation.warn(executions.NOT_KEPT)
             if not executions.is_final(found):
-                invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found['id']}")
+                invocation.notice(
+                    f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found['id']}"
+                )

@@ -1,7 +1,8 @@
-"""`pxctl run` and `pxctl tools …`: a tool is run, and its answer printed, streamed or saved; the catalog.
+"""`pxctl run` and `pxctl tools …`: a tool is run, and its answer printed, streamed or saved; the
+catalog.
 
-On a pipe the bytes of an answer go out as they came, with a newline at the end of JSON; a terminal never gets binary; a
-file is there whole or not at all.
+On a pipe the bytes of an answer go out as they came, with a newline at the end of JSON; a terminal
+never gets binary; a file is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import click
 
 from pxctl import app, output
 from pxctl.app import Invocation, declare, root, tool_names
-from pxctl.client import SLACK_SECONDS, Client, Document, Exchange, Exit, Failure, bare_name, query, route, usage
+from pxctl.client import (
+    SLACK_SECONDS,
+    Client,
+    Document,
+    Exchange,
+    Exit,
+    Failure,
+    bare_name,
+    query,
+    route,
+    usage,
+)
 from pxctl.coerce import build_input, read_argument, read_json
 from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
 from pxctl.streams import NDJSON, harmless, stream, waking_client
@@ -25,7 +37,11 @@ from pxctl.streams import NDJSON, harmless, stream, waking_client
 tools = app.PxGroup(
     "tools",
     "The catalog of tools: list, show, validate, add and more.",
-    examples=("pxctl tools add example:compound-interest", "pxctl tools new my-tool", "pxctl tools list"),
+    examples=(
+        "pxctl tools add example:compound-interest",
+        "pxctl tools new my-tool",
+        "pxctl tools list",
+    ),
 )
 _JSON = "application/json"
 _JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
@@ -46,17 +62,32 @@ _MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")  # how PNG, JPEG, GIF and 
 @click.option("--stream", "streams", is_flag=True, help="Print the items as they come, one a line.")
 @app.timeout_option()
 @click.option(
-    "--keep-alive", type=float, metavar="S", help="Seconds to keep it warm (0: stop at once, -1: never stop)."
+    "--keep-alive",
+    type=float,
+    metavar="S",
+    help="Seconds to keep it warm (0: stop at once, -1: never stop).",
 )
 @app.no_autostart_option
-@click.option("-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer.")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Save the answer.",
+)
 def run_tool(
-    invocation: Invocation, tool: str, values: tuple[str, ...], streams: bool, file: str | None, **asked: Any
+    invocation: Invocation,
+    tool: str,
+    values: tuple[str, ...],
+    streams: bool,
+    file: str | None,
+    **asked: Any,
 ) -> None:
     """Run a tool and print its JSON answer as it came (indented on a terminal).
 
-    Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
-    KEY=@FILE gives a file. Ctrl-C cancels the run.
+    Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it
+    stands. KEY=@FILE gives a file. Ctrl-C cancels the run.
 
     $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
@@ -68,26 +99,39 @@ def run_tool(
     invocation.action = f"run tool:{name}"
     folder = os.path.dirname(file or "") or "."
     if file is not None and not os.access(folder, os.W_OK):  # else the answer would be lost
-        raise Failure(f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {folder}")
+        raise Failure(
+            f"cannot write {file}: no such folder, or no access",
+            kind="os_error",
+            hint=f"ls -ld {folder}",
+        )
     client, given = waking_client(invocation), asked.pop("given")
     verb, accept = ("stream", NDJSON) if streams else ("run", "*/*")
-    place, fields = query(route("tool", name, verb), asked.items()), {"Content-Type": _JSON, "Accept": accept}
+    place, fields = (
+        query(route("tool", name, verb), asked.items()),
+        {"Content-Type": _JSON, "Accept": accept},
+    )
     limit = None if asked["timeout"] is None else asked["timeout"] + SLACK_SECONDS
     try:
         body = b"{}" if given is None else read_argument(given)
         base = read_json(body, "--input")
         if values:  # the schema is fetched only when there is something to coerce
             schema = client.get(route("tool", name), keep=True).get("input_schema")
-            body = json.dumps(build_input(values, base, schema), ensure_ascii=False).encode("utf-8", "surrogateescape")
+            body = json.dumps(build_input(values, base, schema), ensure_ascii=False).encode(
+                "utf-8", "surrogateescape"
+            )
         with (
-            invocation.spinner(f"tool:{name}", lambda: _phase(invocation.socket_path, name)) as spinner,
+            invocation.spinner(
+                f"tool:{name}", lambda: _phase(invocation.socket_path, name)
+            ) as spinner,
             client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
         ):
             notice = exchange.fields.get("x-px-notice")
             if notice:
                 spinner.stop()
                 invocation.notice(notice)
-            pieces = _pieces(exchange, is_saved=file is not None, is_terminal=invocation.out_is_terminal)
+            pieces = _pieces(
+                exchange, is_saved=file is not None, is_terminal=invocation.out_is_terminal
+            )
             if file is not None:
                 size = output.write_whole(file, pieces)
                 spinner.stop()
@@ -110,13 +154,23 @@ def _phase(socket_path: str, name: str) -> str:
 
 
 def _pieces(exchange: Exchange, *, is_saved: bool, is_terminal: bool) -> Iterable[bytes]:
-    """Return an answer as it is saved or shown: JSON with a newline at its end, indented on a terminal."""
+    """Return an answer as it is saved or shown: JSON with a newline at its end, indented on a
+    terminal.
+    """
     if not exchange.has_content or exchange.fields.get("content-length") == "0":
         return []  # its type says nothing: a server may add a usual one
     kind = exchange.content_type
     if kind != _JSON and not kind.endswith("+json"):
-        if is_terminal and not is_saved and not kind.startswith("text/") and kind not in _JSON_LINES:
-            what = f"the tool answered with {kind or 'bytes of no known type'}, which is not for a terminal"
+        if (
+            is_terminal
+            and not is_saved
+            and not kind.startswith("text/")
+            and kind not in _JSON_LINES
+        ):
+            what = (
+                f"the tool answered with {kind or 'bytes of no known type'}, which is not for a "
+                "terminal"
+            )
             raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
         return exchange.chunks()
     raw = exchange.read()
@@ -124,14 +178,18 @@ def _pieces(exchange: Exchange, *, is_saved: bool, is_terminal: bool) -> Iterabl
         if is_saved:
             return [_embedded(json.loads(raw)) or raw]
         if is_terminal:
-            raw = json.dumps(json.loads(raw), ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace")
+            raw = json.dumps(json.loads(raw), ensure_ascii=False, indent=2).encode(
+                "utf-8", "backslashreplace"
+            )
     if is_terminal and not is_saved:
         raw = harmless(raw.decode("utf-8", "replace")).encode()
     return [raw if is_saved or raw.endswith(b"\n") else raw + b"\n"]
 
 
 def _embedded(value: Any) -> bytes | None:
-    """Return the first file that JSON holds as base64: `data:TYPE;base64,…` (RFC 2397), or what begins as a picture."""
+    """Return the first file that JSON holds as base64: `data:TYPE;base64,…` (RFC 2397), or what
+    begins as a picture.
+    """
     if isinstance(value, str):
         head, _, rest = value.rpartition(";base64,")
         if head.startswith("data:") or (not head and value.startswith(_MAGIC)):
@@ -154,13 +212,23 @@ _COLUMNS = [
     Column("VERSION", "version", 4),
     Column("DIALECT", "dialect", 5),
     Column("PIN", lambda tool: "pinned" if tool.get("pinned") else "", 3),
-    Column("DESCRIPTION", lambda tool: tool.get("config_error") or tool.get("description"), 2, minimum=16),
+    Column(
+        "DESCRIPTION",
+        lambda tool: tool.get("config_error") or tool.get("description"),
+        2,
+        minimum=16,
+    ),
 ]
 _INPUT_COLUMNS = [
     Column("INPUT", "key"),
     Column("TYPE", "types", 1),
     Column("DEFAULT", "shown_default", 2),
-    Column("MEANING", lambda declared: declared.get("description") or declared.get("title"), 3, minimum=16),
+    Column(
+        "MEANING",
+        lambda declared: declared.get("description") or declared.get("title"),
+        3,
+        minimum=16,
+    ),
 ]
 
 
@@ -172,7 +240,9 @@ def list_tools(invocation: Invocation) -> None:
     none = "no tools yet; add one: pxctl tools add example:compound-interest"
     invocation.print_rows(answer, found, "name", _COLUMNS, none)
     for tool in [] if invocation.json else found:
-        invocation.notice(*(f"warning: {tool.get('name')}: {warning}" for warning in tool.get("warnings") or []))
+        invocation.notice(
+            *(f"warning: {tool.get('name')}: {warning}" for warning in tool.get("warnings") or [])
+        )
 
 
 @declare(tools, "show", "show {tool}")
@@ -186,10 +256,16 @@ def show_tool(invocation: Invocation, tool: str) -> None:
     schema, rows = document.get("input_schema") or {}, []
     for key, declared in schema.get("properties", {}).items():
         one = declared if isinstance(declared, dict) else {}
-        listed = one.get("enum") or one.get("type") or [each.get("type") for each in one.get("anyOf", ())]
+        listed = (
+            one.get("enum")
+            or one.get("type")
+            or [each.get("type") for each in one.get("anyOf", ())]
+        )
         types = " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
         is_required = key in schema.get("required", ())
-        default = "required" if is_required else json.dumps(one["default"]) if "default" in one else ""
+        default = (
+            "required" if is_required else json.dumps(one["default"]) if "default" in one else ""
+        )
         rows.append({**one, "key": key, "types": types, "shown_default": default})
     if rows:
         invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
@@ -209,7 +285,9 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
         for check in checks:
             details = None if check["status"] in {"pass", "skip"} else check.get("details")
             invocation.print_check(check["status"], f"{check['name']}: {check['message']}", details)
-        invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
+        invocation.print(
+            f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall))
+        )
     return Exit.FAILED if overall == "fail" else Exit.OK
 
 
@@ -230,7 +308,9 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
         evidence = "\n".join(filter(None, (case.get("evidence"), step)))
         invocation.print_check("FOUND" if case.get("found") else "no", case.get("case"), evidence)
     if answer.get("verdict"):
-        invocation.print("", invocation.paint("verdict:", "bold") + f" {clean(str(answer['verdict']))}")
+        invocation.print(
+            "", invocation.paint("verdict:", "bold") + f" {clean(str(answer['verdict']))}"
+        )
 
 
 @declare(tools, "new", "make tool:{name}")
@@ -244,7 +324,9 @@ def new_tool(invocation: Invocation, name: str) -> None:
     """
     name = bare_name("tool", name)
     if made := invocation.add("tool", "/api/tools/new", {"name": name}, "written to {folder}"):
-        invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")
+        invocation.notice(
+            f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json"
+        )
 
 
 @declare(tools, "add", "add {source}")
@@ -257,21 +339,27 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """
     added = invocation.add("tool", "/api/tools/add", {"source": source, "name": name})
     if added and added.get("needs_sync"):
-        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added['name']}")
+        invocation.notice(
+            f"it asks for packages; build its .venv: pxctl tools sync {added['name']}"
+        )
 
 
 @declare(tools, "sync", "sync {tool}")
 @_tool
 def sync_tool(invocation: Invocation, tool: str) -> None:
-    """Build a tool's virtual environment: .venv of its folder, out of requirements.txt or pyproject.toml.
+    """Build a tool's virtual environment: .venv of its folder, out of requirements.txt or
+    pyproject.toml.
 
-    Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
+    Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and
+    clears it away.
     """
     last: Document = {}
     spinner = invocation.spinner(tool, "building its environment…")
     try:
         spinner.start()
-        for line, last in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
+        for line, last in stream(
+            invocation.client(), "POST", route("tool", tool, "sync"), timeout=None
+        ):
             if invocation.json:
                 output.write(line + b"\n")
             elif "progress" in last:
@@ -283,7 +371,11 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     finally:
         spinner.stop()
     if not last.get("done"):
-        raise Failure("the connection was lost before the build was done", kind="interrupted", hint="run it again")
+        raise Failure(
+            "the connection was lost before the build was done",
+            kind="interrupted",
+            hint="run it again",
+        )
     if not invocation.json:
         words = "synced" if last.get("built", True) else "has nothing to build"
         invocation.print(tool.removeprefix("tool:") if invocation.quiet else f"{tool} {words}")
@@ -294,13 +386,15 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Stop it first when it runs.")
 def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:
-    """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is needed.
+    """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is
+    needed.
 
     Its pin and all that is remembered of it go as well.
 
     $ pxctl tools remove my-tool --force
     """
-    # Look first: nobody is asked about a tool that does not exist, and of a glob the one tool is named.
+    # Look first: nobody is asked about a tool that does not exist, and of a glob the one tool is
+    # named.
     name = str(invocation.client().get(route("tool", tool))["name"])
     command = f"pxctl tools remove {name} --yes"
     if force:

@@ -1,7 +1,8 @@
 """`pxctl status`, `is-active`, `start`, `stop`, `restart`, `pin`, `unpin`: units of every kind.
 
-Several units in one call: what one of them answers never hides what another answered. The exit code is that of the
-first failure in the order in which they were named. Ctrl-C ends the waiting, never what was asked for.
+Several units in one call: what one of them answers never hides what another answered. The exit code
+is that of the first failure in the order in which they were named. Ctrl-C ends the waiting, never
+what was asked for.
 """
 
 from __future__ import annotations
@@ -15,8 +16,27 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option, tool_names, unit_names
-from pxctl.client import AWAY, SLACK_SECONDS, Document, Exit, Failure, of_units, problem, route, units_of
+from pxctl.app import (
+    Invocation,
+    declare,
+    no_wait_option,
+    report,
+    root,
+    timeout_option,
+    tool_names,
+    unit_names,
+)
+from pxctl.client import (
+    AWAY,
+    SLACK_SECONDS,
+    Document,
+    Exit,
+    Failure,
+    of_units,
+    problem,
+    route,
+    units_of,
+)
 from pxctl.output import Column, ago, duration, state_column
 
 _UP = {"ready", "busy", "unresponsive", "starting", "running", "queued", "idle"}
@@ -25,7 +45,9 @@ _LOOK_SECONDS = 2.0
 
 
 def _reason(unit: Document) -> output.Cell:
-    """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one ended badly."""
+    """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one
+    ended badly.
+    """
     if error := unit.get("config_error"):
         return str(error), "red"
     if unit.get("kind") != "pipe":
@@ -46,8 +68,15 @@ _COLUMNS = [
     Column("PID", "pid", 6, right=True),
     Column("UPTIME", lambda unit: duration(unit.get("uptime_seconds")), 7, right=True),
     Column("MEMORY", output.memory, 4, right=True),
-    Column("CPU", lambda unit: f"{unit.get('cpu_percent') or 0:.1f}%" if unit.get("pid") else "", 8, right=True),
-    Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
+    Column(
+        "CPU",
+        lambda unit: f"{unit.get('cpu_percent') or 0:.1f}%" if unit.get("pid") else "",
+        8,
+        right=True,
+    ),
+    Column(
+        "LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3
+    ),
     Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
     Column("REASON", _reason, 2, minimum=12),
 ]
@@ -55,7 +84,11 @@ _COLUMNS = [
 
 @declare(root, "status", "read the status")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
-@click.option("--watch", is_flag=True, help="Show it again and again; with --json one line of NDJSON each time.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show it again and again; with --json one line of NDJSON each time.",
+)
 def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> int:
     """Show everything that is held: state, pid, memory, last use or next run, reason.
 
@@ -75,7 +108,10 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
 
             explain_number(invocation.client(), failure, number, "pxctl pipe show")
         raise
-    held, none = found.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
+    held, none = (
+        found.get("units", []),
+        "no units yet; add a tool: pxctl tools add example:compound-interest",
+    )
     invocation.print_rows(found, output.with_broken(held), "unit", _COLUMNS, none)
     if not invocation.json:
         invocation.print_degraded(found.get("daemon") or {})
@@ -94,14 +130,21 @@ def show_whether_active(invocation: Invocation, units: tuple[str, ...]) -> int:
     """
     target = of_units("/api/status", "unit", units)
     found = invocation.client().get(target).get("units", [])
-    rows = [{"unit": unit["unit"], "state": unit["state"], "active": unit["state"] in _UP} for unit in found]
+    rows = [
+        {"unit": unit["unit"], "state": unit["state"], "active": unit["state"] in _UP}
+        for unit in found
+    ]
     active = [row["unit"] for row in rows if row["active"]]
-    invocation.show({"schema": "px.active/1", "units": rows}, active, *(row["state"] for row in rows))
+    invocation.show(
+        {"schema": "px.active/1", "units": rows}, active, *(row["state"] for row in rows)
+    )
     return Exit.OK if len(active) == len(rows) else Exit.INACTIVE
 
 
 def _watch(invocation: Invocation, target: str) -> int:
-    """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
+    """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is
+    no reason to end.
+    """
     redraws = invocation.out_is_terminal and invocation.env.get("TERM") != "dumb"
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -146,9 +189,17 @@ def change_each(
             failures.append(failure)
     if len(failures) == 1 and not found:
         raise failures[0]
-    results: list[Document] = [{"unit": unit, "answer": one, "problem": None} for unit, one in found.items()]
-    results += [{"unit": each.unit, "answer": None, "problem": each.document()} for each in failures]
-    whole = results[0]["answer"] if len(results) == 1 else {"schema": "px.some-units/1", "results": results}
+    results: list[Document] = [
+        {"unit": unit, "answer": one, "problem": None} for unit, one in found.items()
+    ]
+    results += [
+        {"unit": each.unit, "answer": None, "problem": each.document()} for each in failures
+    ]
+    whole = (
+        results[0]["answer"]
+        if len(results) == 1
+        else {"schema": "px.some-units/1", "results": results}
+    )
     ids = (unit.partition(":")[2] if invocation.is_of_one_kind else unit for unit in found)
     if not invocation.print_result(whole, ids):
         invocation.print(*(words(unit, one) for unit, one in found.items()))
@@ -157,8 +208,12 @@ def change_each(
     return failures[0].exit_code if failures else Exit.OK
 
 
-def steer(invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool) -> int:
-    """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
+def steer(
+    invocation: Invocation, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool
+) -> int:
+    """Start, stop or restart all units that the names mean in one request; print the outcome,
+    return the exit code.
+    """
     waiting = ("wait", False if no_wait else None)
     target = of_units(f"/api/units/{verb}", "unit", names, ("timeout", timeout), waiting)
     limit, listed = None if timeout is None else 2 * timeout + SLACK_SECONDS, ", ".join(names)
@@ -186,29 +241,39 @@ def steer(invocation: Invocation, verb: str, names: Sequence[str], timeout: floa
         if verb == "stop":
             for orphan in document.get("unassigned") or []:
                 invocation.notice(
-                    f"pid {orphan['pid']} ({orphan['name']}) may be left of {unit}: nothing tells what started it,"
+                    f"pid {orphan['pid']} ({orphan['name']}) may be left of {unit}: nothing tells "
+                    "what started it,"
                     f" so it was not signalled; to look: ps -fp {orphan['pid']}"
                 )
             is_killed = unit in document.get("killed", [])
-            return f"{unit} stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
+            return f"{unit} stopped" + (
+                ", killed: it did not end within its grace after SIGTERM" if is_killed else ""
+            )
         if unit.startswith("pipe:"):
             return f"{unit} {found.get('status')} (execution {found.get('id')})"
-        return f"{unit} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
+        return f"{unit} {found.get('state')}" + (
+            f" (pid {found['pid']})" if found.get("pid") else ""
+        )
 
     return change_each(invocation, verb, results, outcome, words)
 
 
 def steering(metavar: str, complete: Any) -> Callable[[Any], Any]:
-    units = click.argument("units", nargs=-1, required=True, metavar=f"{metavar}...", shell_complete=complete)
+    units = click.argument(
+        "units", nargs=-1, required=True, metavar=f"{metavar}...", shell_complete=complete
+    )
     return lambda function: units(timeout_option()(no_wait_option(function)))
 
 
 @declare(root, "start", "start {units}")
 @steering("UNIT", unit_names)
-def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
+def start_units(
+    invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool
+) -> int:
     """Warm up units; returns when they are ready.
 
-    A pipe is run in the background: returns when it is queued. Ctrl-C ends the waiting only: the start goes on.
+    A pipe is run in the background: returns when it is queued. Ctrl-C ends the waiting only: the
+    start goes on.
 
     $ pxctl start 'tool:*' --timeout 60
     """
@@ -217,11 +282,14 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
 
 @declare(root, "stop", "stop {units}")
 @steering("UNIT", unit_names)
-def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
+def stop_units(
+    invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool
+) -> int:
     """Stop units, and name what survived; returns when nothing of them is left.
 
-    The unit's whole process tree is ended (TERM, its grace, KILL); of a pipe, what runs and waits is cancelled. What is
-    left is named, and the exit code is 8. Stopping what does not run is fine. Ctrl-C ends the waiting only.
+    The unit's whole process tree is ended (TERM, its grace, KILL); of a pipe, what runs and waits
+    is cancelled. What is left is named, and the exit code is 8. Stopping what does not run is fine.
+    Ctrl-C ends the waiting only.
 
     $ pxctl stop 'tool:*'
     """
@@ -230,12 +298,16 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
 
 @declare(root, "restart", "restart {units}")
 @steering("UNIT", unit_names)
-def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
+def restart_units(
+    invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool
+) -> int:
     """Stop units and start them anew; returns when they are ready."""
     return steer(invocation, "restart", units, timeout, no_wait)
 
 
-_tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
+_tools = click.argument(
+    "tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names
+)
 
 
 @declare(root, "pin", "pin {tools}")
@@ -258,11 +330,15 @@ def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
     return _change_pins(invocation, "unpin", tools, "DELETE", "pin")
 
 
-def _change_pins(invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, place: str) -> int:
+def _change_pins(
+    invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, place: str
+) -> int:
     client = invocation.client()
 
     def words(unit: str, one: Document) -> str:
-        return f"{unit} {'' if one.get('pinned') else 'not '}pinned{' for ever' if one.get('forever') else ''}"
+        if not one.get("pinned"):
+            return f"{unit} not pinned"
+        return f"{unit} pinned for ever" if one.get("forever") else f"{unit} pinned"
 
     def change(unit: str) -> Document:
         return client.ask(method, route("tool", unit, place))

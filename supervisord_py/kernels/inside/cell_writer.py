@@ -1,15 +1,18 @@
-"""Writes the files of a cell: `<id>.out` and `<id>.err`, its bytes as they came, and `<id>.jsonl`, what else happened.
+"""Writes the files of a cell: `<id>.out` and `<id>.err`, its bytes as they came, and `<id>.jsonl`,
+what else happened.
 
-While a cell of ours runs, the first two are descriptors 1 and 2 of the kernel: who writes there, writes to the file. A
-record is one line, appended by one write(2); `at` and `err_at` are the sizes of the two files when it was written. The
-record `err` is written before Python's stderr goes on when stdout has grown since: it is what tells their order.
+While a cell of ours runs, the first two are descriptors 1 and 2 of the kernel: who writes there,
+writes to the file. A record is one line, appended by one write(2); `at` and `err_at` are the sizes
+of the two files when it was written. The record `err` is written before Python's stderr goes on
+when stdout has grown since: it is what tells their order.
 
-Children inherit these descriptors and may live longer than the cell. Where any still has a file of the last cell open,
-the next cell goes on in that file: it is a second link to it, and `<id>.span` says which bytes of the file are whose.
-So what a child prints now is output of the cell that runs now.
+Children inherit these descriptors and may live longer than the cell. Where any still has a file of
+the last cell open, the next cell goes on in that file: it is a second link to it, and `<id>.span`
+says which bytes of the file are whose. So what a child prints now is output of the cell that runs
+now.
 
-No trouble of a disk becomes an exception in a user's `print`: what was not kept is told by the record `capped`.
-Standard library only, Python 3.8: the daemon imports this, too.
+No trouble of a disk becomes an exception in a user's `print`: what was not kept is told by the
+record `capped`. Standard library only, Python 3.8: the daemon imports this, too.
 """
 
 from __future__ import annotations
@@ -30,14 +33,18 @@ STATUS_MIME = "application/x-px-status+json"  # a display of it is an event of a
 STREAMS = {"stdout": ".out", "stderr": ".err"}
 RECORDS = ".jsonl"
 SPAN = ".span"
-GO_ON_BYTES = 1 << 30  # a file larger than this is not gone on with: nothing of it is freed while a cell is kept in it
-LEAST_RECORD_BYTES = 1 << 20  # that records may take: a small cap must not hide an error's traceback
+# a file larger than this is not gone on with: nothing of it is freed while a cell is kept in it
+GO_ON_BYTES = 1 << 30
+# that records may take: a small cap must not hide an error's traceback
+LEAST_RECORD_BYTES = 1 << 20
 _ALWAYS = frozenset(("begin", "error", "capped", "end"))
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Descriptor:
-    """A file open for appending, closed with its last user: a late thread never writes to a number used anew."""
+    """A file open for appending, closed with its last user: a late thread never writes to a
+    number used anew.
+    """
 
     def __init__(self, path: str, create: int) -> None:
         self.number = -1
@@ -52,9 +59,11 @@ class Descriptor:
 
 
 def read_spans(base: str) -> dict[str, tuple[int, int | None]]:
-    """Return which bytes of its files are a cell's, `{".out": (start, end)}`; end None: up to the end of the file.
+    """Return which bytes of its files are a cell's, `{".out": (start, end)}`; end None: up to the
+    end of the file.
 
-    `base`: the path of its files without the ending. A stream that is not named has its file for itself.
+    `base`: the path of its files without the ending. A stream that is not named has its file for
+    itself.
     """
     if not os.path.exists(base + SPAN):  # as for most cells: an exception costs four times as much
         return {}
@@ -79,7 +88,9 @@ def read_stream(base: str, ending: str) -> bytes:
 def _write_spans(base: str, spans: Mapping[str, tuple[int, int | None]]) -> None:
     """Replace the file as a whole: a reader finds the old or the new one. Raises OSError."""
     draft = base + SPAN + "-new"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(
+        draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     with open(descriptor, "w", encoding="ascii") as file:
         json.dump(spans, file)
     os.rename(draft, base + SPAN)
@@ -97,7 +108,8 @@ class CellWriter:
         self._started = time.monotonic()
         self._cap = cap
         self._files: dict[str, Descriptor] = {}
-        self._starts: dict[str, int] | None = None  # of its bytes in its files; None: somebody else decides
+        # of its bytes in its files; None: somebody else decides
+        self._starts: dict[str, int] | None = None
         self._handed_on: set[str] = set()  # streams whose file belongs to a later cell by now
         self._failed: set[str] = set()
         self._why = ""
@@ -135,12 +147,15 @@ class CellWriter:
         return read_spans(self.base).get(ending, (0, None))[0]
 
     def hold(self, ending: str) -> int:
-        """Return a descriptor to be given to children; the file counts as in use until the last copy is closed.
+        """Return a descriptor to be given to children; the file counts as in use until the last
+        copy is closed.
 
-        A flock(2) belongs to what all copies of a descriptor share, so it ends with the last of them. Raises OSError.
+        A flock(2) belongs to what all copies of a descriptor share, so it ends with the last of
+        them. Raises OSError.
         """
         number = self.open(ending).number
-        with contextlib.suppress(OSError):  # a file system without locks: children are the first cell's, then
+        # a file system without locks: children are the first cell's, then
+        with contextlib.suppress(OSError):
             fcntl.flock(number, fcntl.LOCK_SH)
         return number
 
@@ -176,11 +191,14 @@ class CellWriter:
             return
         ends = {ending: (before._start(ending), boundary) for ending, boundary in starts.items()}
         before._handed_on.update(starts)
-        with contextlib.suppress(OSError):  # no space: a later reader of the cell before finds this one's bytes, too
+        # no space: a later reader of the cell before finds this one's bytes, too
+        with contextlib.suppress(OSError):
             _write_spans(before.base, {**read_spans(before.base), **ends})
 
     def _link(self, base: str, starts: dict[str, int]) -> bool:
-        """Make the files of another cell ours from some bytes on; False where that cannot be, and nothing is left."""
+        """Make the files of another cell ours from some bytes on; False where that cannot be,
+        and nothing is left.
+        """
         try:
             # A reader must find where the cell begins before it finds the file.
             _write_spans(self.base, {ending: (start, None) for ending, start in starts.items()})
@@ -199,7 +217,9 @@ class CellWriter:
         self._files.clear()
 
     def write(self, stream: str, data: bytes) -> None:
-        """Append bytes of `stdout` or `stderr`: an exact beginning of them, nothing behind a hole."""
+        """Append bytes of `stdout` or `stderr`: an exact beginning of them, nothing behind a
+        hole.
+        """
         ending = STREAMS[stream]
         if ending in self._failed:
             return
@@ -224,7 +244,9 @@ class CellWriter:
         self._record("begin", code=code)
 
     def message(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Record what a Jupyter message about the cell says, whatever it holds, if that is output."""
+        """Record what a Jupyter message about the cell says, whatever it holds, if that is
+        output.
+        """
         found = (content.get(name) for name in ("data", "metadata", "transient"))
         data, metadata, transient = (each if isinstance(each, dict) else {} for each in found)
         if kind == "stream":
@@ -235,7 +257,10 @@ class CellWriter:
             if STATUS_MIME in data:
                 self._record("status", event=data[STATUS_MIME])
             else:
-                members = {"display_id": None if name is None else str(name), "update": kind == "update_display_data"}
+                members = {
+                    "display_id": None if name is None else str(name),
+                    "update": kind == "update_display_data",
+                }
                 self._record("display", data=data, metadata=metadata, **members)
         elif kind == "execute_result":
             count = content.get("execution_count")
@@ -260,7 +285,8 @@ class CellWriter:
         exit_code: int | None = None,
         error: Mapping[str, Any] | None = None,
     ) -> None:
-        """Close the cell, whose status is `ok`, `error` or `aborted`; what comes now is late. `duration`: seconds.
+        """Close the cell, whose status is `ok`, `error` or `aborted`; what comes now is late.
+        `duration`: seconds.
 
         `exit_code`: of a cell that ended as a program does, by `sys.exit`.
         """
@@ -329,16 +355,26 @@ def _error(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def told_by(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an execute_reply ({} where none came) says of the end of a cell, as the record `end` has it."""
-    payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
-    pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+    """Return what an execute_reply ({} where none came) says of the end of a cell, as the record
+    `end` has it.
+    """
+    payload, count, said = (
+        content.get("payload"),
+        content.get("execution_count"),
+        str(content.get("status")),
+    )
+    pieces = (
+        [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+    )
     exit_code = _told_exit_code(content) if said == "error" else None
     if exit_code == 0:
         said = "ok"
     return {
         "status": said if said in ("ok", "error") else "aborted" if content else "error",
         "execution_count": count if isinstance(count, int) else None,
-        "ask_exit": any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
+        "ask_exit": any(
+            each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces
+        ),
         "exit_code": exit_code,
         "error": _error(content) if said == "error" else None,
     }
@@ -369,8 +405,15 @@ def _told_exit_code(content: Mapping[str, Any]) -> int | None:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """Return the record as one line of JSON as Python reads it (`NaN`); half a surrogate pair stays what it is."""
-    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "skipkeys": True, "default": _plain}
+    """Return the record as one line of JSON as Python reads it (`NaN`); half a surrogate pair
+    stays what it is.
+    """
+    options: dict[str, Any] = {
+        "ensure_ascii": False,
+        "separators": (",", ":"),
+        "skipkeys": True,
+        "default": _plain,
+    }
     try:
         text = json.dumps(record, **options)
     except (ValueError, RecursionError):  # bottomless
@@ -379,4 +422,6 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else repr(value)
+    return (
+        base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else repr(value)
+    )

@@ -1,8 +1,10 @@
-"""ipykernel's application, kernel, shell and session, with what cells of ours need. Other requests see no difference.
+"""ipykernel's application, kernel, shell and session, with what cells of ours need. Other requests
+see no difference.
 
-SIGINT ends user code and nothing else. ipykernel raises KeyboardInterrupt from before it calls the handler of a request
-until after that has returned: in its own code that means no reply, or no kernel. For cells of ours the handler looks
-where it is: above user code it raises; before, it remembers, and raises when the code begins; later it does nothing.
+SIGINT ends user code and nothing else. ipykernel raises KeyboardInterrupt from before it calls the
+handler of a request until after that has returned: in its own code that means no reply, or no
+kernel. For cells of ours the handler looks where it is: above user code it raises; before, it
+remembers, and raises when the code begins; later it does nothing.
 """
 
 from __future__ import annotations
@@ -60,19 +62,32 @@ class Session(jupyter_session.Session):
     """Sends messages, and records those about cells of ours before."""
 
     def send(
-        self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
+        self,
+        stream: Any,
+        msg_or_type: Any,
+        content: Any = None,
+        parent: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
         if kind in _RECORDED and os.getpid() == CELLS.pid:
             current = CELLS.output_cell(CURRENT.get())
             if message and current is not None and kind in _DISPLAYS:
-                message["parent_header"] = current.header  # of the thread or task, which may be a late one
-            header = message["parent_header"] if message else jupyter_session.extract_header(parent or {})
+                # of the thread or task, which may be a late one
+                message["parent_header"] = current.header
+            header = (
+                message["parent_header"]
+                if message
+                else jupyter_session.extract_header(parent or {})
+            )
             self._record(kind, message["content"] if message else content, header, parent)
         return super().send(stream, msg_or_type, content, parent, *args, **kwargs)
 
-    def _record(self, kind: str, content: dict[str, Any], header: Mapping[str, Any], request: Any) -> None:
+    def _record(
+        self, kind: str, content: dict[str, Any], header: Mapping[str, Any], request: Any
+    ) -> None:
         cell = CELLS.get(header)
         if cell is None and kind == "execute_reply":
             cell = CELLS.open(request)  # not open yet: it was aborted
@@ -85,12 +100,14 @@ class Session(jupyter_session.Session):
             return
         if cell.exit is not None and content.get("ename") == cell.exit[0]:
             content["px_exit_code"] = cell.exit[1]
-        CELLS.give_back(cell)  # everything that it wrote is in its files, and `end` says how it went
+        # everything that it wrote is in its files, and `end` says how it went
+        CELLS.give_back(cell)
         cell.writer.reply(content)
 
 
 class Exit(ZMQExitAutocall):
-    """`exit` and `quit`. In cells of ours nothing behind the call is run, and a number is the exit code.
+    """`exit` and `quit`. In cells of ours nothing behind the call is run, and a number is the exit
+    code.
 
     Without one, or with 0, the session ends, as IPython has it.
     """
@@ -105,7 +122,10 @@ class Exit(ZMQExitAutocall):
 
 
 class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
-    """ipykernel's shell. `offered`: what user code finds, unless it makes the names its own; `news`: of its import."""
+    """ipykernel's shell.
+
+    `offered`: what user code finds, unless it makes the names its own; `news`: of its import.
+    """
 
     offered: Mapping[str, Any] = MappingProxyType({})
     news = ""
@@ -123,14 +143,17 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
         """Run the statements of a cell."""
         has_failed = await super().run_ast_nodes(*args, **kwargs)
         if os.getpid() != CELLS.pid and CURRENT.get() is not None:
-            # A cell forked, and this is the child. A copy of the kernel would read the same sockets for ever.
+            # A cell forked, and this is the child. A copy of the kernel would read the same sockets
+            # for ever.
             _end_forked_child(failed=bool(has_failed))
         return has_failed
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show what was raised; an interrupt without our frames, whose sources say nothing to users.
+        """Show what was raised; an interrupt without our frames, whose sources say nothing to
+        users.
 
-        A cell of ours that ends by SystemExit ends as a program does: silently, but for an exit "code" that is a text.
+        A cell of ours that ends by SystemExit ends as a program does: silently, but for an exit
+        "code" that is a text.
         """
         kind, error, trace = sys.exc_info()
         cell = CURRENT.get()
@@ -138,7 +161,8 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
             cell is not None
             and isinstance(error, SystemExit)
             and trace is not None
-            and trace.tb_frame.f_code is InteractiveShell.run_code.__code__  # and not `%run`, which goes on
+            # and not `%run`, which goes on
+            and trace.tb_frame.f_code is InteractiveShell.run_code.__code__
         ):
             cell.exit = (type(error).__name__, exit_code_of(error.code))
             if cell.exit[1] == 1 and not isinstance(error.code, int):
@@ -148,7 +172,10 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
             warnings.filterwarnings("ignore", "To exit: use 'exit'")
             return
         if kind is KeyboardInterrupt and trace is not None:
-            while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
+            while (
+                trace.tb_next is not None
+                and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER)
+            ):
                 trace = trace.tb_next
             trace.tb_next = None
         super().showtraceback(*args, **kwargs)
@@ -163,9 +190,16 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
                 self.user_ns_hidden[name] = value
 
     def system(self, command: str) -> None:
-        """Run a `!` line; its exit code is in `_exit_code`. In cells of ours its input is at its end."""
+        """Run a `!` line; its exit code is in `_exit_code`.
+
+        In cells of ours its input is at its end.
+        """
         is_captured = sys.stdout is not CELLS.streams.get("stdout")  # by %%capture, say
-        if CURRENT.get() is None or is_captured or (self.kernel is not None and self.kernel._allow_stdin):
+        if (
+            CURRENT.get() is None
+            or is_captured
+            or (self.kernel is not None and self.kernel._allow_stdin)
+        ):
             super().system(command)
             return
         expanded = str(self.var_expand(command, depth=1))
@@ -202,7 +236,9 @@ class Interrupts:
 
     @contextmanager
     def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:
-        """Interrupt an asynchronous cell, now and not when the loop happens to wake (ipykernel #881)."""
+        """Interrupt an asynchronous cell, now and not when the loop happens to wake (ipykernel
+        #881).
+        """
         loop = cell.get_loop()
 
         def handle(_number: int, frame: FrameType | None) -> None:
@@ -231,7 +267,8 @@ class Interrupts:
 
 
 def _let_signals_wake(loop: Any) -> None:
-    """Have C wake the loop: Python sees a signal that comes right before it sleeps only when it wakes by itself.
+    """Have C wake the loop: Python sees a signal that comes right before it sleeps only when it
+    wakes by itself.
 
     A descriptor of somebody else stays.
     """
@@ -243,7 +280,8 @@ def _let_signals_wake(loop: Any) -> None:
 
 
 INTERRUPTS = Interrupts()
-# Cells, callbacks such as the drawing of figures, and expressions: the calls that lead to a user's code.
+# Cells, callbacks such as the drawing of figures, and expressions: the calls that lead to a user's
+# code.
 _LEADING = (
     ZMQInteractiveShell.run_code.__code__,
     EventManager.trigger.__code__,
@@ -258,7 +296,9 @@ def _is_user_code(frame: FrameType | None) -> bool:
 
 
 class IPythonKernel(ipkernel.IPythonKernel):
-    """Runs cells of ours with their files as descriptors, and every other request as ipykernel does."""
+    """Runs cells of ours with their files as descriptors, and every other request as ipykernel
+    does.
+    """
 
     shell_class = Type(ZMQInteractiveShell)
 
@@ -275,7 +315,10 @@ class IPythonKernel(ipkernel.IPythonKernel):
             super().post_handler_hook()
 
     async def do_execute(self, *arguments: Any, **options: Any) -> Any:
-        """Run a cell. A process that the cell has forked ends here: it would go on as a second kernel."""
+        """Run a cell.
+
+        A process that the cell has forked ends here: it would go on as a second kernel.
+        """
         pid = os.getpid()
         try:
             return await super().do_execute(*arguments, **options)
@@ -300,7 +343,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
     async def _run_ours(self, cell: OwnCell, stream: Any, ident: Any, parent: Any) -> None:
         number, pause = self.execution_count, self._execute_sleep
         try:
-            self._execute_sleep = 0.0  # it lets outputs overtake the reply: those of ours are read from files
+            # it lets outputs overtake the reply: those of ours are read from files
+            self._execute_sleep = 0.0
             CELLS.take_descriptors(cell)
             CELLS.set_parent(parent)
             news, ZMQInteractiveShell.news = ZMQInteractiveShell.news, ""
@@ -316,7 +360,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
     @contextmanager
     def _as_script(self, file: str | None) -> Iterator[None]:
-        """While a cell of a script runs, have it find what `python FILE` gives a script; `%run` does the same.
+        """While a cell of a script runs, have it find what `python FILE` gives a script; `%run`
+        does the same.
 
         That is `__file__`, `sys.argv`, and modules beside the file before all others.
         """
@@ -340,11 +385,19 @@ class IPythonKernel(ipkernel.IPythonKernel):
             if before is not None:
                 names["__file__"] = before
 
-    def _answer_for(self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None) -> None:
+    def _answer_for(
+        self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None
+    ) -> None:
         """Reply to a request of ours that was broken off outside of the user's code."""
         name, session = type(error).__name__, self.session
         raised = {"ename": name, "evalue": str(error), "traceback": [name + ": " + str(error)]}
-        content: Any = {"status": "error", "execution_count": number, "user_expressions": {}, "payload": [], **raised}
+        content: Any = {
+            "status": "error",
+            "execution_count": number,
+            "user_expressions": {},
+            "payload": [],
+            **raised,
+        }
         session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))  # type: ignore[union-attr]
         session.send(stream, "execute_reply", content, parent, ident=ident)  # type: ignore[union-attr]
         if parent["content"].get("stop_on_error", True):
@@ -355,7 +408,9 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
-    """`take` gives arguments and folders of modules, once they are ordered; what is prepared has sockets at `place`."""
+    """`take` gives arguments and folders of modules, once they are ordered; what is prepared has
+    sockets at `place`.
+    """
 
     take: Any = None
     place: str | None = None
@@ -365,7 +420,9 @@ class IPKernelApp(kernelapp.IPKernelApp):
         return Session(parent=self)
 
     def parse_command_line(self, argv: Any = None) -> None:
-        """Take the one argument that we give; a parser of all that ipykernel knows takes a fifth of a start to make."""
+        """Take the one argument that we give; a parser of all that ipykernel knows takes a fifth
+        of a start to make.
+        """
         if argv is not None and len(argv) == 2 and argv[0] == "-f":
             self.cli_config = Config({"IPKernelApp": {"connection_file": argv[1]}})
             self.update_config(self.cli_config)
@@ -373,7 +430,9 @@ class IPKernelApp(kernelapp.IPKernelApp):
             super().parse_command_line(argv)
 
     def load_config_file(self, *args: Any, **kwargs: Any) -> None:
-        """Read the user's configuration, in the user's folder: where there is any, nothing is prepared."""
+        """Read the user's configuration, in the user's folder: where there is any, nothing is
+        prepared.
+        """
         if self.place is None:
             super().load_config_file(*args, **kwargs)
         elif self._is_configured():
@@ -397,7 +456,9 @@ class IPKernelApp(kernelapp.IPKernelApp):
             super().write_connection_file(**kwargs)
 
     def init_gui_pylab(self) -> None:
-        """Where a kernel is prepared, become the one that is ordered; what comes now depends on the user."""
+        """Where a kernel is prepared, become the one that is ordered; what comes now depends on
+        the user.
+        """
         if self.place is not None:
             self._take_order()
         super().init_gui_pylab()
@@ -406,7 +467,8 @@ class IPKernelApp(kernelapp.IPKernelApp):
         shell: Any = self.shell
         for name in self.default_extensions:
             shell.extension_manager.load_extension(name)
-        shell.run_cell("pass", silent=True)  # most of what a first cell costs more than a second one
+        # most of what a first cell costs more than a second one
+        shell.run_cell("pass", silent=True)
         sockets = {name: f"{self.ip}-{getattr(self, name)}" for name in port_names}
         captures = {number: os.dup(number) for number in NUMBERS.values()}
 
@@ -423,10 +485,13 @@ class IPKernelApp(kernelapp.IPKernelApp):
                 return False
             return True
 
-        arguments, modules = self.take(fits, lambda: list(map(os.unlink, glob.glob(self.ip + "-*"))))
+        arguments, modules = self.take(
+            fits, lambda: list(map(os.unlink, glob.glob(self.ip + "-*")))
+        )
         for name, number in NUMBERS.items():
             original = getattr(CELLS.streams[name], "_original_stdstream_copy", None)
-            if original is not None:  # what is written to 1 and 2 goes through the kernel, and this is what they were
+            # what is written to 1 and 2 goes through the kernel, and this is what they were
+            if original is not None:
                 os.dup2(number, original)
                 os.dup2(captures[number], number)
             os.close(captures[number])
@@ -441,10 +506,14 @@ class IPKernelApp(kernelapp.IPKernelApp):
         shell.offer()
 
     def log_connection_info(self) -> None:
-        """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
+        """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as
+        its last words.
+        """
 
     def _bind_socket(self, s: Any, port: int) -> int:
-        """Welcome every subscriber of iopub, not only the first one of a topic: the daemon is always there before."""
+        """Welcome every subscriber of iopub, not only the first one of a topic: the daemon is
+        always there before.
+        """
         if s.type == zmq.XPUB:
             s.setsockopt(zmq.XPUB_VERBOSE, 1)
         return int(super()._bind_socket(s, port))
@@ -459,10 +528,13 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
     def init_iopub(self, context: Any) -> None:
         super().init_iopub(context)
-        atexit.register(self._end_control)  # before iopub's own end, which closes the sockets of other threads
+        # before iopub's own end, which closes the sockets of other threads
+        atexit.register(self._end_control)
 
     def _end_control(self) -> None:
-        """Let the control thread say its last words: their sockets would be closed under its hands (an abort)."""
+        """Let the control thread say its last words: their sockets would be closed under its
+        hands (an abort).
+        """
         if self.control_thread is not None and self.control_thread.is_alive():
             self.control_thread.stop()
             self.control_thread.join(LAST_WORDS_SECONDS)
@@ -482,8 +554,11 @@ def run(take: Any, place: str | None) -> None:
     """Be the kernel until it is told to end; see `IPKernelApp` for both."""
     CELLS.pid = os.getpid()  # this may have been forked since it was imported
     _grow_descriptor_table()
-    app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
-    app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
+    app = IPKernelApp.instance(
+        kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream"
+    )
+    # nobody asks for yesterday's, and the disk takes time
+    app.config.HistoryManager.hist_file = ":memory:"
     app.take, app.place, arguments = take, place, ["-f", ""]
     if place is None:
         arguments, modules = take()
@@ -495,6 +570,7 @@ def run(take: Any, place: str | None) -> None:
             raise
         traceback.print_exc(file=sys.__stderr__)
         os._exit(1)  # nobody asked for it: its threads are not waited for
-    if "" in sys.path and os.getcwd() not in sys.path:  # after os.chdir imports from the folder of the start go on
+    # after os.chdir imports from the folder of the start go on
+    if "" in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     app.start()

@@ -1,8 +1,8 @@
 """Names that every cell finds: small helpers for work with files, commands and other cells' output.
 
 `man px-prelude` tells more. Every helper says what it did in a status event, a display of the type
-`application/x-px-status+json`, that a client may show. They are ordinary names: what user code assigns stays, and
-`%reset` brings them back.
+`application/x-px-status+json`, that a client may show. They are ordinary names: what user code
+assigns stays, and `%reset` brings them back.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ _PREVIEW, _LISTED = 500, 20
 
 
 class Text(str):
-    """A str that shows itself as it is when it is the value of a cell, without quotes and escapes."""
+    """A str that shows itself as it is when it is the value of a cell, without quotes and
+    escapes.
+    """
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _tell(op: str, **fields: Any) -> None:
-    publish_display_data({STATUS_MIME: {"op": op, **{name: _small(value) for name, value in fields.items()}}})
+    publish_display_data(
+        {STATUS_MIME: {"op": op, **{name: _small(value) for name, value in fields.items()}}}
+    )
 
 
 def _small(value: Any) -> Any:
@@ -58,7 +62,10 @@ def _small(value: Any) -> Any:
 
 
 def read(path: str | Path) -> Text:
-    """Return the text of a file; `~` is the home directory. Bytes that are no UTF-8 come out as U+FFFD."""
+    """Return the text of a file; `~` is the home directory.
+
+    Bytes that are no UTF-8 come out as U+FFFD.
+    """
     place = Path(path).expanduser()
     text = Text(place.read_bytes().decode(errors="replace"))
     _tell("read", path=str(place), chars=len(text), preview=text)
@@ -66,7 +73,10 @@ def read(path: str | Path) -> Text:
 
 
 def write(path: str | Path, content: str | bytes) -> Path:
-    """Write a text (as UTF-8) or bytes in place of what was in a file; return its path. Missing folders are made."""
+    """Write a text (as UTF-8) or bytes in place of what was in a file; return its path.
+
+    Missing folders are made.
+    """
     data = content.encode() if isinstance(content, str) else bytes(content)
     place = Path(path).expanduser()
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +87,9 @@ def write(path: str | Path, content: str | bytes) -> Path:
 
 def diff(old: str | Path, new: str | Path) -> Text:
     """Return the differences of two files as a unified diff; empty where there are none."""
-    before, after = (Path(name).expanduser().read_text("utf-8", "replace").splitlines() for name in (old, new))
+    before, after = (
+        Path(name).expanduser().read_text("utf-8", "replace").splitlines() for name in (old, new)
+    )
     text = Text("\n".join(difflib.unified_diff(before, after, str(old), str(new), lineterm="")))
     _tell("diff", old=str(old), new=str(new), preview=text)
     return text
@@ -97,8 +109,8 @@ class Match(NamedTuple):
 def find(pattern: str = "*", path: str | Path = ".") -> list[str]:
     """Return the files below a folder that match a pattern, sorted.
 
-    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`, where a star is within
-    one name. Names with a leading dot are left out, and what git ignores.
+    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`,
+    where a star is within one name. Names with a leading dot are left out, and what git ignores.
     """
     root = Path(path).expanduser()
     found = [str(root / file) for file in _files(root) if _matches(file, pattern)]
@@ -107,19 +119,25 @@ def find(pattern: str = "*", path: str | Path = ".") -> list[str]:
 
 
 def grep(pattern: str, path: str | Path = ".", *, glob: str = "*") -> list[Match]:
-    """Return the lines that match a regular expression, as `Match(path, line, text)`. Binary files are left out.
+    """Return the lines that match a regular expression, as `Match(path, line, text)`. Binary files
+    are left out.
 
-    `path` is a file or a folder; of a folder the files that match `glob` are searched, as `find` would find them.
+    `path` is a file or a folder; of a folder the files that match `glob` are searched, as `find`
+    would find them.
     """
     wanted, root = re.compile(pattern), Path(path).expanduser()
     found: list[Match] = []
-    for place in [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]:
+    for place in (
+        [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]
+    ):
         data = b"\0"
         with contextlib.suppress(OSError):
             data = place.read_bytes()
         if b"\0" not in data[:8192]:
             lines = enumerate(data.decode(errors="replace").splitlines(), 1)
-            found += [Match(str(place), number, line) for number, line in lines if wanted.search(line)]
+            found += [
+                Match(str(place), number, line) for number, line in lines if wanted.search(line)
+            ]
     _tell("grep", pattern=pattern, path=str(root), count=len(found), matches=found)
     return found
 
@@ -142,7 +160,16 @@ def tree(path: str | Path = ".", depth: int = 3) -> Text:
 def _files(root: Path) -> list[str]:
     if not root.is_dir():
         raise NotADirectoryError(f"there is no folder {root}")
-    command = ("git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    command = (
+        "git",
+        "-C",
+        str(root),
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "-z",
+    )
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
         found = [file for file in os.fsdecode(listed).split("\0") if (root / file).is_file()]
@@ -151,7 +178,9 @@ def _files(root: Path) -> list[str]:
         for folder, below, names in os.walk(root):
             below[:] = [name for name in below if not name.startswith(".")]
             found += [str(Path(folder, name).relative_to(root)) for name in names]
-    return sorted({file for file in found if not any(name.startswith(".") for name in file.split("/"))})
+    return sorted(
+        {file for file in found if not any(name.startswith(".") for name in file.split("/"))}
+    )
 
 
 def _matches(file: str, pattern: str) -> bool:
@@ -161,7 +190,9 @@ def _matches(file: str, pattern: str) -> bool:
 
 
 def _path_expression(pattern: str) -> re.Pattern[str]:
-    """Return what a path must match: `**/` is any folders or none, `*` and `?` are within one name."""
+    """Return what a path must match: `**/` is any folders or none, `*` and `?` are within one
+    name.
+    """
     if pattern.startswith("./"):
         pattern = pattern[2:]
     expression = ""
@@ -184,7 +215,7 @@ def _path_expression(pattern: str) -> re.Pattern[str]:
     return re.compile(expression, re.DOTALL)
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 class CommandResult(NamedTuple):
@@ -199,22 +230,37 @@ class CommandResult(NamedTuple):
 
     def __repr__(self) -> str:
         texts = [text.rstrip("\n") for text in (self.stdout, self.stderr) if text]
-        return "\n".join([*texts, f"[exit code {self.returncode}]"] if self.returncode or not texts else texts)
+        return "\n".join(
+            [*texts, f"[exit code {self.returncode}]"] if self.returncode or not texts else texts
+        )
 
 
 def run(
-    command: str, *, cwd: str | Path | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
+    command: str,
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> CommandResult:
-    """Run a command with `bash -c` in a session of its own; return its exit code and output. `env` is added to ours.
+    """Run a command with `bash -c` in a session of its own; return its exit code and output. `env`
+    is added to ours.
 
-    When the cell is interrupted, or after `timeout` seconds (subprocess.TimeoutExpired, with the output), its group
-    gets SIGINT, and SIGKILL two seconds later. What it leaves in the background (`server &`) goes on.
+    When the cell is interrupted, or after `timeout` seconds (subprocess.TimeoutExpired, with the
+    output), its group gets SIGINT, and SIGKILL two seconds later. What it leaves in the background
+    (`server &`) goes on.
     """
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
         around: dict[str, Any] = {"cwd": None if cwd is None else Path(cwd).expanduser()}
-        around.update(env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-        code, is_late = run_to_end([shutil.which("bash") or "/bin/sh", "-c", command], timeout, **around)
+        around.update(
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        code, is_late = run_to_end(
+            [shutil.which("bash") or "/bin/sh", "-c", command], timeout, **around
+        )
         texts = []
         for file in (stdout, stderr):
             file.seek(0)
@@ -226,9 +272,15 @@ def run(
     return done
 
 
-def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options: Any) -> tuple[int, bool]:
-    """Run a command in a session of its own; any exception ends it. Returns its exit code, and if it is late."""
-    came: list[int] = []  # an interrupt in the middle of the start, which would leave nobody who knows the process
+def run_to_end(
+    arguments: Sequence[str], timeout: float | None = None, **options: Any
+) -> tuple[int, bool]:
+    """Run a command in a session of its own; any exception ends it.
+
+    Returns its exit code, and if it is late.
+    """
+    # an interrupt in the middle of the start, which would leave nobody who knows the process
+    came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda *_: came.append(1)) if is_main else None
     try:
@@ -249,20 +301,25 @@ def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
+    """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second
+    interrupt hurries.
+    """
     try:
         deadline = time.monotonic() + GRACE
         os.killpg(process.pid, signal.SIGINT)
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.02)
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only zombies are left
+        # macOS: EPERM where only zombies are left
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def env(name: str | None = None, value: str | None = None) -> str | None:
-    """Return a variable (None: there is none), after setting it where a value is given; without a name, all names."""
+    """Return a variable (None: there is none), after setting it where a value is given; without
+    a name, all names.
+    """
     if value is not None and name is not None:
         os.environ[name] = value
     _tell("env", name=name, is_set=value is not None)
@@ -270,7 +327,9 @@ def env(name: str | None = None, value: str | None = None) -> str | None:
 
 
 def output(id: str) -> Text:
-    """Return what another cell of this session printed, stdout, then stderr, all of it; answers name the id."""
+    """Return what another cell of this session printed, stdout, then stderr, all of it; answers
+    name the id.
+    """
     streams = sys.modules.get((__package__ or "") + ".streams")
     folder = Path(getattr(streams and streams.CELLS, "folder", None) or os.devnull)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", id) or not (folder / (id + RECORDS)).exists():
@@ -281,13 +340,15 @@ def output(id: str) -> Text:
     return text
 
 
-# -- modules -----------------------------------------------------------------------------------------------------------
+# -- modules ---------------------------------------------------------------------------------------
 
 
 def offered(folders: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the names that user code finds, and what is to be told: the prelude's, and those of all modules there.
+    """Return the names that user code finds, and what is to be told: the prelude's, and those of
+    all modules there.
 
-    `x.py` is imported as `px_module_x`, to hide no installed one; the last folder's counts where several have the same.
+    `x.py` is imported as `px_module_x`, to hide no installed one; the last folder's counts where
+    several have the same.
     """
     names, news = _public(sys.modules[__name__]), ""
     files: dict[str, Path] = {}
@@ -301,10 +362,17 @@ def offered(folders: Sequence[str]) -> tuple[dict[str, Any], str]:
             names.update(_public(module))
         except (Exception, SystemExit) as error:
             del sys.modules[spec.name]
-            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+            lines = [
+                frame.lineno
+                for frame in extract_tb(error.__traceback__)
+                if frame.filename == str(path)
+            ]
             if isinstance(error, SyntaxError) and error.filename == str(path):
                 lines.append(error.lineno)
-            news += f"px: {path}:{lines[-1] if lines else 1}: {type(error).__name__}: {error} (its names are missing)\n"
+            news += (
+                f"px: {path}:{lines[-1] if lines else 1}: {type(error).__name__}: {error} (its "
+                "names are missing)\n"
+            )
     return names, news
 
 

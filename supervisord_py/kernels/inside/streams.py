@@ -1,11 +1,11 @@
 """The kernel's stdout and stderr: ipykernel's own, and for cells of ours the cell's files.
 
-While a cell of ours runs, its files are descriptors 1 and 2, so children and C libraries write there, too; what is
-printed is in the file before `print` returns, and its first bytes are published for other clients. For any other
-request nothing differs from ipykernel.
+While a cell of ours runs, its files are descriptors 1 and 2, so children and C libraries write
+there, too; what is printed is in the file before `print` returns, and its first bytes are published
+for other clients. For any other request nothing differs from ipykernel.
 
-What a thread, a task or a child prints is output of the cell that runs at that time, whichever cell started it; between
-two cells, of the last one.
+What a thread, a task or a child prints is output of the cell that runs at that time, whichever cell
+started it; between two cells, of the last one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,21 @@ REMEMBERED = 1024  # cells whose late output is still known for what it is
 
 
 class OwnCell:
-    """One cell of ours. `asked`: what its request says of it. `left`: bytes of its text still to be published."""
+    """One cell of ours.
+
+    `asked`: what its request says of it. `left`: bytes of its text still to be published.
+    """
 
     def __init__(self, header: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         self.header = dict(header)
         self.writer = CellWriter(asked["dir"], asked["cell"], int(asked["cap"]))
         self.left = int(asked["preview"])
         self.file: str | None = asked.get("file")  # of the script that it is a part of
-        self.exit: tuple[str, int] | None = None  # name and exit code of the SystemExit that ended it
-        self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
+        # name and exit code of the SystemExit that ended it
+        self.exit: tuple[str, int] | None = None
+        self.decoders = {
+            stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS
+        }
 
 
 CURRENT: ContextVar[OwnCell | None] = ContextVar("px_cell", default=None)
@@ -50,7 +56,9 @@ CURRENT: ContextVar[OwnCell | None] = ContextVar("px_cell", default=None)
 
 
 class Cells:
-    """The cells that this kernel has run, and those that have descriptors 1 and 2, the newest last."""
+    """The cells that this kernel has run, and those that have descriptors 1 and 2, the newest
+    last.
+    """
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -61,8 +69,8 @@ class Cells:
         self._last: OwnCell | None = None
         # What descriptors 1 and 2 were before the first cell of ours, by their numbers.
         self._original_descriptors: dict[int, int] = {}
-        # Copies of descriptors 1 and 2 that are switched with them. Libraries that redirect those two (wurlitzer)
-        # refuse a `sys.stdout` which says that it is one of them.
+        # Copies of descriptors 1 and 2 that are switched with them. Libraries that redirect those
+        # two (wurlitzer) refuse a `sys.stdout` which says that it is one of them.
         self._copies: dict[int, int] = {}
         os.register_at_fork(after_in_child=self._print_to_descriptors)
 
@@ -70,7 +78,10 @@ class Cells:
         return self._known.get(header.get("msg_id", ""))
 
     def open(self, request: Mapping[str, Any]) -> OwnCell | None:
-        """Return the new cell that `request` asks for, None where it is not one of ours. Its `begin` is written."""
+        """Return the new cell that `request` asks for, None where it is not one of ours.
+
+        Its `begin` is written.
+        """
         asked = (request.get("metadata") or {}).get("px")
         if not isinstance(asked, dict) or not asked.keys() >= {"cell", "dir", "preview", "cap"}:
             return None
@@ -83,7 +94,9 @@ class Cells:
         return cell
 
     def take_descriptors(self, cell: OwnCell) -> None:
-        """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
+        """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as
+        they are.
+        """
         if not self._original_descriptors:
             self.copy_descriptors()
         if self._last is not None and not self._holders:
@@ -93,7 +106,10 @@ class Cells:
         self._switch()
 
     def copy_descriptors(self) -> None:
-        """Copy descriptors 1 and 2, before the first cell. Raises OSError: nothing was copied, the next cell tries."""
+        """Copy descriptors 1 and 2, before the first cell.
+
+        Raises OSError: nothing was copied, the next cell tries.
+        """
         originals: dict[int, int] = {}
         copies: dict[int, int] = {}
         try:
@@ -108,7 +124,8 @@ class Cells:
         self._copies = copies
 
     def output_cell(self, cell: OwnCell | None) -> OwnCell | None:
-        """Return the cell that gets output printed now on behalf of `cell`; None if that is not ours.
+        """Return the cell that gets output printed now on behalf of `cell`; None if that is not
+        ours.
 
         If `cell` has ended, its thread or task moves on to the cell that runs, or to the last one:
         from now on `CURRENT` and the parents of the streams name that one.
@@ -140,15 +157,18 @@ class Cells:
         for stream, number in NUMBERS.items():
             descriptor = self._original_descriptors[number]
             if self._holders:
-                with contextlib.suppress(OSError):  # no space for a file: others see the text, the end tells of it
+                # no space for a file: others see the text, the end tells of it
+                with contextlib.suppress(OSError):
                     descriptor = self._holders[-1].writer.hold(STREAMS[stream])
             os.dup2(descriptor, number)
             os.dup2(descriptor, self._copies[number], inheritable=False)
 
     def set_parent(self, request: Mapping[str, Any]) -> None:
-        """Make sure of the streams: of their parent, and that user code has left something that can be written to.
+        """Make sure of the streams: of their parent, and that user code has left something that can
+        be written to.
 
-        ipykernel tells only what `sys.stdout` is now; where it cannot be flushed, no cell would ever be answered.
+        ipykernel tells only what `sys.stdout` is now; where it cannot be flushed, no cell would
+        ever be answered.
         """
         for name, stream in self.streams.items():
             stream.set_parent(request)
@@ -161,7 +181,9 @@ class Cells:
                 setattr(sys, name, stream)
 
     def _print_to_descriptors(self) -> None:
-        """In a child that was forked by a cell: print as a program does, each line with one write."""
+        """In a child that was forked by a cell: print as a program does, each line with one
+        write.
+        """
         is_of_cell = bool(self._holders) or CURRENT.get() is not None
         for name, stream in self.streams.items():
             if is_of_cell and getattr(sys, name, None) is stream:
@@ -182,7 +204,9 @@ class OutStream(Stock):
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
     def set_parent_here(self, header: Mapping[str, Any]) -> None:
-        """Set the parent for the calling thread or task alone: ipykernel's own setter sets it for all others, too."""
+        """Set the parent for the calling thread or task alone: ipykernel's own setter sets it
+        for all others, too.
+        """
         self._parent_header.set(dict(header))
 
     def cell(self) -> OwnCell | None:
@@ -194,7 +218,8 @@ class OutStream(Stock):
         if cell is None or not isinstance(string, str):
             return super().write(string)
         try:
-            data = string.encode(errors="surrogateescape")  # a file name that is no UTF-8 comes out as its bytes
+            # a file name that is no UTF-8 comes out as its bytes
+            data = string.encode(errors="surrogateescape")
         except UnicodeEncodeError:
             data = string.encode(errors="backslashreplace")
         cell.writer.write(self.name, data)
@@ -221,7 +246,9 @@ class OutStream(Stock):
 
     def fileno(self) -> int:
         """Return a descriptor for child processes: for cells of ours that of the file."""
-        return CELLS.copy_of(NUMBERS[self.name]) if self.cell() is not None else int(super().fileno())
+        return (
+            CELLS.copy_of(NUMBERS[self.name]) if self.cell() is not None else int(super().fileno())
+        )
 
     @property
     def buffer(self) -> Any:
@@ -231,17 +258,22 @@ class OutStream(Stock):
         return open(NUMBERS[self.name], "wb", 0, closefd=False)
 
 
-# Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
+# Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is
+# one.
 OutStream.__module__ = Stock.__module__
 
 
 def _c_stdout() -> Any:
-    """Return what calls fflush(3) on the C library's `stdout`, from now on buffered by lines; None without one."""
+    """Return what calls fflush(3) on the C library's `stdout`, from now on buffered by lines;
+    None without one.
+    """
     try:
         import ctypes
 
         library = ctypes.CDLL(None)
-        stdout = ctypes.c_void_p.in_dll(library, "__stdoutp" if sys.platform == "darwin" else "stdout")
+        stdout = ctypes.c_void_p.in_dll(
+            library, "__stdoutp" if sys.platform == "darwin" else "stdout"
+        )
         library.setvbuf(stdout, None, 1, 0)  # 1 is _IOLBF, of glibc and of macOS
         return functools.partial(library.fflush, stdout)
     except (ImportError, OSError, ValueError, AttributeError):
@@ -252,7 +284,9 @@ _FLUSH_C_STDOUT = _c_stdout()
 
 
 def _flush_native() -> None:
-    """Have the C library and Python's original streams write out what they hold back for descriptors 1 and 2."""
+    """Have the C library and Python's original streams write out what they hold back for
+    descriptors 1 and 2.
+    """
     for stream in (sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()  # type: ignore[union-attr]
@@ -261,7 +295,9 @@ def _flush_native() -> None:
 
 
 def attribute_threads() -> None:
-    """Have a thread know the cell that started it: what it prints belongs to that, or to one that runs later."""
+    """Have a thread know the cell that started it: what it prints belongs to that, or to one
+    that runs later.
+    """
     start = threading.Thread.start
 
     @functools.wraps(start)

@@ -1,4 +1,5 @@
-"""A control plane that only lends its channel: sends descriptor 3 to the test's socket, then obeys one byte: its end.
+"""A control plane that only lends its channel: sends descriptor 3 to the test's socket, then obeys
+one byte: its end.
 
 The end of the test's side makes it exit 0, so that nothing is left behind by a failed test.
 """

@@ -1,7 +1,7 @@
 """Eats memory: `eater.py BYTES_PER_SECOND TOTAL [MODE]`, page by page touched.
 
-`shared`: one parent with TOTAL touched bytes and two forked children that only share them. `polite`: exits with 7 on
-SIGTERM; `deaf`: ignores it.
+`shared`: one parent with TOTAL touched bytes and two forked children that only share them.
+`polite`: exits with 7 on SIGTERM; `deaf`: ignores it.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""Has a family: each word of the command line is one trait; the pids of all go to the file named first, one a line.
+"""Has a family: each word of the command line is one trait; the pids of all go to the file named
+first, one a line.
 
-child: a child of the same group · daemon: a double-forked one in a session of its own · deaf: everybody ignores TERM ·
-exits: the leader exits 7 once its children are there · polite: it exits 0 on TERM.
+child: a child of the same group · daemon: a double-forked one in a session of its own · deaf:
+everybody ignores TERM · exits: the leader exits 7 once its children are there · polite: it exits 0
+on TERM.
 """
 
 import os

@@ -54,7 +54,9 @@ class FaultFile:
             self._memory = mmap.mmap(file.fileno(), LAYOUT.size)
 
     def arm(self, name, number, passing):
-        """Have the call `name` fail once with errno `number`, after `passing` calls that succeed."""
+        """Have the call `name` fail once with errno `number`, after `passing` calls that
+        succeed.
+        """
         self._memory[:] = LAYOUT.pack(name.encode(), number, passing, 0)
 
     def disarm(self):

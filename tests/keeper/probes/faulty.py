@@ -1,7 +1,7 @@
 """A keeper one of whose system calls fails once: `faulty.py KEEPER_MAIN [its arguments]`.
 
-Which call fails, and how, is in the file that PX_TEST_FAULT names (see fault_file.py): it is shared with the test,
-which arms it while the keeper runs, and with what the keeper forks, up to exec.
+Which call fails, and how, is in the file that PX_TEST_FAULT names (see fault_file.py): it is shared
+with the test, which arms it while the keeper runs, and with what the keeper forks, up to exec.
 """
 
 import builtins
@@ -20,8 +20,8 @@ from fault_file import CALLS, FaultFile
 
 del sys.path[0]
 HOLDERS = {
-    "builtins": builtins, "fcntl": fcntl, "os": os, "resource": resource, "signal": signal, "socket": socket,
-    "EpollSelector": selectors.EpollSelector,
+    "builtins": builtins, "fcntl": fcntl, "os": os, "resource": resource, "signal": signal,
+    "socket": socket, "EpollSelector": selectors.EpollSelector,
 }  # fmt: skip
 
 
@@ -43,7 +43,9 @@ def break_calls(file):
 
 
 def break_forks(file):
-    """Have a fork fail: clone3(2) first, by which the keeper forks, and then the fork(2) that it tries instead."""
+    """Have a fork fail: clone3(2) first, by which the keeper forks, and then the fork(2) that it
+    tries instead.
+    """
     from supervisord_py.keeper import spawn
 
     real_clone = spawn._clone

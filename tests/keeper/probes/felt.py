@@ -29,7 +29,9 @@ felt = {
     "umask": os.umask(0),
     "env": dict(os.environ),
     "fds": descriptors,
-    "limits": {name.lower(): resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in LIMITS},
+    "limits": {
+        name.lower(): resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in LIMITS
+    },
     "ignored": status["SigIgn"],
     "blocked": status["SigBlk"],
     "pdeathsig": pdeathsig.value,

@@ -1,4 +1,6 @@
-"""A zygote that has imported nothing much: `forks.py FD`; what it forks runs the script that its command line names."""
+"""A zygote that has imported nothing much: `forks.py FD`; what it forks runs the script that its
+command line names.
+"""
 
 import runpy
 import sys

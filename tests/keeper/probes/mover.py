@@ -1,6 +1,8 @@
-"""A pid that keeps moving: forks, the parent exits, the child does the same, for ever, deaf to TERM.
+"""A pid that keeps moving: forks, the parent exits, the child does the same, for ever, deaf to
+TERM.
 
-It bounds itself: after the number of seconds in the second word it ends, whatever happens to the test.
+It bounds itself: after the number of seconds in the second word it ends, whatever happens to the
+test.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Loaded into a control plane by PYTHONPATH: notes, in order, which functions of ours a request passes (`make hops`).
+"""Loaded into a control plane by PYTHONPATH: notes, in order, which functions of ours a request
+passes (`make hops`).
 
-A byte on the Unix socket PX_HOPS begins a list; the next one ends it and gets it, as lines `file:function`.
+A byte on the Unix socket PX_HOPS begins a list; the next one ends it and gets it, as lines
+`file:function`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ _seen: dict[str, None] | None = None
 
 def _note(frame: FrameType, event: str, _: object) -> None:
     code = frame.f_code
-    if event == "call" and _seen is not None and OURS in code.co_filename and not code.co_name.startswith("<"):
+    if (
+        event == "call"
+        and _seen is not None
+        and OURS in code.co_filename
+        and not code.co_name.startswith("<")
+    ):
         _seen.setdefault(f"{code.co_filename.rpartition(OURS)[2]}:{code.co_qualname}")
 
 
@@ -39,4 +46,5 @@ if "supervisord_py.daemon.control" in sys.orig_argv:
     _listener.bind(os.environ["PX_HOPS"])
     _listener.listen()
     threading.Thread(target=_serve, args=(_listener,), daemon=True).start()
-    sys.setprofile(_note)  # of this thread, the loop's: what others write behind is not on the request's way
+    # of this thread, the loop's: what others write behind is not on the request's way
+    sys.setprofile(_note)

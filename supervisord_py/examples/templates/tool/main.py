@@ -52,7 +52,8 @@ class Tool(BaseHTTPRequestHandler):
         except Exception as error:
             traceback.print_exc()  # pxctl names the line
             if self.has_begun:
-                self.close_connection = True  # in the middle: nobody takes the stream for a whole one
+                # in the middle: nobody takes the stream for a whole one
+                self.close_connection = True
             else:
                 self.answer(500, {"detail": f"{type(error).__name__}: {error}"})
 

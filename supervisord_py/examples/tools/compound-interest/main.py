@@ -10,7 +10,8 @@ A tool serves on 127.0.0.1 at the port it is given:
     POST /run       the input as JSON in, the answer as JSON out
     POST /stream    the same, a line of JSON for each year as it is computed
 
-It ends with exit code 0 on SIGTERM. The daemon has checked an input by tool.json before it gets here.
+It ends with exit code 0 on SIGTERM. The daemon has checked an input by tool.json before it gets
+here.
 """
 
 import json
@@ -27,8 +28,9 @@ MONTHS = 12
 def rows(principal, annual_rate, years, compounds_per_year=12, monthly_contribution=0):
     """Yield one row for each year.
 
-    Interest is credited `compounds_per_year` times. A month's growth factor is taken from the year's, so that a
-    contribution in mid-period earns its share and the principal alone grows by exactly (1 + r/n)^n a year.
+    Interest is credited `compounds_per_year` times. A month's growth factor is taken from the
+    year's, so that a contribution in mid-period earns its share and the principal alone grows by
+    exactly (1 + r/n)^n a year.
     """
     growth_of_month = (1 + annual_rate / compounds_per_year) ** (compounds_per_year / MONTHS)
     balance, contribution = principal, MONTHS * monthly_contribution

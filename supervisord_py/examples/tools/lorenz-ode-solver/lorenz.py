@@ -1,23 +1,29 @@
 """The Lorenz system and its integration: numbers in, numbers out.
 
-Knows nothing of HTTP. `trajectory` is a generator, so that whoever asks can show progress or stop in between.
+Knows nothing of HTTP. `trajectory` is a generator, so that whoever asks can show progress or stop
+in between.
 """
 
 import numpy as np
 from scipy.integrate import DOP853
 
-BLOCK_SECONDS = 0.5  # length of a block in the system's own time: short enough for smooth progress and a prompt cancel
+# length of a block in the system's own time: short enough for smooth progress and a prompt cancel
+BLOCK_SECONDS = 0.5
 
 
 class IntegrationError(Exception):
-    """The integrator gave up: the solution left what floating point can hold, or the tolerance is too small."""
+    """The integrator gave up: the solution left what floating point can hold, or the tolerance
+    is too small.
+    """
 
 
 def trajectory(*, sigma, rho, beta, initial, t_end, steps, rtol, atol):
-    """Integrate, and yield rows [t, x, y, z] for the ends of the equal steps, block by block; the first is t = 0.
+    """Integrate, and yield rows [t, x, y, z] for the ends of the equal steps, block by block; the
+    first is t = 0.
 
-    The method is Dormand and Prince's of order 8. It takes the steps that the tolerances ask for; the states between
-    them come from its interpolant of order 7, just as `scipy.integrate.solve_ivp(..., t_eval=...)` does it.
+    The method is Dormand and Prince's of order 8. It takes the steps that the tolerances ask for;
+    the states between them come from its interpolant of order 7, just as
+    `scipy.integrate.solve_ivp(..., t_eval=...)` does it.
     """
 
     def slope(_time, state):
@@ -31,7 +37,8 @@ def trajectory(*, sigma, rho, beta, initial, t_end, steps, rtol, atol):
     while solver.status == "running":
         message = solver.step()
         if solver.status == "failed" or not np.isfinite(solver.y).all():
-            raise IntegrationError(f"the integration failed at t = {solver.t:.6g}: {message or 'a number overflowed'}")
+            raise IntegrationError(f"the integration failed at t = {solver.t:.6g}: "
+                                   f"{message or 'a number overflowed'}")
         reached = int(np.searchsorted(times, solver.t, side="right"))
         if reached > done:
             inside = times[done:reached]

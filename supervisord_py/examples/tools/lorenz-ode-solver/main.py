@@ -5,8 +5,8 @@
     curl --json '{"plot": true}' -o lorenz.png http://127.0.0.1:8000/run
     curl -N --json '{}' http://127.0.0.1:8000/stream
 
-The sums are in lorenz.py, the drawing is in picture.py; here is what makes a tool of them. The daemon has checked an
-input by tool.json before it gets here.
+The sums are in lorenz.py, the drawing is in picture.py; here is what makes a tool of them. The
+daemon has checked an input by tool.json before it gets here.
 """
 
 import json
@@ -38,7 +38,10 @@ class CancelledRun(Exception):
 
 @app.post("/cancel")
 def cancel(run_id: str | None = None):
-    """Stop the run of that name; without a name all of them. A run notices at the end of its block."""
+    """Stop the run of that name; without a name all of them.
+
+    A run notices at the end of its block.
+    """
     runs = dict(under_way)
     for name in runs if run_id is None else runs.keys() & {run_id}:
         runs[name].set()
@@ -71,7 +74,10 @@ def blocks(given: dict[str, Any], request: Request):
 
 @app.post("/run")
 def run(asked: Asked, request: Request):
-    """Solve, and answer with JSON or a picture. FastAPI runs this in a thread: /healthz goes on answering."""
+    """Solve, and answer with JSON or a picture.
+
+    FastAPI runs this in a thread: /healthz goes on answering.
+    """
     given = DEFAULTS | asked
     points = np.concatenate(list(blocks(given, request)))
     if given["plot"]:
@@ -82,7 +88,9 @@ def run(asked: Asked, request: Request):
 
 @app.post("/stream")
 def stream(asked: Asked, request: Request):
-    """Solve, and send points and progress as they come, a line of JSON for each block, and the summary at the end."""
+    """Solve, and send points and progress as they come, a line of JSON for each block, and the
+    summary at the end.
+    """
     given = DEFAULTS | asked
 
     def lines():
@@ -109,7 +117,8 @@ def refused(_request: Request, error: Exception):
 
 
 if __name__ == "__main__":
-    # When uvicorn has stopped in good order it raises the signal once more; that is then the end, and a good one.
+    # When uvicorn has stopped in good order it raises the signal once more; that is then the end,
+    # and a good one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     port = int(sys.argv[sys.argv.index("--port") + 1])
     uvicorn.run(app, port=port, log_level="warning", timeout_graceful_shutdown=3)

@@ -1,4 +1,6 @@
-"""A picture of a trajectory with numpy alone: a thread on a dark ground, brighter where it passes often, as PNG."""
+"""A picture of a trajectory with numpy alone: a thread on a dark ground, brighter where it
+passes often, as PNG.
+"""
 
 import struct
 import zlib
@@ -7,7 +9,8 @@ import numpy as np
 
 WIDTH, HEIGHT, MARGIN = 960, 720, 50
 SAMPLES = 1_000_000  # along the whole curve
-TURN = np.radians(35)  # the viewer walks around the z axis by this angle, so that neither wing hides the other
+# the viewer walks around the z axis by this angle, so that neither wing hides the other
+TURN = np.radians(35)
 GROUND = np.array([0.08, 0.09, 0.14])
 PALETTE = np.array([[0.10, 0.34, 1.0], [0.12, 0.78, 0.95], [1.0, 0.66, 0.20], [1.0, 0.22, 0.34]])
 """Colours (red, green, blue) from the beginning of the trajectory to its end."""
@@ -37,7 +40,9 @@ def _stretched(rows):
 
 
 def encode_png(pixels):
-    """Return height x width x 3 bytes as a PNG file (RFC 2083: a signature, chunks of length, type, content, CRC)."""
+    """Return height x width x 3 bytes as a PNG file (RFC 2083: a signature, chunks of length,
+    type, content, CRC).
+    """
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + width * 3), dtype=np.uint8)  # each begins with 0: stored as it is
     rows[:, 1:] = pixels.reshape(height, -1)

@@ -17,7 +17,17 @@ def read(path):
 
 def status():
     lines = dict(line.split(":", 1) for line in read("/proc/self/status").splitlines())
-    names = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "Threads", "Cpus_allowed", "Groups")
+    names = (
+        "Umask",
+        "SigBlk",
+        "SigIgn",
+        "SigCgt",
+        "NoNewPrivs",
+        "Seccomp",
+        "Threads",
+        "Cpus_allowed",
+        "Groups",
+    )
     return {name: lines[name].strip() for name in names}
 
 
@@ -60,7 +70,9 @@ def facts():
     return {
         "status": status(),
         "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
-        "signals": [str(signal.getsignal(number)).partition(" at ")[0] for number in (15, 2, 10, 12)],
+        "signals": [
+            str(signal.getsignal(number)).partition(" at ")[0] for number in (15, 2, 10, 12)
+        ],
         "cwd": os.getcwd(),
         "env": {name: value for name, value in os.environ.items() if not name.startswith(private)},
         "path": sys.path,
@@ -73,7 +85,9 @@ def facts():
         "switch": sys.getswitchinterval(),
         "gc": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks), gc.get_freeze_count()],
         "native_id": threading.main_thread().native_id == os.getpid(),
-        "warnings": [repr(each) for each in sys.modules["warnings"].filters] if "warnings" in sys.modules else [],
+        "warnings": [repr(each) for each in sys.modules["warnings"].filters]
+        if "warnings" in sys.modules
+        else [],
         "timeout": __import__("socket").getdefaulttimeout(),
         "decimal": sys.modules["decimal"].getcontext().prec if "decimal" in sys.modules else None,
         "children": len(read(f"/proc/self/task/{os.getpid()}/children").split()),

@@ -1,4 +1,6 @@
-"""A tool that takes every shape, on http.server: FAULT spoils the start, `do` in its input the run."""
+"""A tool that takes every shape, on http.server: FAULT spoils the start, `do` in its input the
+run.
+"""
 # A tool as its author would write it.
 # ruff: noqa: SIM115, RET503
 
@@ -52,20 +54,29 @@ class Shapes(BaseHTTPRequestHandler):
 
     def do_echo(self, value):
         listen = {name: os.environ[name] for name in os.environ if name.startswith("LISTEN_")}
-        self.answer({"echo": value, "pid": os.getpid(), "headers": dict(self.headers), "listen": listen})
+        self.answer(
+            {"echo": value, "pid": os.getpid(), "headers": dict(self.headers), "listen": listen}
+        )
 
     def do_imports(self, value):
         import plistlib
 
-        self.answer({
-            "pid": os.getpid(),
-            "random": [random.random(), float(numpy.random.random()), multiprocessing.current_process().authkey.hex()],
-            "names": sorted(os.environ),
-            "solved": numpy.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0]).tolist(),
-            "file": plistlib.__name__ and __file__,
-            "main": __name__,
-            "workers_cwd": multiprocessing.process.ORIGINAL_DIR,  # workers by "spawn" look for main.py there
-        })  # fmt: skip
+        self.answer(
+            {
+                "pid": os.getpid(),
+                "random": [
+                    random.random(),
+                    float(numpy.random.random()),
+                    multiprocessing.current_process().authkey.hex(),
+                ],
+                "names": sorted(os.environ),
+                "solved": numpy.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0]).tolist(),
+                "file": plistlib.__name__ and __file__,
+                "main": __name__,
+                # workers by "spawn" look for main.py there
+                "workers_cwd": multiprocessing.process.ORIGINAL_DIR,
+            }
+        )
 
     def do_sleep(self, value):
         print("sleeping", file=sys.stderr, flush=True)
