@@ -255,6 +255,10 @@ async def openapi(_: ApiCall) -> dict[str, Any]:
     }
 
 
+def _first_paragraph(docstring: str) -> str:
+    return " ".join(docstring.partition("\n\n")[0].split())
+
+
 def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     words = [
         word.strip("{}").replace(".", "_")
@@ -269,7 +273,7 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
         parameters.append(("query", field.encode_name, schema))
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
-        "summary": (handler.answer.__doc__ or "").partition("\n")[0],
+        "summary": _first_paragraph(handler.answer.__doc__ or ""),
         "parameters": [
             {"name": name, "in": place, "required": place == "path", "schema": schema}
             for place, name, schema in parameters
