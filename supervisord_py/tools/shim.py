@@ -295,10 +295,8 @@ def _serve(number: int, words: "list[str]") -> None:
     names = [name for name in os.environ.pop("PX_PRELOAD", "").split(",") if name]
     imports = ahead.Imports(state, names, number)
     parked = zygote.serve(number, lambda: _import_as_the_tool(words, imports))
-    # It is read around each import. The first time copies the pages that it touches: better before
-    # the order.
-    state.program_state()
-    argv = parked.take()
+    # It is read around each import.
+    argv = parked.take(touch=state.program_state)
     sys.argv = argv[1:]
     _state.update(ahead=names, shown=imports.shown, hidden=imports.hidden, places=imports.places)
     if _has_own(os.path.dirname(os.path.realpath(sys.argv[_PROGRAM]))):

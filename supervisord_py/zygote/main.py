@@ -169,19 +169,31 @@ class Parked:
             return place
         return None
 
-    def take(self, fits: Any = lambda argv: True, leave: Any = lambda: None) -> list[str]:
+    def take(
+        self,
+        fits: Any = lambda argv: True,
+        leave: Any = lambda: None,
+        touch: Any = lambda: None,
+    ) -> list[str]:
         """Wait for the order and become what it says; returns its argv.
 
         Ends this process, after `leave`, when none is to come, or one that what was prepared does
-        not fit: the next fork takes that, which has no time to prepare anything.
+        not fit: the next fork takes that, which has no time to prepare anything. `touch` is called
+        if no order comes for a while. It reads what every start reads, because the first read of a
+        page of memory copies it.
         """
-        _renew_generators()
+        sources = (self._owner.fileno(), self._alive)
+        # Whoever has just been forked needs the processor now.
+        is_quiet = not select.select(sources, (), (), _QUIET_SECONDS)[0]
+        if is_quiet:
+            _renew_generators()
+            touch()
         if self._is_prepared:
             _notice_changes(self._env)
         found: list[int] = []
         seconds = _MEMORY_SECONDS if self._is_prepared else None
         while not found and not (self._is_prepared and _is_memory_short()):
-            found = select.select((self._owner.fileno(), self._alive), (), (), seconds)[0]
+            found = select.select(sources, (), (), seconds)[0]
         text = _receive(self._owner, socket.MSG_PEEK)[0] if self._owner.fileno() in found else b""
         order: dict[str, Any] = json.loads(text or b"{}")
         does = bool(order) and self._alive not in found
@@ -200,7 +212,10 @@ class Parked:
         )
         self._ends[1].sendmsg([json.dumps(order["env"]).encode()], rights)
         self._own += [each.detach() for each in (self._owner, *self._ends)]
-        return _become(order, fds, self._own, self._group)
+        argv = _become(order, fds, self._own, self._group)
+        if not is_quiet:
+            _renew_generators()
+        return argv
 
 
 def _unmarked(env: dict[str, str]) -> dict[str, str]:
@@ -386,9 +401,7 @@ def _renew() -> None:
 
 
 def _renew_generators() -> None:
-    """Make anew what each process has for itself, whatever it becomes: nobody waits for it
-    before the order.
-    """
+    """Make anew what each process has for itself, whatever it becomes."""
     modules = _imported
     if "numpy.random" in modules:
         modules["numpy.random"].seed()  # random and ssl do that by themselves

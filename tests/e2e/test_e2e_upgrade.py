@@ -174,6 +174,7 @@ class Callers:
                 self.failures.append(answer)
 
 
+@pytest.mark.timeout(600)  # twenty of them in the deep run
 def test_upgrades_in_a_row_under_load_lose_no_call(copied: PipeHouse) -> None:
     """Four clients call a warm tool all the time, and an execution writes; each upgrade keeps
     every call and line.
