@@ -39,6 +39,7 @@ AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
 GAP = "\n[px: output was left out here: this client reads too slowly]\n"
+WELCOME = "iopub_welcome"  # ipykernel 7 answers each subscription to iopub with it
 _KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "stdin": zmq.DEALER, "iopub": zmq.SUB}
 _log = structlog.get_logger(__name__)
 
@@ -194,6 +195,10 @@ class Channels:
         if message.channel == "iopub":
             self._heard.set()
         if message.parent_id == self._probe:
+            return
+        # A kernel publishes the welcome to one subscriber to all of them. The front end of a WebSocket has not
+        # subscribed to anything, and one that checks messages by the protocol 5.3 fails on the type.
+        if message.type == WELCOME:
             return
         if message.channel == "iopub" and message.type in OUTPUT:
             had_gap, self._has_gap = self._has_gap, self.waiting_bytes + message.size > self._limit
