@@ -196,8 +196,9 @@ class Channels:
             self._heard.set()
         if message.parent_id == self._probe:
             return
-        # A kernel publishes the welcome to one subscriber to all of them. The front end of a WebSocket has not
-        # subscribed to anything, and one that checks messages by the protocol 5.3 fails on the type.
+        # A kernel publishes the welcome to one subscriber to all of them. The front end of a
+        # WebSocket has not subscribed to anything, and one that checks messages by the protocol 5.3
+        # fails on the type.
         if message.type == WELCOME:
             return
         if message.channel == "iopub" and message.type in OUTPUT:

@@ -138,15 +138,22 @@ async def test_a_cell_runs_through_the_websocket_whatever_else_is_sent(
         assert (await ask(http, "GET", path))["connections"] == 1
 
 
-async def test_a_websocket_gets_no_welcome_to_a_subscription(front: Front, http: aiohttp.ClientSession) -> None:
+async def test_a_websocket_gets_no_welcome_to_a_subscription(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
     """Neither to the one made for it, nor to that of a client that joins later; twice in a row."""
     path = await begin(http, front)
     async with http.ws_connect(f"{path}/channels?session_id=first", protocols=(V1,)) as ws:
         for turn in range(2):
-            async with http.ws_connect(f"{path}/channels?session_id=later{turn}", protocols=(V1,)) as later:
+            async with http.ws_connect(
+                f"{path}/channels?session_id=later{turn}", protocols=(V1,)
+            ) as later:
                 for page in (Page(later), Page(ws)):
                     asked = await page.begin("1")
-                    is_idle = lambda it, asked=asked: it.state == "idle" and it.parent_id == asked.id  # noqa: E731
+
+                    def is_idle(message: Any, identifier: str = asked.id) -> bool:
+                        return bool(message.state == "idle" and message.parent_id == identifier)
+
                     heard = await page.hear(is_reply(asked), is_idle)
                     assert "iopub_welcome" not in {it.type for it in heard}
 
