@@ -67,13 +67,7 @@ _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
 not to the tool.
 """
 _NEEDS_FILE = ".px-requirements.txt"
-_CHECK_PYTHON = """import platform, sys
-from pip._vendor.packaging.specifiers import SpecifierSet
-found, wanted = platform.python_version(), sys.argv[1]
-if found not in SpecifierSet(wanted):
-    sys.exit(f"the tool requires Python {wanted}, this is {found}")
-"""
-"""Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
+_PRINT_VERSION = "import sys; print(*sys.version_info[:3], sep='.')"
 _under_way: set[Path] = set()
 _log = structlog.get_logger(__name__)
 
@@ -353,29 +347,13 @@ class Builder:
             await asyncio.to_thread(_clear, spec.folder)
             venv.mkdir(mode=0o700)
             async with asyncio.timeout(BUILD_SECONDS):
+                # uv finds an interpreter that fits by itself.
+                if project.requires_python and self._uv is None:
+                    await self._check_python(spec, venv, project.requires_python)
                 for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, say)
-                    if ended.code != 0 and _CHECK_PYTHON in argv:
-                        raise SyncFailedError(
-                            f"cannot build {final}: {ended.last_line}",
-                            hint="install uv, which brings a Python that fits, or set tools.python "
-                            "in pxd.toml to one",
-                            unit=spec.unit,
-                        )
                     if ended.code != 0:
-                        shown = " ".join(
-                            [
-                                Path(argv[0]).name,
-                                *(word for word in argv[1:4] if word != _CHECK_PYTHON),
-                            ]
-                        )
-                        said = ended.last_line or "it printed nothing"
-                        raise SyncFailedError(
-                            f"cannot build {final} from {source}: {shown} … {ended.words}: {said}",
-                            hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
-                            unit=spec.unit,
-                            stderr_tail="\n".join(ended.stdout.splitlines()[-TAIL_LINES:]),
-                        )
+                        raise _step_failed(spec, source, argv, ended)
             await asyncio.to_thread(_take_place, venv, final)
         except TimeoutError as error:
             detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."
@@ -385,12 +363,40 @@ class Builder:
             _under_way.discard(spec.folder)
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
+    def _base_python(self) -> str:
+        return self._settings.python or sys.executable
+
+    async def _check_python(self, spec: ToolSpec, venv: Path, wanted: str) -> None:
+        """Compare the interpreter that would run the tool with `requires-python`.
+
+        Raises SyncFailedError: it is another version, or `wanted` cannot be read.
+        """
+        # A daemon that builds nothing does without.
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+        from packaging.version import InvalidVersion
+
+        printing = (self._base_python(), "-c", _PRINT_VERSION)
+        ended = await self._step(spec, venv, printing)
+        if ended.code != 0:
+            raise _step_failed(spec, PYPROJECT, printing, ended)
+        version = ended.stdout.strip()
+        try:
+            is_fit = SpecifierSet(wanted).contains(version, prereleases=True)
+        except (InvalidSpecifier, InvalidVersion) as error:
+            detail = f"cannot build {spec.folder / VENV}: requires-python of {PYPROJECT}: {error}"
+            hint = f"write for example >=3.11 there, then: pxctl tools sync {spec.name}"
+            raise SyncFailedError(detail, hint=hint, unit=spec.unit) from None
+        if not is_fit:
+            raise SyncFailedError(
+                f"cannot build {spec.folder / VENV}: the tool requires Python {wanted}, this is"
+                f" {version}",
+                hint="install uv, which brings a Python that fits, or set tools.python in pxd.toml"
+                " to one",
+                unit=spec.unit,
+            )
+
     def _steps(self, venv: Path, source: str, project: Project) -> Iterator[tuple[str, ...]]:
-        python, base, wanted = (
-            f"{venv}/bin/python",
-            self._settings.python or sys.executable,
-            project.requires_python,
-        )
+        python = f"{venv}/bin/python"
         install: tuple[str, ...] = (
             python,
             "-m",
@@ -400,12 +406,11 @@ class Builder:
             "--disable-pip-version-check",
         )
         if self._uv is not None:
-            yield self._uv, "venv", "--allow-existing", "--python", wanted or base, str(venv)
+            wanted = project.requires_python or self._base_python()
+            yield self._uv, "venv", "--allow-existing", "--python", wanted, str(venv)
             install = (self._uv, "pip", "install", "--compile-bytecode", "--python", python)
         else:
-            yield base, "-m", "venv", str(venv)
-            if wanted:
-                yield python, "-c", _CHECK_PYTHON, wanted
+            yield self._base_python(), "-m", "venv", str(venv)
         if source == LOCK and self._uv is not None:
             frozen = (
                 "--frozen",
@@ -463,3 +468,17 @@ def _take_place(venv: Path, final: Path) -> None:
     if os.path.lexists(final):
         final.rename(final.parent / OLD)
     venv.rename(final)
+
+
+def _step_failed(
+    spec: ToolSpec, source: str, argv: Sequence[str], ended: Completed
+) -> SyncFailedError:
+    """Return the error of a step of a build that has failed."""
+    command = " ".join([Path(argv[0]).name, *argv[1:4]])
+    cause = ended.last_line or "it printed nothing"
+    return SyncFailedError(
+        f"cannot build {spec.folder / VENV} from {source}: {command} … {ended.words}: {cause}",
+        hint=f"correct {source} of the tool, then: pxctl tools sync {spec.name}",
+        unit=spec.unit,
+        stderr_tail="\n".join(ended.stdout.splitlines()[-TAIL_LINES:]),
+    )

@@ -266,6 +266,9 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(
             False,
             True,
         )
+        (folder / "pyproject.toml").write_text('[project]\nrequires-python = "new"\n')
+        with pytest.raises(SyncFailedError, match=r"requires-python of pyproject.toml: .*new"):
+            await synced(folder, run, None)
 
 
 async def test_a_failed_or_cancelled_build_leaves_the_old(
