@@ -178,7 +178,8 @@ class KillTree:
         for row in members:
             if row.identity in stop.termed or row.ppid in ending:
                 continue
-            procfs.send(row, signal.SIGTERM)
+            if not procfs.send(row, signal.SIGTERM):
+                continue  # gone, or the signal failed: then the next look tries again
             procfs.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
             stop.termed.add(row.identity)
 

@@ -103,6 +103,8 @@ position.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import socket
@@ -118,6 +120,8 @@ REVISION = 7  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4
+_SHORT_OF_MEMORY = (errno.ENOMEM, errno.ENOBUFS)
+"""Errors of a send that is to be tried again."""
 
 STDOUT = 1
 STDERR = 2
@@ -217,7 +221,13 @@ class FrameSocket:
                 sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
             except (BlockingIOError, InterruptedError):
                 return False
-            except OSError:
+            except OSError as error:
+                if error.errno in _SHORT_OF_MEMORY:
+                    return False
+                # Frames are lost. Whatever the cause is, both sides have to see the end now:
+                # otherwise they would wait for the answers.
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
                 self._drop()
                 raise
             close_fds(fds)
