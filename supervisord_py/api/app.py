@@ -42,7 +42,7 @@ from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
 from supervisord_py.errors import PxError
-from supervisord_py.process.supervisor import SHORT
+from supervisord_py.process.supervisor import SHORT, no_descriptors
 
 _log = structlog.get_logger(__name__)
 
@@ -362,12 +362,7 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
             path=request.path[:200],
             error=repr(error)[:500],
         )
-        hint = (
-            "Ask again later, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see "
-            "pxctl doctor."
-        )
-        detail = "pxd has no file descriptors left to answer this request."
-        error = errors.OverloadedError(detail, hint=hint, retry_after_seconds=1)
+        error = no_descriptors("answer this request")
     elif not isinstance(error, PxError) and (
         begun is None or not isinstance(error, ConnectionError)
     ):

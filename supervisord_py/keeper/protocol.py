@@ -120,8 +120,10 @@ REVISION = 7  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4
-_SHORT_OF_MEMORY = (errno.ENOMEM, errno.ENOBUFS)
-"""Errors of a send that is to be tried again."""
+_PASSING_ERRORS = (errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
+"""Errors of a send that is to be tried again: unix(7), "too many references" counts descriptors on
+their way.
+"""
 
 STDOUT = 1
 STDERR = 2
@@ -222,10 +224,10 @@ class FrameSocket:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
-                if error.errno in _SHORT_OF_MEMORY:
+                if error.errno in _PASSING_ERRORS:
                     return False
-                # Frames are lost. Whatever the cause is, both sides have to see the end now:
-                # otherwise they would wait for the answers.
+                # What is queued is lost. Both sides must see the end of the channel now, or they
+                # would wait for answers that never come.
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)
                 self._drop()

@@ -29,7 +29,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
-from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
+from supervisord_py.errors import (
+    KeeperLostError,
+    OverloadedError,
+    PxError,
+    StartFailedError,
+)
 from supervisord_py.keeper import procfs
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.ledger.store import Ledger
@@ -498,6 +503,16 @@ def shortage(unit: str, left: int | None = None) -> StartFailedError:
     )
     facts = {"reason": Reason.SPAWN_FAILED.value, "stage": "fds", "errno": errno.EMFILE}
     return StartFailedError(said, hint=hint, unit=unit, **facts)
+
+
+def no_descriptors(purpose: str, unit: str | None = None) -> OverloadedError:
+    """Return the error of a request for which no descriptor is left; `purpose` follows "to"."""
+    detail = f"pxd has no file descriptors left to {purpose}."
+    hint = (
+        "Ask again later, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); "
+        "see pxctl doctor."
+    )
+    return OverloadedError(detail, hint=hint, unit=unit, retry_after_seconds=1)
 
 
 def start_error(unit: str, error: OSError) -> StartFailedError:

@@ -10,6 +10,7 @@ ends it and makes its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import socket
@@ -163,21 +164,21 @@ class Zygote:
                 self.import_seconds = dict(told["seconds"])
 
     def look(self) -> asyncio.Future[int]:
-        """Return the stamp of its files as they are now, which takes some milliseconds.
+        """Compute the stamp of its files as they are now, in a thread; some milliseconds.
 
-        Starts that come at the same moment share one look. `shield` it: another one may wait for
-        it, too.
+        Starts that come at the same moment share the result, so await it under `asyncio.shield`.
+        Raises RuntimeError: no thread can be started.
         """
         from supervisord_py.zygote.main import stamp  # with what only a zygote needs
 
         loop = asyncio.get_running_loop()
         assert self.made_from is not None
-        is_old = self._look is None or (
-            self._look.done() and loop.time() - self._looked_at > LOOK_SECONDS
-        )
-        if self._look is None or is_old:
-            self._looked_at = loop.time()
-            self._look = loop.run_in_executor(None, stamp, self.made_from)
+        if self._look is not None:
+            is_recent = loop.time() - self._looked_at <= LOOK_SECONDS
+            if is_recent or not self._look.done():
+                return self._look
+        self._look = loop.run_in_executor(None, stamp, self.made_from)
+        self._looked_at = loop.time()
         return self._look
 
 
@@ -268,12 +269,14 @@ class ZygotePool:
             self._end(zygote, Reason.STOPPED)
 
     def look(self, recipe: Recipe | None) -> None:
-        """Begin to look whether files of a zygote have changed: `fork` will need it, and
-        something else comes first.
+        """Begin to compare a zygote's files with what it was made from.
+
+        Call it before other work that comes before `fork`, which needs the result.
         """
         zygote = self.get(recipe)
         if zygote is not None and zygote.made_from is not None:
-            zygote.look()
+            with contextlib.suppress(RuntimeError):  # `fork` tries again
+                zygote.look()
 
     async def fork(
         self, recipe: Recipe | None, modules: Collection[str], key: str, spec: ChildSpec
@@ -289,7 +292,11 @@ class ZygotePool:
             return None
         if tuple(modules)[: len(zygote.modules)] != zygote.modules:
             return None
-        is_changed = await asyncio.shield(zygote.look()) != zygote.stamp
+        try:
+            is_changed = await asyncio.shield(zygote.look()) != zygote.stamp
+        except (RuntimeError, MemoryError) as error:  # no thread can be started
+            _log.warning("zygote_not_compared", unit=spec.unit, why=str(error))
+            return None
         if is_changed or zygote.forks >= FORKS_MAX:
             self._end(zygote, Reason.REPLACED)
         # it may have been given up meanwhile as well

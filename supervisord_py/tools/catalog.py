@@ -85,11 +85,12 @@ class Catalog:
     def refresh(self) -> None:
         """Look at every directory and read again what changed.
 
-        A look that cannot see, because descriptors ran out, keeps what the last one saw: a tool is
-        not removed by that.
+        A directory that is there and cannot be read keeps the tools that the last look saw in it:
+        only a look that succeeds can say that a tool was removed.
         """
         self._refreshed_at = time.monotonic()
         seen: dict[Path, None] = {}
+        unread: set[Path] = set()  # directories whose tools stay as they are known
         is_complete = True
         self.is_complete = False
         for path in self.paths:
@@ -100,12 +101,21 @@ class Catalog:
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     return
                 is_complete = False
+                if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+                    unread.add(path)
+                    seen |= dict.fromkeys(each for each in self._readings if each.parent == path)
                 continue
             seen |= dict.fromkeys(
                 path / name for name in names if os.path.lexists(path / name / MANIFEST)
             )
         troubles = {path: untrusted_directory(path) for path in self.paths}
-        self._readings = {folder: self._reading(folder, troubles[folder.parent]) for folder in seen}
+        readings: dict[Path, Entry] = {}
+        for folder in seen:
+            if folder.parent in unread:
+                readings[folder] = self._readings[folder]
+            else:
+                readings[folder] = self._reading(folder, troubles[folder.parent])
+        self._readings = readings
         self._by_name = {entry.name: entry for entry in reversed(self._readings.values())}
         self.is_complete = is_complete
 

@@ -96,12 +96,10 @@ _NAMED_VARIABLE = re.compile(
     r"|\b(?P<declared>[A-Z][A-Z0-9_]{2,}) not found\. Declare it as envvar"
 )
 _UNSET_VARIABLE = re.compile(
-    r"\b(?P<subject>[A-Z][A-Z0-9]*_[A-Z0-9_]+)\b[`'\"]? (?:is |was |must be )?"
-    r"(?:not set|unset|set|missing|required|undefined|not defined|not found)\b"
+    r"\b(?P<subject>[A-Z][A-Z0-9]*_[A-Z0-9_]+)\b[`'\"]? (?:must be set|(?:is |was )?"
+    r"(?:not set|unset|missing|required|undefined|not defined|not found))\b"
 )
-"""Programs that look for their variables themselves say it so; a name without `_` may be any
-word.
-"""
+"""How programs report a variable that they looked for; a name without `_` may be any word."""
 _LINES: tuple[tuple[CauseKind, re.Pattern[str]], ...] = (
     (CauseKind.CARRIAGE_RETURN, _CARRIAGE_RETURN),
     (CauseKind.PYTHON_MODULE, _PYTHON_MODULE),

@@ -88,12 +88,11 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
         problem["kind"] == "tool_failed" and problem["status"] >= 500 and "signal" not in problem
     )
     cause = find_cause(said, str(spec.folder))
-    is_mute = is_answer and cause is None and not has_words(said)
+    is_refusal = problem["kind"] == "tool_failed" and failures.is_refusal(problem["status"])
     fits = {
         "never_ready": reason in {"early_exit", "readiness_timeout"} and code != 0,
         "invalid_input": problem["status"] == 422,
-        "bad_answer": is_mute
-        or (problem["kind"] == "tool_failed" and is_refusal(problem["status"])),
+        "bad_answer": is_answer and cause is None and not has_words(said),
         "exits_zero": reason == "early_exit" and code == 0,
         "memory_limit": problem.get("limit") == "memory",
         "runtime_limit": problem.get("limit") == "runtime",
@@ -102,7 +101,7 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
     found: Found = {
         case: (problem["detail"], problem["hint"]) for case, is_found in fits.items() if is_found
     }
-    if "bad_answer" in found and is_refusal(problem["status"]):
+    if is_refusal:
         found["bad_answer"] = (problem["detail"], _REFUSAL_STEP)
     if cause is not None and (is_answer or fits["never_ready"]):
         found |= _in_cause(spec, cause, "")
@@ -110,28 +109,20 @@ def _in_problem(spec: ToolSpec, problem: Mapping[str, Any]) -> Found:
 
 
 def _in_failed_run(spec: ToolSpec, run: Event, stderr: str) -> Found:
-    """Look at a run that was answered by an error; `stderr` is what the tool wrote while it had
-    it.
+    """Return the case that a run shows which the tool answered by an error.
+
+    `stderr`: what the tool wrote during the run.
     """
     what = f"Run {run.facts['run']} ended with {run.facts['status']}"
-    if is_refusal(run.facts["status"]):
-        return {
-            "bad_answer": (
-                f"{what}: {run.facts.get('detail', 'the tool refused it')}",
-                _REFUSAL_STEP,
-            )
-        }
+    if failures.is_refusal(run.facts["status"]):
+        detail = run.facts.get("detail", "the tool refused it")
+        return {"bad_answer": (f"{what}: {detail}", _REFUSAL_STEP)}
     cause = find_cause(stderr, str(spec.folder))
     if cause is not None:
         return _in_cause(spec, cause, f"{what}: ")
     if has_words(stderr):
         return {}
     return {"bad_answer": (f"{what}, and stderr says nothing of it.", None)}
-
-
-def is_refusal(status: int) -> bool:
-    """Say whether an answer of the tool refuses a run for another reason than its input (422)."""
-    return 400 <= status < 500 and status != 422
 
 
 def has_words(stderr: str) -> bool:
@@ -284,7 +275,7 @@ def _last_failed_run(
     }
     for run in runs:
         status = run.facts.get("status") or 0
-        is_error = status >= 500 or is_refusal(status)
+        is_error = status >= 500 or failures.is_refusal(status)
         if run.facts["error_kind"] == "tool_failed" and is_error and run.instance not in other:
             return run
     return None

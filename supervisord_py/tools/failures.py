@@ -67,16 +67,12 @@ def is_the_tools(error: BaseException) -> bool:
     return is_answer or isinstance(error, errors.ResourceLimitError | errors.TimedOutError)
 
 
-def is_refusal_by_tool(error: BaseException) -> bool:
-    """Say whether a tool answered a run with 4xx, and not because of the input (422).
+def is_refusal(status: int) -> bool:
+    """Return whether a tool's answer refuses a run, but not because of the input (422).
 
     That may be right (it knows no such record) or a fault of the tool (it has no POST /run).
     """
-    return (
-        isinstance(error, errors.ToolFailedError)
-        and 400 <= error.status < 500
-        and error.status != 422
-    )
+    return 400 <= status < 500 and status != 422
 
 
 def early_exit(spec: ToolSpec, ended: End) -> PxError:

@@ -33,14 +33,13 @@ from supervisord_py.config.documents import parse_sent
 from supervisord_py.errors import (
     EXIT_USAGE,
     InvalidInputError,
-    OverloadedError,
     PxError,
     TimedOutError,
     ToolFailedError,
 )
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import SHORT, is_dead
+from supervisord_py.process.supervisor import SHORT, is_dead, no_descriptors
 from supervisord_py.tools import failures
 from supervisord_py.tools.content_coding import ContentCodingError
 from supervisord_py.tools.driver import ToolInstance, Work
@@ -313,7 +312,8 @@ class ToolRun:
             # The wait for an instance, with the time of its start.
             facts["waited_seconds"] = round(self._given_at - self._created_at, 6)
         is_tools_fault = error is not None and failures.is_the_tools(error)
-        if isinstance(error, PxError) and (is_tools_fault or failures.is_refusal_by_tool(error)):
+        is_refusal = isinstance(error, ToolFailedError) and failures.is_refusal(error.status)
+        if isinstance(error, PxError) and (is_tools_fault or is_refusal):
             # `pxctl why` shows both.
             facts["detail"] = error.detail
             facts["hint"] = error.hint
@@ -510,7 +510,10 @@ class ToolRun:
             body = (await response.read_up_to(_TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
         words = body.decode(errors="replace")
         said: Any = words
-        if media_type(response.headers.get("Content-Type", "")).endswith(_JSON):
+        kind = media_type(response.headers.get("Content-Type", ""))
+        if kind == "text/html":
+            words = ""  # a page of the framework: it says less than its status
+        if kind.endswith(_JSON):
             with contextlib.suppress(ValueError):
                 said = json.loads(body)
         if response.status >= 500:
@@ -534,12 +537,7 @@ class ToolRun:
         it us?
         """
         if isinstance(error, OSError) and error.errno in SHORT:
-            said = f"pxd has no file descriptor left to reach {self.spec.unit} with."
-            hint = (
-                "Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl "
-                "doctor`."
-            )
-            return OverloadedError(said, hint=hint, unit=self.spec.unit, retry_after_seconds=1)
+            return no_descriptors(f"reach {self.spec.unit}", self.spec.unit)
         if isinstance(error, RedirectError):
             return failures.redirect(self.spec, str(error), await self._stderr())
         if isinstance(error, ContentCodingError):

@@ -681,8 +681,6 @@ class Tools:
             except ConfigError:
                 continue  # a file that is being edited takes nothing down
             except UnknownUnitError:
-                if not self.catalog.is_complete:
-                    continue  # it may lie in a directory that cannot be read now
                 if slot is not None:
                     self._tell(self.pool.forget, name)
                 else:

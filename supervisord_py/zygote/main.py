@@ -183,11 +183,18 @@ class Parked:
         page of memory copies it.
         """
         sources = (self._owner.fileno(), self._alive)
-        # Whoever has just been forked needs the processor now.
+        is_renewed = False
+        # The sibling that has just been forked is starting: it needs the processor first.
         is_quiet = not select.select(sources, (), (), _QUIET_SECONDS)[0]
         if is_quiet:
-            _renew_generators()
-            touch()
+            try:
+                _renew_generators()
+                is_renewed = True
+                touch()
+            except Exception:
+                # After the order it is tried again, and a failure is reported by the start. This
+                # fork must not end before: the next one would fail as well, twice a second.
+                is_renewed = False
         if self._is_prepared:
             _notice_changes(self._env)
         found: list[int] = []
@@ -213,7 +220,7 @@ class Parked:
         self._ends[1].sendmsg([json.dumps(order["env"]).encode()], rights)
         self._own += [each.detach() for each in (self._owner, *self._ends)]
         argv = _become(order, fds, self._own, self._group)
-        if not is_quiet:
+        if not is_renewed:
             _renew_generators()
         return argv
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -118,3 +119,16 @@ def test_gateway_and_its_kernels_are_adopted_each_time_the_control_plane_dies(ca
     calls.house.kill_brain()  # one that has no kernel is adopted, too
     (unit,) = calls.house.json("status", UNIT)["units"]
     assert (unit["state"], unit["pid"]) == ("ready", gateway)
+
+
+def test_a_gateway_that_did_not_answer_the_next_control_plane_is_restarted(calls: Calls) -> None:
+    """Twice in a row: how it was started is in the keeper's note."""
+    for _ in range(2):
+        calls.value("silent", "1", backend=GATEWAY)
+        pid = pid_of_gateway(calls)
+        os.kill(pid, signal.SIGSTOP)
+        calls.house.kill_brain()
+        until(lambda pid=pid: not alive(pid), "the control plane has ended it")
+        restarted = calls.house.pxctl("restart", UNIT)
+        assert restarted.returncode == 0, restarted.stderr
+        assert pid_of_gateway(calls) != pid

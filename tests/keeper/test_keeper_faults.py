@@ -98,8 +98,9 @@ def play(patient: Patient) -> None:
     family = patient.spawn(probe("family", book, "child", "daemon"), "tool:family")
     pids = until(lambda: of_family(book), "a family of 3")
     patient.ask("stat", keys=[family])
-    reply = patient.ask("stop", key=family, grace_seconds=10, kill_seconds=30, reason="stopped")
+    reply = patient.ask("stop", key=family, grace_seconds=30, kill_seconds=30, reason="stopped")
     assert reply["survivors"] == []
+    assert not reply["killed"], "a SIGTERM that fails once is sent again"
     assert not any(alive(pid) for pid in pids), "a stop that was answered left something"
     patient.event("gone", family)
     patient.ask("release", key=family)

@@ -4,6 +4,7 @@ notebooks.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -656,3 +657,45 @@ def test_two_kernels_are_prepared_at_most_and_none_where_memory_is_short(
     assert prepared(dict(os.environ)) is None, "what is ordered is carried out first"
     for end in ends:
         end.close()
+
+
+@pytest.mark.parametrize("fails", [None, "renew", "touch"])
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_waiting_fork_makes_itself_anew_whenever_its_order_comes(
+    is_quiet: bool, fails: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the order if it is quiet, after it otherwise; what fails before is repeated after."""
+    kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    keeper, owner = socket.socketpair(*kind)
+    left, right = socket.socketpair(*kind)
+    alive, life = os.pipe()
+    steps: list[str] = []
+    order = json.dumps({"argv": ["a"], "env": {}, "parks": False}).encode()
+
+    def step(name: str) -> None:
+        if name == "renew" and not steps:
+            keeper.send(order)  # while it makes itself anew, if it is quiet
+        steps.append(name)
+        if name == fails and steps.count(name) == 1 and is_quiet:
+            raise OSError(errno.EMFILE, "short")
+
+    def become(given: Any, *_: Any) -> list[str]:
+        steps.append("become")
+        return list(given["argv"])
+
+    monkeypatch.setattr(zygote, "_QUIET_SECONDS", 0.0 if is_quiet else 60.0)
+    monkeypatch.setattr(zygote, "_renew_generators", lambda: step("renew"))
+    monkeypatch.setattr(zygote, "_become", become)
+    if not is_quiet:
+        keeper.send(order)
+    parked = zygote.Parked(owner, alive, (left, right), 0, None)
+    assert parked.take(touch=lambda: step("touch")) == ["a"]
+    expected = ["renew", "touch", "become"] if is_quiet else ["become", "renew"]
+    if is_quiet and fails == "renew":
+        expected = ["renew", "become", "renew"]
+    if is_quiet and fails == "touch":
+        expected = ["renew", "touch", "become", "renew"]
+    assert steps == expected
+    keeper.close()
+    for fd in (alive, life, *parked._own[1:]):
+        os.close(fd)

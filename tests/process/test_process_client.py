@@ -5,6 +5,7 @@ the frames it speaks.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -483,6 +484,49 @@ def test_descriptors_arrive_with_their_frame_and_a_peer_that_does_not_read_block
     assert [os.read(fd, 9) for fd in came] == [b"0", b"1", b"2"]
     assert not any(os.get_inheritable(fd) for fd in came)
     close_fds([*came, *(fd for ends in pipes for fd in ends)])  # the sender's own stayed his
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS])
+def test_a_send_that_fails_for_want_of_memory_is_tried_again(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    left, right = (FrameSocket(end) for end in pair)
+    reader, writer = os.pipe()
+    real, failures = socket.send_fds, [number] * 2
+
+    def send_fds(*words: Any) -> int:
+        if failures:
+            raise OSError(failures.pop(), "short")
+        return real(*words)
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    with closing(left), closing(right):
+        left.push({"n": 1}, [reader])
+        assert [left.flush() for _ in range(3)] == [False, False, True]
+        ((message, fds),) = frames(right)
+        assert (message["n"], len(fds)) == (1, 1)
+    close_fds([reader, writer, *fds])
+
+
+def test_both_sides_see_the_end_after_a_send_that_lost_its_frames(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    left, right = (FrameSocket(end) for end in pair)
+    reader, writer = os.pipe()
+
+    def send_fds(*_: Any) -> int:
+        raise OSError(errno.EPERM, "refused")
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    with closing(left), closing(right):
+        left.push({"n": 1}, [reader])
+        with pytest.raises(OSError, match="refused"):
+            left.flush()
+        for side in (left, right):
+            assert side.read(lambda *_: None) == ""
+    close_fds([reader, writer])
 
 
 def test_the_end_comes_after_all_that_was_said_and_closes_what_was_queued() -> None:

@@ -114,6 +114,8 @@ SUBPROCESS = f'{RAISED}  File "/usr/lib/python3.12/subprocess.py", line 1955, in
         ),
         ("HF_HOME is not set, using the default\nready\n", None, "", None),
         ("WARNING: HF_HOME is not set\n", None, "", None),
+        ("LOG_LEVEL set to debug\n", None, "", None),
+        ("LOG_LEVEL is set\n", None, "", None),
         ("UserWarning: set the OMP_NUM_THREADS environment variable\n", None, "", None),
         (
             f"{RAISED}ModuleNotFoundError: No module named 'numpy'\n",
